@@ -1,7 +1,7 @@
-"""Cancel calls whose results nobody fetches, so that the next visitor does not wait for them.
+"""Cancel calls whose results nobody fetches, so that other visitors do not wait for them.
 
-Gradio answers a call with the id of an event, and works on it whether or not somebody asks for its
-result. A browser asks at once. Who has not asked after `PATIENCE` seconds is gone.
+Gradio answers a call with the id of an event, and processes it even if nobody requests the result.
+Browsers request it at once, so a client that has not done so after `PATIENCE` seconds has left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STREAM = re.compile(r".*/queue/data")
 
 @dataclass
 class _Call:
-    """One call that was accepted: its event, the session that fetches it, and whether one did."""
+    """An accepted call: its event, its session, and whether its result was requested."""
 
     event: str
     session: str
@@ -37,21 +37,22 @@ class _Call:
 
 
 class Abandoned:
-    """Cancel, behind a page of Gradio, the events that nobody fetches.
+    """Cancel the events of a Gradio page whose results nobody fetches.
 
     Args:
-        app: the ASGI application of Gradio. patience: seconds to wait for the one who fetches.
+        app: the ASGI application of Gradio.
+        patience: seconds to wait for a request for the result.
     """
 
     def __init__(self, app: App, *, patience: float = PATIENCE) -> None:
         self.app = app
         self.patience = patience
         self.calls: dict[str, _Call] = {}
-        self.streams: dict[str, int] = {}  # session -> streams that are open
+        self.streams: dict[str, int] = {}  # number of open streams by session
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, and note who calls and who fetches."""
+        """Forward a request, and record calls and requests for results."""
         path = ""
         if scope["type"] == "http":
             path = scope.get("path", "").rstrip("/")
@@ -79,7 +80,7 @@ class Abandoned:
         return ""
 
     async def _begin(self, scope: Message, receive: Receive, send: Send, api: str) -> None:
-        """Pass a call on, and read the event from its answer."""
+        """Forward a call, and read the event from its answer."""
         request = bytearray()
         answer = bytearray()
 
@@ -92,13 +93,12 @@ class Abandoned:
             answer.extend(message.get("body", b""))
             await send(message)
 
-        # Passed on as it comes; request and answer are only read along.
         await self.app(scope, reading, sending)
         event = _field(answer, "event_id")
         if event:
-            # A call without a session is fetched by the id of its event.
+            # The result of a call without a session is requested by the id of its event.
             session = _field(request, "session_hash") or event
-            # The stream of the session may be open already, and fetches this one as well.
+            # A stream of the session that is already open also fetches this result.
             call = _Call(event, session, api, is_fetched=session in self.streams)
             self.calls[event] = call
             task = asyncio.create_task(self._wait(call))
@@ -106,10 +106,9 @@ class Abandoned:
             task.add_done_callback(self._tasks.discard)
 
     async def _fetch(self, scope: Message, receive: Receive, send: Send, session: str) -> None:
-        """Pass the stream of a session on; the calls of the session are fetched by it."""
+        """Forward a request for the stream of a session, which fetches all of its results."""
         self.streams[session] = self.streams.get(session, 0) + 1
         for call in self.calls.values():
-            # A stream fetches the results of all calls of its session.
             call.is_fetched |= call.session == session
         try:
             await self.app(scope, receive, send)
@@ -119,15 +118,15 @@ class Abandoned:
                 del self.streams[session]
 
     async def _wait(self, call: _Call) -> None:
-        """Cancel a call that nobody has fetched in time."""
+        """Cancel a call if its result was not requested in time."""
         await asyncio.sleep(self.patience)
-        # Forgotten in any case, so that a busy page does not grow.
+        # Forget it in any case, to limit the memory.
         del self.calls[call.event]
         if not call.is_fetched:
             await self._cancel(call)
 
     async def _cancel(self, call: _Call) -> None:
-        """Ask Gradio to end an event, by the route that its own pages use."""
+        """Cancel an event through the route that Gradio's own pages use."""
         content = {"event_id": call.event, "session_hash": call.session, "fn_index": 0}
         body = json.dumps(content).encode()
         path = f"{call.api}/cancel"
@@ -155,13 +154,13 @@ class Abandoned:
             return messages.pop() if messages else {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
-            """Drop the answer."""
+            """Ignore the answer."""
 
         await self.app(scope, receive, send)
 
 
 def _field(content: bytes | bytearray, name: str) -> str:
-    """Return a text of a JSON object, or "" where there is none."""
+    """Return a text in a JSON object, or "" if there is none."""
     try:
         value = json.loads(content)[name]
     except (ValueError, KeyError, TypeError):

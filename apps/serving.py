@@ -1,4 +1,4 @@
-"""Serve the pages: to this machine alone unless told otherwise, with a password if public."""
+"""Serve the pages: only to this machine by default, with a password if public."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ HERE = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 LOCAL = ("localhost", HERE, "[::1]")  # what Host may name if a page is for this machine alone
 PORTS = range(7860, 7960)
-SHORTEST = 8  # characters of the password of a public page
-LOGINS = 30  # a minute from one address, right or wrong: far too few to guess a password
-ADDRESSES = 10_000  # whose logins are counted: the one not seen for longest is forgotten first
-MOST_BODY = 1 << 20  # bytes of a request: what a visitor types is far less
-# The strictest policy that Gradio works under: its page has inline scripts and styles, and compiles
-# the `js` of events.
+SHORTEST = 8  # minimum length of the password of a public page
+LOGINS = 30  # maximum number of logins per minute from one address, far too few to guess a password
+ADDRESSES = 10_000  # maximum number of addresses whose logins are counted, least recent first
+MOST_BODY = 1 << 20  # maximum size of a request in bytes; typed text is far smaller
+# The strictest policy that Gradio supports: its page contains inline scripts and styles, and
+# compiles the `js` of events.
 POLICY = {
     "default-src": "'self'",
     "script-src": "'self' 'unsafe-inline' 'unsafe-eval'",
@@ -50,11 +50,11 @@ log = logging.getLogger("vldebias.apps")
 
 
 def credentials(*, public: bool) -> tuple[str, str] | None:
-    """Return (user, password) from the environment; None where a page for this machine alone needs
-    none.
+    """Return (user, password) from the environment; None if a local page has none.
 
     Raises:
-        InvalidInputError: not user:password, or a public page without one or with a short one.
+        InvalidInputError: the variable is not user:password, or a public page has no password or a
+            short one.
     """
     login = os.environ.get(AUTH, "")
     user, colon, password = login.partition(":")
@@ -64,7 +64,7 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
         raise InvalidInputError(
             f"{AUTH}: expected user:password, such as ada:long-password; --public needs it"
         )
-    # With LOGINS guesses a minute eight characters last for longer than any study.
+    # With LOGINS guesses per minute, eight characters are sufficient.
     if public and len(password) < SHORTEST:
         raise InvalidInputError(
             f"{AUTH}: the password of a public page needs {SHORTEST} characters, got"
@@ -74,8 +74,7 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
 
 
 class Headers:
-    """Add the headers that tell a browser what the page may load, and that no site may show it in a
-    frame."""
+    """Add headers that restrict what the page may load, and prevent other sites from framing it."""
 
     def __init__(self, app: App) -> None:
         headers = {
@@ -90,8 +89,8 @@ class Headers:
         self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its answer back with the headers."""
-        # Two policies of one page are both enforced, so those of Gradio go.
+        """Forward a request, and add the headers to its answer."""
+        # Browsers enforce all policies of a page, so remove those of Gradio.
         replaced = {name for name, _ in self.headers}
 
         async def with_headers(message: Message) -> None:
@@ -106,15 +105,15 @@ class Headers:
 
 
 class Guard:
-    """Refuse, before Gradio sees it, what no visitor of the page sends.
+    """Reject requests that the page itself would not send, before Gradio handles them.
 
-    Requests from other sites (Origin), uploads, bodies above MOST_BODY and more than LOGINS logins
-    a minute from one address are refused; other addresses, and visitors who are logged in, are
-    served. An error behind it becomes a line of the log and status 500.
+    These are requests from other sites (Origin), uploads, bodies above MOST_BODY, and more than
+    LOGINS logins per minute from one address; other addresses and visitors who are logged in are
+    not affected. Errors of the application are logged in one line and become status 500.
 
     Args:
-        app: The ASGI application behind it.
-        public: Whether other machines may ask.
+        app: The ASGI application.
+        public: Whether other machines have access.
     """
 
     def __init__(self, app: App, *, public: bool = False) -> None:
@@ -123,16 +122,16 @@ class Guard:
         self.logins: OrderedDict[str, deque[float]] = OrderedDict()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with 403, 413, 429 or 500."""
+        """Forward a request, or answer it with 403, 413, 429 or 500."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in scope["headers"]}
         path = scope["path"].rstrip("/")
         refused = self._refusal(headers)
-        # No component takes files, so that an upload could only fill the disk.
+        # No component accepts files, so an upload could only fill the disk.
         if not refused and path.endswith("/upload"):
-            refused = "this page takes no uploads"
+            refused = "this page does not accept uploads"
         if refused:
             await _answer(scope, send, 403, refused)
             return
@@ -140,16 +139,16 @@ class Guard:
             if path.endswith("/login") and self._is_throttled(scope):
                 await _answer(scope, send, 429, "too many logins; wait a minute")
                 return
-            # Read here, where there is a limit: Gradio takes calls of any length.
+            # Read the body here, since Gradio does not limit its size.
             body = await _read_body(receive)
             if body is None:
-                await _answer(scope, send, 413, f"a request has at most {MOST_BODY:,} bytes")
+                await _answer(scope, send, 413, f"a request may have at most {MOST_BODY:,} bytes")
                 return
             receive = _replayed(body, receive)
         await self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Call the application; an error that it leaves becomes a line of the log."""
+        """Call the application, and log an error in one line."""
         has_started = False
 
         async def sending(message: Message) -> None:
@@ -159,17 +158,17 @@ class Guard:
 
         try:
             await self.app(scope, receive, sending)
-        except Exception as error:  # whatever a malformed request makes of it
+        except Exception as error:  # malformed requests can cause any error
             log.warning("%s %s: %s", scope.get("method"), scope["path"], type(error).__name__)
             if not has_started:
                 await _answer(scope, send, 500, "this request cannot be read")
 
     def _is_throttled(self, scope: Message) -> bool:
-        """Count a login of an address; return whether it had too many in the last minute."""
+        """Count a login from an address; return whether there were too many in the last minute."""
         address = (scope.get("client") or ("",))[0]
         now = time.monotonic()
         times = self.logins.setdefault(address, deque(maxlen=LOGINS))
-        # The address that has not asked for longest is the first to be forgotten.
+        # Forget the least recent address first.
         self.logins.move_to_end(address)
         if len(self.logins) > ADDRESSES:
             self.logins.popitem(last=False)
@@ -179,7 +178,7 @@ class Guard:
         return False
 
     def _refusal(self, headers: dict[str, str]) -> str:
-        """Return why the Host or the Origin of a request is refused, else ""."""
+        """Return why the Host or Origin of a request is rejected, or ""."""
         host = headers.get("host", "")
         origin = headers.get("origin")
         forwarded = headers.get("x-forwarded-host", host)
@@ -189,32 +188,32 @@ class Guard:
                 _ = address.port  # Gradio reads both, and fails if this fails
         except ValueError:
             return "Host or Origin is not the name of a host"
-        # Behind a proxy the page's own name comes in X-Forwarded-Host; alone, nobody may set it.
+        # Only trust X-Forwarded-Host, the page's name behind a proxy, if the page is public.
         if origin is not None and site not in ({host, forwarded} if self.public else {host}):
             return "requests from other sites are refused"
         return ""
 
 
 def guarded(app: App, *, public: bool) -> App:
-    """Return an app with everything that stands between it and the network.
+    """Return an app that is protected against malicious requests.
 
-    If the page is for this machine alone, it answers only to the names of this machine: another
-    Host is a foreign site whose name was made to point here (DNS rebinding).
+    A local page only accepts the names of this machine as Host, since another name may be a foreign
+    site whose name points here (DNS rebinding).
 
     Args:
         app: The ASGI application of the page.
-        public: Whether other machines may ask.
+        public: Whether other machines have access.
     """
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    guard: Any = Guard(app, public=public)
+    guard: App = Guard(app, public=public)
     if not public:
         guard = TrustedHostMiddleware(guard, allowed_hosts=LOCAL, www_redirect=False)
     return Headers(guard)
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """Return the body of a request, or None where it is longer than MOST_BODY."""
+    """Return the body of a request, or None if it is longer than MOST_BODY."""
     body = bytearray()
     while True:
         message = await receive()
@@ -226,7 +225,7 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a channel that gives the body that was read, and then what follows."""
+    """Return a channel that first returns the body that was read, and then further messages."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receiving() -> Message:
@@ -236,7 +235,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _answer(scope: Message, send: Send, status: int, text: str) -> None:
-    # 1008: the policy is violated (RFC 6455).
+    # 1008 means a policy violation (RFC 6455).
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
@@ -255,18 +254,22 @@ def serve(
     head: str = "",
     finish: Callable[[], None] = lambda: None,
 ) -> NoReturn:
-    """Serve a page until SIGINT or SIGTERM, which end the process.
+    """Serve a page until SIGINT or SIGTERM, and end the process.
 
-    No path is opened to visitors, nothing is shared, measured or fetched from elsewhere.
+    Visitors cannot access files, and nothing is shared, tracked or loaded from other servers.
 
     Args:
-        say: called with the address once the page answers.
-        port: None takes the first free one from 7860 on.
-        public: listen on every interface of the machine; needs a password, see `credentials`.
-        finish: called when the server is told to end; what it waits for is not lost.
+        demo: the page.
+        say: called with the address once the page is available.
+        port: the port; None: the first free port from 7860.
+        public: whether to listen on all network interfaces; this needs a password, see
+            `credentials`.
+        css: style sheet of the page.
+        head: HTML for the head of the page.
+        finish: called before the process ends, to wait until answers have been saved.
 
     Raises:
-        InvalidInputError: no password for a public page; a port that is taken.
+        InvalidInputError: a public page has no password, or the port is in use.
     """
     import gradio as gr
     import uvicorn
@@ -275,12 +278,12 @@ def serve(
 
     queueing.traceback = _Lines()
     user = credentials(public=public)
-    # The port is taken before Gradio is built, which needs its number.
+    # Open the port first, since Gradio needs its number.
     listening = _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
-    # Places of visitors that are remembered; the one not seen for longest goes first.
+    # Number of visitors whose sessions are stored; the least recent one is dropped first.
     demo.state_session_capacity = 1000
-    # Calls beyond these are refused, so that a crowd does not fill the memory.
+    # Further calls are rejected, to limit the memory.
     demo.queue(max_size=64, default_concurrency_limit=4)
     closed: dict[str, Any] = {
         "ssr_mode": False,
@@ -303,7 +306,7 @@ def serve(
         run_history=False,
         **closed,
     )
-    demo.has_launched = True  # or Gradio opens any path that a client names as its upload; tested
+    demo.has_launched = True  # otherwise, Gradio opens any path that a client claims as its upload
     config = uvicorn.Config(
         guarded(Abandoned(app), public=public),
         log_level="warning",
@@ -315,7 +318,7 @@ def serve(
         target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True
     )
     ended = threading.Event()
-    # Only noted: what is being written ends before the process does.
+    # Only set an event, so that files are written completely before the process ends.
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda *_: ended.set())
     thread.start()
@@ -326,53 +329,51 @@ def serve(
     finish()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # now: threads that generate would keep the process for minutes
+    os._exit(0)  # threads that generate images would block a normal exit for minutes
 
 
 class _Lines:
-    """Stand in for the module `traceback` where Gradio prints what a visitor's call made of it.
+    """Replacement for the module `traceback` in Gradio, which prints errors of calls.
 
-    A traceback for each malformed call would let any visitor fill the log.
+    With a traceback for each malformed call, any visitor could fill the log.
     """
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the module has, but for `print_exc`."""
+        """Return other attributes of the module."""
         return getattr(traceback, name)
 
     @staticmethod
-    def print_exc(*_: Any, **__: Any) -> None:
-        """Log an error as a line: its type, and where it was raised."""
+    def print_exc(*_: object, **__: object) -> None:
+        """Log the type of an error and where it was raised, in one line."""
         error = sys.exception()
         frames = traceback.extract_tb(error.__traceback__) if error else []
-        # No message: it may quote what a visitor typed.
+        # Do not log the message, which may quote a visitor's input.
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
         log.warning("a call failed: %s at %s", type(error).__name__, place)
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens on `port`, or on the first of PORTS that is free."""
+    """Return a socket that listens on `port`, or on the first free one of PORTS."""
     problem: OSError | None = None
     for number in PORTS if port is None else [port]:
         listening = socket.socket()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, number))
-            listening.listen(
-                128
-            )  # here, not when the server starts: two servers may bind before one listens
+            # Listen before the server starts, since two servers could bind the port until then.
+            listening.listen(128)
         except OSError as error:
             listening.close()
             problem = error
         else:
             return listening
     raise InvalidInputError(
-        f"port {port or 'from 7860 on'}: cannot be opened: {problem}; choose another --port"
+        f"port {port or 'from 7860'}: cannot be opened: {problem}; choose another --port"
     )
 
 
 def theme() -> Any:
-    """Return a calm theme in the fonts of the system, since Gradio's own are fetched from
-    elsewhere."""
+    """Return a theme with system fonts, since Gradio's own fonts are loaded from other servers."""
     import gradio as gr
 
     sans = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")

@@ -3,9 +3,9 @@ default the tag v0.3.0.
 
 Three things are compared. Rows of results that are committed in both versions, by (task, metric,
 method, subset, lam). Public calls on fixed inputs (`eval/probe.py`): projections, methods, losses,
-metrics, evaluations. Tiny pipelines: the edits that they get and the images that they generate. It
-prints what moved, what went and what came, and exits with 1 if a figure moved beyond the tolerance;
-a reason for each move belongs to the commit that moved it.
+metrics, evaluations. Tiny pipelines: their fitted edits and the images that they generate. It
+prints the figures that changed, are missing or are new, and exits with 1 if a figure changed by
+more than the tolerance; the commit that changed it should give a reason for each change.
 
     python -m eval.against                            everything, some minutes
     python -m eval.against v0.3.0 --only rows         committed results alone, a second
@@ -39,16 +39,16 @@ VALUES = ("value", "low", "high", "change", "change_low", "change_high")
 
 @dataclass
 class Difference:
-    """What differs between two sets of named figures."""
+    """The differences between two sets of named figures."""
 
     equal: int = 0
-    moved: list[str] = field(default_factory=list)
-    went: list[str] = field(default_factory=list)
-    came: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
 
 
 def rows_of(listing: str, read: Any) -> dict[str, Any]:
-    """The rows of all results that a version has: "file: key" -> its values."""
+    """Return the rows of all results of a version: "file: key" -> its values."""
     rows: dict[str, Any] = {}
     for name in listing.split():
         if not name.endswith((".json", ".parquet")):
@@ -63,12 +63,12 @@ def rows_of(listing: str, read: Any) -> dict[str, Any]:
 
 
 def is_given(value: Any) -> bool:
-    """Tell whether a cell of a table holds something: no None, no NaN, no empty text."""
+    """Return whether a cell of a table has a value: not None, NaN or an empty text."""
     return value not in (None, "") and value == value
 
 
 def table_of(name: str, content: bytes) -> pd.DataFrame:
-    """The rows of one result file, empty for files of another shape."""
+    """Return the rows of one result file, empty for files of another shape."""
     if name.endswith(".parquet"):
         return pd.read_parquet(BytesIO(content))
     result = json.loads(content)
@@ -85,19 +85,21 @@ def table_of(name: str, content: bytes) -> pd.DataFrame:
 
 
 def compare(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Difference:
-    """Sort the keys of two sets of figures into equal, moved, went and came."""
-    found = Difference(went=sorted(old.keys() - new.keys()), came=sorted(new.keys() - old.keys()))
+    """Sort the keys of two sets of figures into equal, changed, missing and added."""
+    comparison = Difference(
+        missing=sorted(old.keys() - new.keys()), added=sorted(new.keys() - old.keys())
+    )
     for key in sorted(old.keys() & new.keys()):
         difference = difference_of(old[key], new[key], tolerance)
         if difference:
-            found.moved.append(f"{key}: {difference}")
+            comparison.changed.append(f"{key}: {difference}")
         else:
-            found.equal += 1
-    return found
+            comparison.equal += 1
+    return comparison
 
 
 def difference_of(before: Any, after: Any, tolerance: float) -> str:
-    """Write how two figures differ, "" where they are equal within the tolerance."""
+    """Return the difference between two figures as text, "" if within the tolerance."""
     if isinstance(before, str) or isinstance(after, str):
         is_equal = isinstance(before, str) and isinstance(after, str) and before == after
         return "" if is_equal else f"{_short(before)} -> {_short(after)}"
@@ -117,7 +119,7 @@ def _short(value: Any) -> str:
 
 
 def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
-    """The figures that `eval/probe.py` finds for the package of `tree`."""
+    """Return the figures of `eval/probe.py` for the package of `tree`."""
     out = folder / f"{tree.name}.npz"
     # One thread, because on a busy machine threads that wait for each other take far longer.
     environment = os.environ | {
@@ -143,7 +145,7 @@ def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
 
 
 def git(*words: str) -> bytes:
-    """What git prints in this repository."""
+    """Return the output of git in this repository."""
     return subprocess.run(("git", "-C", str(ROOT), *words), check=True, capture_output=True).stdout
 
 
@@ -186,15 +188,16 @@ def main() -> int:
                 new |= probed(ROOT, base, probed_parts, Path(folder))
             finally:
                 git("worktree", "remove", "--force", str(base))
-    found = compare(old, new, arguments.tolerance)
-    for title, keys in (("moved", found.moved), ("went", found.went), ("came", found.came)):
+    difference = compare(old, new, arguments.tolerance)
+    for title in ("changed", "missing", "added"):
+        keys = getattr(difference, title)
         print(f"== {title}: {len(keys)}", *keys, sep="\n  ")
-    equal = f"{found.equal} equal to {arguments.ref} within {arguments.tolerance:g}"
-    print(f"== {equal}, {len(found.moved)} moved")
+    equal = f"{difference.equal} equal to {arguments.ref} within {arguments.tolerance:g}"
+    print(f"== {equal}, {len(difference.changed)} changed")
     if arguments.json:
-        comparison = {"ref": arguments.ref, "tolerance": arguments.tolerance} | vars(found)
-        arguments.json.write_text(json.dumps(comparison, indent=1) + "\n")
-    return int(bool(found.moved))
+        settings = {"ref": arguments.ref, "tolerance": arguments.tolerance}
+        arguments.json.write_text(json.dumps(settings | vars(difference), indent=1) + "\n")
+    return int(bool(difference.changed))
 
 
 if __name__ == "__main__":

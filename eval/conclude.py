@@ -1,7 +1,7 @@
-"""Write the conclusions of committed results anew: `python -m eval.conclude` measures nothing.
+"""Update the conclusions in committed results (`python -m eval.conclude`), without measuring.
 
-Each eval/results/*.json has the conclusions that its rows lead to, as the package words them today;
-everything else in the file stays as it is.
+The conclusions in each eval/results/*.json are computed from its rows by the current version of the
+package; the rest of the file does not change.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from vldebias.utils.files import write_atomically
 
 
 def conclude(path: Path) -> int:
-    """Write the conclusions of a result into its file; return how many there are."""
+    """Update the conclusions in the file of a result; return their number."""
     content = json.loads(path.read_text(encoding="utf-8"))
     content.pop("conclusions", None)
-    found = [conclusion.model_dump(mode="json") for conclusion in Result.read(path).conclusions()]
-    write_atomically(path, laid_out({"conclusions": found, **content}) + "\n")
-    return len(found)
+    concluded = [
+        conclusion.model_dump(mode="json") for conclusion in Result.read(path).conclusions()
+    ]
+    write_atomically(path, laid_out({"conclusions": concluded, **content}) + "\n")
+    return len(concluded)
 
 
 def main() -> None:
-    """Write the conclusions of all committed results."""
+    """Update the conclusions of all committed results."""
     for path in sorted(RESULTS.glob("*.json")):
         print(f"{path.name}: {conclude(path)} conclusions")
 

@@ -5,11 +5,11 @@
     python -m eval.languages rated RATINGS --json eval/results/languages_blind.json
 
 kept: labelled prompts of this project, "label | prompt"; `open` must be written, all others left.
-magbig: the folder `prompts` of MAGBIG (github.com/felifri/MAGBIG, ACL 2025), which whoever runs
-this fetches; nothing of it is part of this project. A prompt is written if both values reach the
+magbig: the folder `prompts` of MAGBIG (github.com/felifri/MAGBIG, ACL 2025), to be downloaded
+separately; nothing of it is part of this project. A prompt is written if both values reach the
 text.
-rated: RATINGS is `eval/results/languages/rating_blind.jsonl`: prompts, what the rules made
-  of each once, and how a rater judged them; this counts judgements and balances nothing.
+rated: RATINGS is `eval/results/languages/rating_blind.jsonl`: prompts, the results of the rules,
+  and the judgements of a rater; this counts judgements and balances nothing.
 Intervals are Wilson's, 95 %.
 """
 
@@ -42,7 +42,7 @@ LEFT = Metric("left_alone", "prompts left alone that are to be", *_HIGHER)
 
 
 def both_values(prompt: str) -> tuple[bool, str]:
-    """Return whether both values reach a prompt's text, and the reason where none does."""
+    """Return whether both values reach a prompt's text, and the reason if none does."""
     balanced = balance_prompts([prompt] * _IMAGES, "gender", seed=_SEED)
     is_mixed = any(isinstance(value, Mapping) for value in balanced.values)
     texts = set(balanced.prompts)
@@ -94,14 +94,14 @@ def measure_magbig(folder: Path) -> dict[str, Any]:
 
 
 def kept_prompts(path: Path) -> Iterator[list[str]]:
-    """Yield label, prompt and, where they are given, the texts of a woman and of a man."""
+    """Yield label, prompt and, if present, the texts of a woman and of a man."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             yield [part.strip() for part in line.split(" | ")]
 
 
 def measure_kept(folder: Path) -> dict[str, Any]:
-    """Return language -> label -> how many prompts are decided as they are labelled."""
+    """Return language -> label -> the number of prompts whose decision equals the label."""
     results: dict[str, Any] = {}
     for path in sorted(folder.glob("*.txt")):
         right: Counter[str] = Counter()
@@ -133,12 +133,12 @@ def measure_rated(path: Path) -> Iterator[TaskResult]:
 
 
 def add_ratings(part: TaskResult, language: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add the rates of one language, or of all where it is ""."""
+    """Add the rates of one language, or of all if it is ""."""
     is_open = [row for row in rows if row["kind"] == "open"]
     written = [row for row in is_open if row["decision_right"]]
     groups = [row for row in rows if row["kind"] == "group"]
     others = [row for row in rows if row["kind"] not in ("open", "group")]
-    # A prompt counts once: its two texts stand or fall with the same rules.
+    # A prompt counts once: the same rules decide on both of its texts.
     right = sum(all(row["forms_right"].values()) for row in written)
     mixed = sum(row["decision_right"] and all(row["forms_right"].values()) for row in groups)
     left = sum(row["decision_right"] for row in others)

@@ -87,7 +87,7 @@ class WordNet:
         return seen
 
     def is_name(self, word: str) -> bool:
-        """Tell whether a word is written with a capital in all of its senses as a noun."""
+        """Return whether a word is capitalised in all of its senses as a noun."""
         senses = self.senses.get(word, [])
         for _, offset, _ in senses:
             for member in self.words[offset]:
@@ -96,7 +96,7 @@ class WordNet:
         return bool(senses)
 
     def is_person(self, word: str) -> bool:
-        """Tell whether a word is mostly a noun, and always or nearly always one of persons."""
+        """Return whether a word is mostly a noun, and always or nearly always one of persons."""
         senses = sorted(self.senses.get(word, []))
         of_persons = [sense for sense in senses if sense[1] in self.people]
         if not of_persons:
@@ -110,7 +110,7 @@ class WordNet:
         return counts["n"] >= sum(counts.values()) / 2
 
     def kinds_of_word(self, word: str) -> str:
-        """Return the kinds of a word, the most frequent first; "" where it is a name alone."""
+        """Return the kinds of a word, the most frequent first; "" if it is only a name."""
         counts = self.counts[word]
         order = sorted(counts, key=lambda kind: -counts[kind])
         if self.is_name(word):
@@ -164,27 +164,30 @@ class WordNet:
 def build(folder: Path, names: Path) -> dict[str, str]:
     """Return word or phrase -> its kinds."""
     wordnet = WordNet(folder)
-    found: dict[str, str] = {}
+    classes_of_word: dict[str, str] = {}
     for word in wordnet.counts:
         kinds = wordnet.kinds_of_word(word) if WORD.fullmatch(word) else ""
         if kinds:
-            found[word] = kinds
+            classes_of_word[word] = kinds
     for word in ALSO - NOT:
-        if "p" not in found.get(word, ""):
-            found[word] = "p" + found.get(word, "")
+        if "p" not in classes_of_word.get(word, ""):
+            classes_of_word[word] = "p" + classes_of_word.get(word, "")
     phrases = {}
     for word in list(wordnet.senses):
-        kind = wordnet.kind_of_phrase(word, found)
+        kind = wordnet.kind_of_phrase(word, classes_of_word)
         if kind:
             phrases[word.replace("_", " ")] = kind
-    found |= phrases
-    given = {*_first_words(names / "dist.male.first"), *_first_words(names / "dist.female.first")}
+    classes_of_word |= phrases
+    first_names = {
+        *_first_words(names / "dist.male.first"),
+        *_first_words(names / "dist.female.first"),
+    }
     family = _first_words(names / "dist.all.last")[:20000]
     famous = wordnet.famous_names()
-    for kind, names_of_kind in (("f", given), ("l", {*family, *famous}), ("i", {*famous})):
+    for kind, names_of_kind in (("f", first_names), ("l", {*family, *famous}), ("i", {*famous})):
         for name in sorted(names_of_kind):
-            found[name] = found.get(name, "") + kind
-    return found
+            classes_of_word[name] = classes_of_word.get(name, "") + kind
+    return classes_of_word
 
 
 def _synsets(path: Path) -> Iterator[tuple[str, int, list[str], list[tuple[str, str]]]]:
@@ -194,13 +197,13 @@ def _synsets(path: Path) -> Iterator[tuple[str, int, list[str], list[tuple[str, 
         part = line.split(" | ")[0].split()
         number = int(part[3], 16)
         members = [part[4 + 2 * i] for i in range(number)]
-        at = 4 + 2 * number
-        pointers = [part[at + 1 + 4 * i : at + 5 + 4 * i] for i in range(int(part[at]))]
+        offset = 4 + 2 * number
+        pointers = [part[offset + 1 + 4 * i : offset + 5 + 4 * i] for i in range(int(part[offset]))]
         yield (
             part[0],
             int(part[1]),
             members,
-            [(symbol, to) for symbol, to, pos, _ in pointers if pos == "n"],
+            [(symbol, target) for symbol, target, pos, _ in pointers if pos == "n"],
         )
 
 

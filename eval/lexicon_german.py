@@ -27,7 +27,7 @@ _HEADER = """\
 
 
 def feminine_candidates(noun: str) -> Iterator[str]:
-    """Yield the forms that the feminine of a masculine noun may have."""
+    """Yield the possible feminine forms of a masculine noun."""
     stem = noun.removesuffix("e")
     yield stem + "in"
     vowels = list(re.finditer("au|[aou]", stem, re.IGNORECASE))

@@ -1,12 +1,12 @@
-"""Run the notebooks of the documentation and keep what they show.
+"""Run the notebooks of the documentation and store their outputs.
 
     python -m eval.notebooks          # run each in an empty folder and write its outputs
-    python -m eval.notebooks --check  # run them and print where outputs differ from the kept ones
+    python -m eval.notebooks --check  # run them and print differences from the stored outputs
 
 Either takes about a minute of a core.
 
-What they print on stderr (progress, warnings) is left out. Texts are alike where their words are
-the same and their numbers are near: sums come out otherwise on other processors.
+Output on stderr (progress, warnings) is left out. Texts are equal if their words are the same and
+their numbers are close: sums differ slightly on other processors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECONDS = 900  # of a cell
 
 
 def executed(path: Path, folder: Path) -> Any:
-    """The notebook with what it shows when it runs in `folder`; nothing of stderr, clocks or
+    """Return the notebook with its outputs from a run in `folder`, without stderr, times and
     widgets."""
     notebook = nbformat.read(path, 4)
     client = nbclient.NotebookClient(
@@ -46,23 +46,22 @@ def executed(path: Path, folder: Path) -> Any:
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
-            for one in cell.outputs:
-                one.get("data", {}).pop("image/jpeg", None)  # a picture is kept once
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            for output in cell.outputs:
+                output.get("data", {}).pop("image/jpeg", None)  # a picture is kept once
     return notebook
 
 
-def alike(one: str, other: str) -> bool:
-    """The same words around numbers that are near, spaces and rules of tables apart."""
-    words = [re.sub(r"[\s─━-]+", " ", NUMBER.sub("#", text)).strip() for text in (one, other)]
-    numbers = [[float(found) for found in NUMBER.findall(text)] for text in (one, other)]
+def alike(first: str, second: str) -> bool:
+    """Return whether words are equal and numbers close, ignoring spaces and table rules."""
+    words = [re.sub(r"[\s─━-]+", " ", NUMBER.sub("#", text)).strip() for text in (first, second)]
+    numbers = [[float(number) for number in NUMBER.findall(text)] for text in (first, second)]
     near = (abs(a - b) <= NEAR * max(1.0, abs(a), abs(b)) for a, b in zip(*numbers, strict=False))
     return words[0] == words[1] and len(numbers[0]) == len(numbers[1]) and all(near)
 
 
 def differences(kept: Any, now: Any) -> Iterator[str]:
-    """Cells whose outputs are of other kinds, or say something else; pictures are of one kind,
-    whatever they show."""
+    """Return cells whose outputs differ in kind or content; all pictures count as equal."""
     for i, (before, after) in enumerate(zip(kept.cells, now.cells, strict=True)):
         shown = [list(_texts(cell.get("outputs", []))) for cell in (before, after)]
         if len(shown[0]) != len(shown[1]):
@@ -73,13 +72,13 @@ def differences(kept: Any, now: Any) -> Iterator[str]:
 
 
 def _texts(outputs: list[Any]) -> Iterator[str]:
-    """What outputs say: a picture its kind, a frame its HTML, else the text."""
-    for one in outputs:
-        data = one.get("data", {})
+    """Return the content of outputs: the kind of a picture, the HTML of a frame, else the text."""
+    for output in outputs:
+        data = output.get("data", {})
         if "image/png" in data:
             yield "a picture"
         else:
-            yield "".join(data.get("text/html") or data.get("text/plain") or one.get("text", ""))
+            yield "".join(data.get("text/html") or data.get("text/plain") or output.get("text", ""))
 
 
 def main() -> int:
@@ -89,16 +88,16 @@ def main() -> int:
     options.add_argument(
         "--check", action="store_true", help="change nothing; exit 1 where one shows something else"
     )
-    check, found = options.parse_args().check, False
+    check, has_differences = options.parse_args().check, False
     for path in NOTEBOOKS:
         with tempfile.TemporaryDirectory() as folder:
             made = executed(path, Path(folder))
         if not check:
             write_atomically(path, nbformat.writes(made) + "\n")
-        for told in differences(nbformat.read(path, 4), made):
-            print(f"{path.name}: {told}")
-            found = True
-    return int(found)
+        for difference in differences(nbformat.read(path, 4), made):
+            print(f"{path.name}: {difference}")
+            has_differences = True
+    return int(has_differences)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Make what the demo and the README open with: `python -m eval.opening` writes the saved examples
-of both tabs, and opening.png."""
+"""Make the first examples of the demo and the README: `python -m eval.opening` writes the saved
+examples of both tabs, and opening.png."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FONT = "DejaVu Sans:bold"
 
 
 def main() -> None:
-    """Generate the default request and make the default search, and keep both."""
+    """Generate the default request and run the default search, and store both."""
     opening = page("demo.opening")
     engine = page("demo.engine").Engine()
     request = page("demo.request").Request(page("demo.generate_tab").PROMPT)
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def save_labelled(result: Any, path: Path) -> None:
-    """Write the rows of a result as a picture, each below a line that says what it shows."""
+    """Write the rows of a result as a picture, each below a line with its description."""
     rows = [page("demo.opening").sheet_of([row.images]) for row in result.rows]
     height = LABEL + rows[0].height
     picture = Image.new("RGB", (rows[0].width, height * len(rows)), "white")

@@ -1,8 +1,7 @@
-"""Figures of one version of the package on fixed inputs, written to a file that another version's
-can be compared with.
+"""Compute figures of one version of the package on fixed inputs, to compare with another version.
 
 `python eval/probe.py OUT TREE --tests OTHER` imports vldebias from TREE and the tiny pipelines from
-the tests of OTHER. It asks the public calls alone, so that one script serves every version.
+the tests of OTHER. It uses only public calls, so that one script works with every version.
 `eval/against.py` calls it.
 """
 
@@ -66,18 +65,18 @@ def closed_form() -> Iterator[tuple[str, Any]]:
     noise = np.random.default_rng(0)
     pairs, spurious = noise.standard_normal((12, 2, WIDTH)), noise.standard_normal((5, WIDTH))
     for lam in (1.0, 500.0, 1000.0):
-        for name, given in (("orth-cali", spurious), ("cali", None)):
+        for name, reference in (("orth-cali", spurious), ("cali", None)):
             if (
                 "lam" in inspect.signature(CalibratedProjection.fit).parameters
             ):  # up to 0.3 the class fitted itself
-                fitted = CalibratedProjection.fit(pairs, given, lam)
+                fitted = CalibratedProjection.fit(pairs, reference, lam)
             else:
-                fitted = CalibratedProjection(lam=lam).fit(pairs, given)
+                fitted = CalibratedProjection(lam=lam).fit(pairs, reference)
             yield f"{name} lam {lam:g}", fitted.matrix()
 
 
 def methods() -> Iterator[tuple[str, Any]]:
-    """What every method makes of texts and of images of the small CLIP."""
+    """Edit texts and images of the small CLIP with every method."""
     import torch
 
     import vldebias
@@ -87,8 +86,8 @@ def methods() -> Iterator[tuple[str, Any]]:
     noise = torch.Generator().manual_seed(0)
     reference = torch.nn.functional.normalize(torch.randn(IMAGES, 256, generator=noise), dim=1)
     texts = [
-        f"A photo of {one}."
-        for one in ("a doctor", "a nurse", "an old pilot", "a bird", "a person")
+        f"A photo of {subject}."
+        for subject in ("a doctor", "a nurse", "an old pilot", "a bird", "a person")
     ]
     for name in METHODS:
         for prompts in SETS:
@@ -188,17 +187,25 @@ def evaluations() -> Iterator[tuple[str, Any]]:
             "background": ("land", "water"),
         }
         labels = {
-            name: np.array(values[name])[own]
-            for name, own in zip(columns, (first, second), strict=False)
+            name: np.array(values[name])[column]
+            for name, column in zip(columns, (first, second), strict=False)
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 methods = ["none", "orth-cali", "cali", "difference"]
                 options = {"resamples": 200, "tokenizer": tokenizer, "methods": methods}
-                more = {} if task == "retrieval" else {"label": columns[0], "spurious": columns[1]}
+                columns_of_task = (
+                    {} if task == "retrieval" else {"label": columns[0], "spurious": columns[1]}
+                )
                 result = vldebias.evaluate(
-                    model, features, prompts=prompts, labels=labels, task=task, **options, **more
+                    model,
+                    features,
+                    prompts=prompts,
+                    labels=labels,
+                    task=task,
+                    **options,
+                    **columns_of_task,
                 )
             except Exception as error:  # an option or a name that the other version has not
                 yield f"{task}: fails", f"{type(error).__name__}: {error}"
@@ -215,8 +222,7 @@ def evaluations() -> Iterator[tuple[str, Any]]:
 
 
 def pipelines(tests: Path) -> Iterator[tuple[str, Any]]:
-    """What `cali` makes of the texts of every tiny pipeline of the tests, and what it generates
-    with it."""
+    """Fit `cali` on every tiny pipeline of the tests, edit texts with it, and generate images."""
     import torch
 
     import vldebias
@@ -252,7 +258,10 @@ def pipelines(tests: Path) -> Iterator[tuple[str, Any]]:
 
 
 PARTS = {
-    **{one.__name__: one for one in (closed_form, methods, losses, metrics, evaluations)},
+    **{
+        function.__name__: function
+        for function in (closed_form, methods, losses, metrics, evaluations)
+    },
     "pipelines": pipelines,
 }
 
@@ -268,18 +277,18 @@ def main() -> None:
     parser.add_argument(
         "--only", default=",".join(PARTS), help="parts, with commas between: %(default)s"
     )
-    given = parser.parse_args()
-    sys.path.insert(0, str(given.tree))
+    args = parser.parse_args()
+    sys.path.insert(0, str(args.tree))
     logging.disable(logging.WARNING)
     import vldebias
 
-    assert Path(vldebias.__file__).is_relative_to(given.tree), vldebias.__file__
+    assert Path(vldebias.__file__).is_relative_to(args.tree), vldebias.__file__
     figures, words = {}, {}
-    for part in given.only.split(","):
-        print(f"{given.tree.name}: {part}", file=sys.stderr)
-        for key, value in PARTS[part](given.tests) if part == "pipelines" else PARTS[part]():
+    for part in args.only.split(","):
+        print(f"{args.tree.name}: {part}", file=sys.stderr)
+        for key, value in PARTS[part](args.tests) if part == "pipelines" else PARTS[part]():
             (words if isinstance(value, str) else figures)[f"{part}: {key}"] = value
-    np.savez(given.out, **figures, words=np.array(json.dumps(words)))
+    np.savez(args.out, **figures, words=np.array(json.dumps(words)))
 
 
 if __name__ == "__main__":

@@ -141,9 +141,9 @@ def render(page: str, root: Path = ROOT) -> str:
     for name, write in BLOCKS[page].items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        text, found = pattern.subn((begin + write() + end).replace("\\", r"\\"), text)
-        if found != 1:
-            raise SystemExit(f"{page}: expected one block {begin.strip()} ... {end}, found {found}")
+        text, count = pattern.subn((begin + write() + end).replace("\\", r"\\"), text)
+        if count != 1:
+            raise SystemExit(f"{page}: expected one block {begin.strip()} ... {end}, found {count}")
     return text
 
 

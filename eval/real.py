@@ -1,8 +1,8 @@
-"""Results that people measured on real models: verify what a pull request adds, and make the table
-of the page.
+"""Contributed results on real models: verify those of a pull request, and make the table of the
+page.
 
 `python -m eval.real` verifies eval/results/real/*/result.json against manifest.json, and ends with
-exit code 1 where one fails.
+exit code 1 if one fails.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ PICKED_AGAIN = ("worst_group", "gap", "gap_reweighted")
 
 
 def problems(folder: Path) -> Iterator[str]:
-    """Yield what is wrong with a contributed folder: digests, versions, numbers of images,
-    figures."""
+    """Yield the errors of a contributed folder: digests, versions, numbers of images, figures."""
     try:
         result = Result.read(folder / "result.json")
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -41,7 +40,7 @@ def problems(folder: Path) -> Iterator[str]:
 
 
 def wrong_run(result: Result, manifest: dict[str, Any], content: bytes) -> Iterator[str]:
-    """Yield why a result file is not what a run of a commit left."""
+    """Yield the reasons why a result file is not the output of a run of a commit."""
     digest = hashlib.sha256(content).hexdigest()
     if manifest.get("files", {}).get("result.json") != digest:
         yield (
@@ -56,7 +55,7 @@ def wrong_run(result: Result, manifest: dict[str, Any], content: bytes) -> Itera
 
 
 def wrong_figures(result: Result) -> Iterator[str]:
-    """Yield which rows have no provenance, no count, or no interval around their value."""
+    """Yield the rows without provenance, count, or interval."""
     tasks = {protocol.task for protocol in result.provenance}
     for row in result.rows:
         where = ", ".join(filter(None, (row.task, row.metric, row.method, row.subset)))
@@ -88,8 +87,7 @@ def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
 
 
 def measured() -> str:
-    """Return a row for each model, data set and method that somebody measured; a command where
-    nobody did."""
+    """Return a row for each measured model, data set and method; a command for unmeasured ones."""
     lines = [["model", "data", "method", "metric", "none", "with it", "n", "result"]]
     results = []
     for path in sorted(REAL.glob("*/result.json")):
@@ -109,7 +107,7 @@ def measured() -> str:
 
 
 def has_measured(result: Result, suite: str, model: str) -> bool:
-    """Tell whether a result has a task of a suite on a model."""
+    """Return whether a result has a task of a suite on a model."""
 
     def plain(name: str) -> str:
         return "".join(filter(str.isalnum, name.lower()))
@@ -123,7 +121,7 @@ def has_measured(result: Result, suite: str, model: str) -> bool:
 
 
 def main() -> int:
-    """Print what is wrong with each contributed folder."""
+    """Print the errors of each contributed folder."""
     wrong = [
         (path.name, text)
         for path in sorted(REAL.iterdir())

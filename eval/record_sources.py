@@ -1,7 +1,7 @@
 """Make records from published counts; `python -m eval.record_sources` writes eval/records/*.json.
 
-Each record says where its counts come from. Models for which no usable counts were found get a
-record without counts, which says so. Records that somebody measured are not touched.
+Each record states the source of its counts. Models without usable published counts get a record
+without counts that states this. Measured records are left unchanged.
 """
 
 from __future__ import annotations

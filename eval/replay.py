@@ -3,11 +3,11 @@
 python -m eval.replay                    # those that take under a minute each
 python -m eval.replay workers validity   # these
 python -m eval.replay --list             # every committed result: command, seconds, date, why not
-python -m eval.replay --json eval/results/replay.json   # and write what was found
+python -m eval.replay --json eval/results/replay.json   # and write the comparison
 
-A figure is equal if nothing but rounding moved it, inside if it lies in its committed interval, and
-apart otherwise; a figure that the new run lacks is missing, and skipped where the run says that it
-has no data for a part. A command that ends with an error has failed, and the others are run.
+A figure is equal if only rounding changed it, inside if it lies in its committed interval, and
+apart otherwise; a figure that the new run lacks is missing, or skipped if the run reports that it
+has no data for a part. If a command ends with an error, it has failed, and the others still run.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ NOT_HERE = {
     "replay": "holds what this command found",
 }
 FIGURES = Metric("figures", "figures")
-# What an experiment prints where it has no data for a part of its figures.
+# Printed by an experiment without data for a part of its figures.
 SKIPPED = "SKIPPED:"
 # Times of this machine, which no other run repeats.
 TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
@@ -82,7 +82,7 @@ TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
 
 @dataclass(frozen=True)
 class Command:
-    """A committed result with the command that gave it; reason: why it is not run again, or ""."""
+    """A committed result with its command; reason: why it is not run again, or ""."""
 
     name: str
     words: str
@@ -150,12 +150,12 @@ def compared(committed: Result, again: Result, *, has_skipped: bool = False) -> 
 
     has_skipped: the new run says that it has no data for a part; figures that it lacks are skipped.
     """
-    found = {key_of(row): row.value for row in again.rows}
+    value_of_key = {key_of(row): row.value for row in again.rows}
     ends: Counter[str] = Counter()
     for row in committed.rows:
         if row.metric in TIMES:
             continue
-        value = found.get(key_of(row))
+        value = value_of_key.get(key_of(row))
         low, high = row.interval
         if value is None:
             ends["skipped" if has_skipped else "missing"] += 1
@@ -169,8 +169,8 @@ def compared(committed: Result, again: Result, *, has_skipped: bool = False) -> 
 
 
 def write(path: Path, name: str, ends: Mapping[str, int]) -> None:
-    """Write how the figures of a result compare into a result of its own, beside what was written
-    there before: to run all commands takes hours."""
+    """Add the comparison of a result's figures to a result of comparisons, which keeps its other
+    rows, since running all commands takes hours."""
     parts = []
     if path.is_file():
         before = Result.read(path)
@@ -196,15 +196,15 @@ def main() -> int:
     options.add_argument("results", nargs="*", help="names of results; those that are quick")
     options.add_argument("--list", action="store_true", help="run nothing; list all")
     options.add_argument("--json", type=Path, help="write what was found into this file")
-    given = options.parse_args()
+    args = options.parse_args()
     known = {command.name: command for command in commands()}
-    if given.list:
+    if args.list:
         for command in known.values():
             state = command.reason or "replayed"
             print(f"{command.name}: {command.rows} figures, {command.date}, {state}")
             print(f"    {command.words}")
         return 0
-    chosen = given.results or [name for name, command in known.items() if not command.reason]
+    chosen = args.results or [name for name, command in known.items() if not command.reason]
     total: Counter[str] = Counter()
     for name in chosen:
         try:
@@ -214,8 +214,8 @@ def main() -> int:
             ends = Counter(failed=known[name].rows)
         total += ends
         print(f"{name}: {dict(ends)}", flush=True)
-        if given.json is not None:
-            write(given.json, name, ends)
+        if args.json is not None:
+            write(args.json, name, ends)
     print(f"together: {dict(total)}")
     return int(total["apart"] + total["missing"] + total["failed"] > 0)
 

@@ -1,4 +1,4 @@
-"""Take the pictures of the pages that README and docs show, and time how the demo opens:
+"""Take the pictures of pages for README and docs, and time how the demo opens:
 `python -m eval.screens RUN` with the folder that `vldebias quickstart` wrote.
 
 Writes results/{report,label,demo}-{1280,390}.png and results/demo_opening.json. It needs Chromium
@@ -99,7 +99,7 @@ def demo(chromium: Browser, scratch: Path) -> None:
 def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) -> None:
     """Write the first screen of a page at both widths.
 
-    begin: what is done on the page before, such as to answer a question.
+    begin: an action on the page before, such as answering a question.
     """
     for width in HEIGHTS:
         with opened(chromium, width) as page:
@@ -115,7 +115,7 @@ def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) ->
 
 @contextmanager
 def opened(chromium: Browser, width: int) -> Iterator[Page]:
-    """Yield a page of a visitor who has not been there."""
+    """Yield a page of a first-time visitor."""
     context = chromium.new_context(viewport={"width": width, "height": HEIGHTS[width]})
     context.set_default_timeout(120_000)
     try:

@@ -33,7 +33,7 @@ _ROMANCE = ("fr", "es", "it", "pt")
 
 
 class Comparison(NamedTuple):
-    """Hold a form, what the package makes of it, and what the library does."""
+    """Hold a form and its analyses by the package and by the library."""
 
     form: str
     package: str
@@ -82,7 +82,7 @@ def russian_nouns() -> Iterator[Comparison]:
 
 
 def _inflected(parse: Any, case: str, number: str) -> str:
-    """Return a form of a word as pymorphy3 has it; "" if there is none."""
+    """Return a form of a word by pymorphy3; "" if there is none."""
     grammemes = {case, number}
     if "ADJF" in parse.tag:
         grammemes |= {"masc"} if number == "sing" else set()

@@ -1,5 +1,5 @@
-"""Committed results: read, printed, and written as Markdown; `python -m eval.readme` has the tables
-of the pages."""
+"""Read, print and write committed results as Markdown; `python -m eval.readme` writes the tables of
+the pages."""
 
 from __future__ import annotations
 
@@ -75,17 +75,19 @@ class Rivals:
         )
 
     def fact(self, method: str, name: str) -> Any:
-        """Return what the result says of a method."""
+        """Return the description of a method in the result."""
         return self.about.methods.get(method, {}).get(name)
 
     def kind(self, method: str) -> str:
-        """Return "labels" for a method that was given labels of images, "ours" or "theirs" for
+        """Return "labels" for a method that uses labels of images, "ours" or "theirs" for
         others."""
         if self.fact(method, "labels") == "given":
             return "labels"
         source = str(self.fact(method, "source"))
         return (
-            "ours" if any(one in source for one in ("None", "this package", "Chuang")) else "theirs"
+            "ours"
+            if any(word in source for word in ("None", "this package", "Chuang"))
+            else "theirs"
         )
 
 
@@ -106,7 +108,7 @@ Cell = Callable[[Measurement], str]
 def listed(rows: Iterable[Measurement], columns: Mapping[str, Cell], note: str = "") -> str:
     """Write a table with a line for each row.
 
-    columns: title -> what the cell says of the row.
+    columns: title -> function from a row to the text of its cell.
     """
     lines = [list(columns)]
     for row in rows:
@@ -115,7 +117,7 @@ def listed(rows: Iterable[Measurement], columns: Mapping[str, Cell], note: str =
 
 
 def line_of(row: Measurement) -> Hashable:
-    """Return what the figures of one line share: task, subset and method."""
+    """Return the key that the figures of one line share: task, subset and method."""
     return row.task, row.subset, row.method
 
 
@@ -139,8 +141,8 @@ def crossed(
 
     start: title -> cell of the columns that begin a line; they are written of its first row.
     columns: what `column` returns -> title of the column; rows of no such column are not shown.
-    line: tells which rows stand on one line. cell: writes a row, by default value and interval.
-    absent: what stands where a line has no row of a column.
+    line: key of the rows on one line. cell: writes a row, by default value and interval.
+    absent: text where a line has no row of a column.
     """
     write = cell or span
     rows_of_line: dict[Hashable, dict[Hashable, Measurement]] = {}
@@ -165,7 +167,7 @@ def paragraph(*parts: str) -> str:
 
 
 def span(row: Measurement | None, form: str = ".3f") -> str:
-    """Write value and interval; nothing where there is no such row."""
+    """Write value and interval; nothing if there is no such row."""
     return (
         ""
         if row is None
@@ -174,7 +176,7 @@ def span(row: Measurement | None, form: str = ".3f") -> str:
 
 
 def moved(row: Measurement) -> str:
-    """Write change and its interval; nothing where there is none."""
+    """Write change and its interval; nothing if there is none."""
     return "" if row.change is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row.change)
 
 
@@ -214,7 +216,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | None) -> Result:
-    """Measure, print the rows, write where asked to."""
+    """Measure, print the rows, and write them if an option says where."""
     started = time.monotonic()
     parts = list(measure())
     result = Result.from_tasks(name, parts, seconds=round(time.monotonic() - started, 1))
@@ -233,12 +235,12 @@ def write_records(
     /,
     **more: Any,
 ) -> Path:
-    """Write a result of plain rows: `method` and `columns` say what a row is about, each of its
-    numbers is a figure."""
+    """Write a result of plain rows: `method` and `columns` identify a row, each of its numbers is a
+    figure."""
     part = TaskResult(TaskProvenance(task=path.stem, description=about, settings=more))
     for row in rows:
         place = {name: row[name] for name in columns if row.get(name) is not None}
-        for name in (one for one in row if one not in (method, *columns)):
+        for name in (key for key in row if key not in (method, *columns)):
             part.add(
                 Metric(name, name),
                 str(row[method]),

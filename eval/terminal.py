@@ -1,8 +1,8 @@
-"""Write what commands print in a terminal: `python -m eval.terminal` writes docs/terminal/*.txt,
+"""Write the terminal output of commands: `python -m eval.terminal` writes docs/terminal/*.txt,
 `python -m eval.terminal train` those of one case.
 
-Each text is what a terminal of 80 or 120 columns shows on stdout, without colours; of `label`,
-which prints nothing there, what it shows on stderr.
+Each text is the output on stdout of a terminal of 80 or 120 columns, without colours; for `label`,
+which prints nothing there, its output on stderr.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def terminal(width: int) -> Iterator[None]:
 
 
 def stdout_of(*words: str) -> str:
-    """Return what a command prints on stdout."""
+    """Return the output of a command on stdout."""
     return finished(*words).stdout
 
 
 def finished(*words: str) -> Result:
-    """Return a command that has run to its end."""
+    """Run a command to its end and return its result."""
     done = CliRunner().invoke(app, list(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done
@@ -154,7 +154,7 @@ def generate() -> str:
 
 
 def label() -> str:
-    """Return what `vldebias label` says before it serves its page."""
+    """Return the output of `vldebias label` before it serves its page."""
     import vldebias.cli.apps as pages
 
     generate()
@@ -170,7 +170,7 @@ def label() -> str:
 
 
 def train() -> str:
-    """Return what `vldebias train` prints after a few steps."""
+    """Return the output of `vldebias train` after a few steps."""
     words = ("train", "--data", "birds", "--label", "label", "--loss", "rince", "--tune", "heads")
     return stdout_of(*words, "--set", "group=place", "--steps", "5", "--out", "run")
 
@@ -192,14 +192,14 @@ CHEAP = ("quickstart", "compare", "balance")
 
 
 def shown(name: str, width: int) -> str:
-    """Return what a terminal of a width shows of a case; lines end without blanks."""
+    """Return the output of a case in a terminal of a width; lines have no trailing spaces."""
     with terminal(width):
         text = CASES[name]()
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def main() -> None:
-    """Write the texts of the cases that are named, or of all."""
+    """Write the texts of the named cases, or of all."""
     parser = argparse.ArgumentParser(description="Write what commands print in a terminal.")
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     names = parser.parse_args().cases or list(CASES)

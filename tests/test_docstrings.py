@@ -1,7 +1,8 @@
 """Docstrings of public functions with two or more parameters describe each of them.
 
 A method that overrides another and has nothing to add has no docstring: readers, `help` and
-`inspect.getdoc` get the one of the base class.
+`inspect.getdoc` get the one of the base class. The parameters of commands are described by the help
+of their options instead.
 """
 
 import ast
@@ -9,15 +10,19 @@ import doctest
 import importlib
 import re
 from collections.abc import Iterator
+from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
+from typer.models import ArgumentInfo, OptionInfo
 
 import vldebias
 
 ROOT = Path(vldebias.__file__).parent
 PACKAGES = ("losses", "data", "training", "study", "hosts", "methods", "projection", "api.py")
-PACKAGES += ("records", "measure", "judge", "auditing")
+PACKAGES += ("records", "measure", "judge", "auditing", "cli", "report", "utils", "reranking")
+PACKAGES += ("serving", "miniature", "prompts", "errors.py", "queries.py")
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
 PATHS = [path for path in TREES if path.relative_to(ROOT).parts[0] in PACKAGES]
 CLASSES = {
@@ -49,6 +54,21 @@ def parameters(owner: ast.ClassDef | None, function: ast.FunctionDef) -> list[st
     return names + [argument.arg for argument in arguments.kwonlyargs]
 
 
+def is_option_with_help(parameter: Parameter) -> bool:
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    return any(isinstance(info, OptionInfo | ArgumentInfo) and info.help for info in metadata)
+
+
+def is_command(path: Path, name: str) -> bool:
+    """Return whether all parameters of a function are options or arguments with a help text."""
+    if path.relative_to(ROOT).parts[0] != "cli" or "." in name:
+        return False
+    module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+    function = getattr(import_module(module.removesuffix(".__init__")), name)
+    options = signature(function, eval_str=True).parameters.values()
+    return all(map(is_option_with_help, options))
+
+
 def docstring_of(owner: ast.ClassDef | None, function: ast.FunctionDef) -> str:
     """Return the docstring of a function; of a method without one that of the base class."""
     docstring = ast.get_docstring(function)
@@ -74,7 +94,7 @@ def lacking(path: Path) -> dict[str, list[str]]:
         _, _, section = docstring_of(owner, function).partition("Args:\n")
         described = set(ENTRY.findall(section))
         missing = [name for name in names if name not in described]
-        if len(names) > 1 and missing:
+        if len(names) > 1 and missing and not (owner is None and is_command(path, function.name)):
             name = function.name if owner is None else f"{owner.name}.{function.name}"
             missing_of_function[name] = missing
     return missing_of_function

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-# Optional packages: extra in pyproject.toml -> names of its imported packages.
+# Import names of the optional packages in each extra of pyproject.toml.
 _EXTRAS = {
     "torch": "huggingface_hub numpy safetensors torch",
     "clip": "open_clip regex torchvision transformers",
@@ -37,8 +37,8 @@ _WITH_TORCH = (
     " fine-tune, or '.[torch]' for embeddings of your own, in a checkout of vldebias"
 )
 
-# Stack frames to skip when looking for the user's line: this package, and the libraries that
-# call it (hooks, threads).
+# Stack frames to skip when looking for the user's line: those of this package, and of libraries
+# that call it (hooks, threads).
 _PACKAGE = str(Path(__file__).resolve().parent)
 _LIBRARIES = tuple(
     {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -115,14 +115,19 @@ class WideEditWarning(VldebiasWarning):
 
 
 def shortened(text: str, limit: int) -> str:
-    """Truncate a text to at most `limit` characters."""
+    """Truncate a text, which then ends with dots.
+
+    Args:
+        text: the text.
+        limit: maximum number of characters.
+    """
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def one_line(error: Exception) -> str:
     """Return the message of an error in one line of at most 500 characters.
 
-    Errors of other libraries are named by their class, since their messages alone often say little.
+    For errors of other libraries, this includes the class, since their messages are often cryptic.
     """
     text = " ".join(str(error).split())
     if not isinstance(error, VldebiasError):
@@ -149,8 +154,8 @@ def missing(package: str) -> MissingPackageError:
 def missing_extra(error: ModuleNotFoundError) -> MissingPackageError | None:
     """Return an error that names the extra for a failed import, or None.
 
-    None means that the installation is broken in another way: the module belongs to no extra, or is
-    part of an installed package.
+    None means that the installation is broken in another way: the module does not belong to an
+    extra, or is part of an installed package.
     """
     package = error.name or ""
     return missing(package) if package in EXTRA_OF else None
@@ -170,7 +175,7 @@ def need(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        # "open_clip needs timm" must not read as "open_clip is missing".
+        # If open_clip fails to import timm, do not report that open_clip is missing.
         absent = (error.name or "").partition(".")[0]
         if absent != package:  # the package is installed, but one of its dependencies is not
             raise
@@ -184,7 +189,8 @@ def need_extras(*extras: str) -> None:
         extras: names of extras in pyproject.toml, such as "clip" and "eval".
 
     Raises:
-        MissingPackageError: a package is not installed; the message has one command for all extras.
+        MissingPackageError: a package is not installed; the message contains a command that
+            installs all extras.
     """
     packages = [package for extra in extras for package in _EXTRAS[extra].split()]
     absent = [package for package in packages if find_spec(package) is None]
@@ -205,30 +211,30 @@ class Lazily:
         return getattr(need(self._module), name)
 
 
-def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
+def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Callable[[str], object]:
     """Return a `__getattr__` for a package that imports public names on first use.
 
     Args:
         package: full name of the package.
-        names_of_home: full module name -> its public names, including the module's own name if it
-            is public.
+        names_of_home: public names by the full name of the module that defines them, including the
+            module's own name if it is public.
     """
     home_of_name = {name: home for home, names in names_of_home.items() for name in names}
 
-    def get(name: str) -> Any:
+    def get(name: str) -> object:
         if name not in home_of_name:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = home_of_name[name]
         try:
             module = import_module(home)
         except ModuleNotFoundError as error:
-            # The core installation has no torch: name the extra that includes it.
-            named = missing_extra(error)
-            if named is None:
+            # The core installation does not include torch, so name the extra that does.
+            missing_package = missing_extra(error)
+            if missing_package is None:
                 raise
-            raise named from None
+            raise missing_package from None
         value = module if home == f"{package}.{name}" else getattr(module, name)
-        # Cached, so that the next access does not call this function.
+        # Cache it, so that the next access does not call this function.
         setattr(sys.modules[package], name, value)
         return value
 
@@ -237,6 +243,11 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
 
 def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:
     """Return a hint such as "did you mean 'x' or 'y'?", or `otherwise` if no name is similar.
+
+    Args:
+        name: the unknown name.
+        names: known names.
+        otherwise: hint if no known name is similar.
 
     >>> did_you_mean("gendre", ["age", "gender", "race"])
     "did you mean 'gender'?"
@@ -258,10 +269,16 @@ def _is_of_library(frame: FrameType) -> bool:
 
 
 def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
-    """Issue a warning that points to the user's line: the innermost frame outside this package and
-    installed libraries."""
+    """Issue a warning that points to the user's line.
+
+    This is the innermost frame outside of this package and installed libraries.
+
+    Args:
+        message: the message.
+        category: class of the warning.
+    """
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    # `warnings` skips these frames too.
+    # `warnings` also skips these frames.
     frames = [f for f in frames if not f.f_code.co_filename.startswith("<frozen importlib")]
     users = (level for level, frame in enumerate(frames) if not _is_of_library(frame))
     warnings.warn(message, category, stacklevel=next(users, 0) + 2)

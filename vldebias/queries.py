@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 DEBIASED = "debiased"  # name of the method in results of `measure`
+AnyVectors = TypeVar("AnyVectors")
 
 
 class _ChromaDefaults:
     """Implement chroma's embedding-function interface for other embedders.
 
-    Chroma cannot rebuild them from a configuration, which it calls "legacy".
+    Chroma calls them "legacy", since it cannot rebuild them from a configuration.
     """
 
     @staticmethod
@@ -49,11 +51,11 @@ class _ChromaDefaults:
         return True
 
     @staticmethod
-    def get_config() -> dict[str, Any]:
+    def get_config() -> dict[str, object]:
         return {}
 
     @staticmethod
-    def build_from_config(config: object) -> Any:
+    def build_from_config(config: object) -> object:
         return NotImplemented
 
     @staticmethod
@@ -134,8 +136,10 @@ def debias_queries(
     else:
         images = _read_reference(reference, host)
         fitted = fit_projection(host, prompts, method=method, reference=images)
-        listed: Any = prompts if isinstance(prompts, list | tuple) else [prompts]
-        sets = tuple(load_prompts(prompt_set) for prompt_set in listed)
+        if isinstance(prompts, str | Path | PromptSet):
+            sets = (load_prompts(prompts),)
+        else:
+            sets = tuple(load_prompts(prompt_set) for prompt_set in prompts)
     if TEXT not in SIDES[fitted.side]:
         raise InvalidInputError(
             f"method {fitted.method!r} edits image vectors, but the vectors of an index are fixed;"
@@ -191,7 +195,7 @@ class DebiasedQueries:
                 for each.
         """
         queries = _checked_texts(texts)
-        vectors = self.host.embedder.queries(queries)
+        vectors: Any = self.host.embedder.queries(queries)
         if not queries:
             return vectors
         read = read_vectors(vectors, "embed", expected=len(queries))
@@ -199,13 +203,16 @@ class DebiasedQueries:
         is_text = isinstance(texts, str)
         return edited[0] if is_text and not read.is_single else edited
 
-    def edit(self, vectors: object, texts: str | Sequence[str] | None = None) -> Any:
-        """Edit query vectors, keeping their lengths, type and precision.
+    def edit(self, vectors: AnyVectors, texts: str | Sequence[str] | None = None) -> AnyVectors:
+        """Edit query vectors, preserving their lengths, type and precision.
 
         Args:
-            vectors: (n, d) or (d,), as an array, a tensor or a list.
+            vectors: vectors (n, d) or (d,), as an array, a tensor or a list.
             texts: the n queries, so that queries which state a value stay unchanged. None: edit
                 all vectors.
+
+        Returns:
+            The edited vectors.
 
         Raises:
             InvalidInputError: vectors have another width or type, or the number of texts differs.
@@ -218,10 +225,11 @@ class DebiasedQueries:
             )
         return self._edited(read, vectors, queries)
 
-    def embed_query(self, input: Any) -> Any:
+    def embed_query(self, input: str | Sequence[str]) -> list[float] | list[object]:
         """Embed one query as a list of floats (LangChain), or a list of queries (chroma)."""
         if isinstance(input, str):
-            return read_vectors(self.embed(input), "embed").rows[0].tolist()
+            rows = read_vectors(self.embed(input), "embed").rows
+            return cast("list[float]", rows[0].tolist())
         return list(self.embed(input))
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
@@ -241,17 +249,17 @@ class DebiasedQueries:
         """Run `embed_documents` in a thread."""
         return await asyncio.to_thread(self.embed_documents, texts)
 
-    def __call__(self, input: object) -> Any:
+    def __call__(self, input: object) -> object:
         """Embed documents without the edit (chroma)."""
         return self.host.embedder.documents(_checked_texts(input))
 
-    def __getattr__(self, name: str) -> Any:
-        """Return chroma's attributes of an embedding function, from yours if it has them.
+    def __getattr__(self, name: str) -> object:
+        """Return chroma's attributes of an embedding function, from your embedder if it has them.
 
         A collection stores the name and configuration of its embedding function, so it can be
         opened with yours or with this wrapper, which does not change documents.
         """
-        # Only these: copy and pickle access other names before `host` exists.
+        # Do not handle other names, which copy and pickle access before `host` exists.
         if name in vars(_ChromaDefaults) and not name.startswith("_"):
             source = self.host.embedder.source
             return getattr(source, name, getattr(_ChromaDefaults, name))
@@ -260,12 +268,14 @@ class DebiasedQueries:
     def measure(self, vectors: Any, queries: Sequence[str], labels: Any, **options: Any) -> Result:
         """Measure the effect of the edit on searches before deploying it.
 
-        Reports the skew of the first results and how many of them stay, with intervals.
+        Reports the skew of the first results and how many of them are retained, with intervals.
 
         Args:
-            vectors: (n, d) of the index, as an array, a tensor, a file or `vldebias.data.Shards`.
+            vectors: vectors (n, d) of the index, as an array, a tensor, a file or
+                `vldebias.data.Shards`.
             queries: typical search queries.
-            labels: attribute value of each of the n vectors, "" if unknown; or column -> values.
+            labels: attribute value of each of the n vectors, "" if unknown; or a mapping from
+                column to values.
             options: options of `vldebias.evaluate`, such as prior, seed or k, the number of first
                 results (one or several; default: a twentieth of the index, at least 10).
 
@@ -310,7 +320,9 @@ class DebiasedQueries:
             f" {self.strength:g}.{reason})"
         )
 
-    def _edited(self, read: Vectors, vectors: object, texts: Sequence[str] | None) -> Any:
+    def _edited(
+        self, read: Vectors, vectors: AnyVectors, texts: Sequence[str] | None
+    ) -> AnyVectors:
         """Return edited vectors; vectors of texts that state a value are unchanged."""
         if not len(read.rows):
             return vectors
@@ -324,7 +336,7 @@ class DebiasedQueries:
         if not averages_wordings(self.fitted):
             edited = self.fitted(wide, self.strength)
         elif texts is not None:
-            # Other wordings of each prompt are embedded.
+            # The edit embeds other wordings of each prompt.
             edited = self.host.reworded(self.fitted, TEXT, wide, texts, self.strength)
         else:
             raise InvalidInputError(
@@ -332,13 +344,13 @@ class DebiasedQueries:
             )
         if edited is wide:
             return vectors
-        # Keep the length of a query, since an index may score by inner products.
+        # Preserve the length of a query, since an index may score by inner products.
         lengths = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
         edited = normalize(edited, dim=1) * lengths
         stated = self._stated_rows(texts)
         if stated:
             edited[stated] = wide[stated]
-        return read.restore(edited.to(rows.dtype))
+        return cast("AnyVectors", read.restore(edited.to(rows.dtype)))
 
     def _stated_rows(self, texts: Sequence[str] | None) -> list[int]:
         """Return the rows whose texts contain an attribute word."""
@@ -362,11 +374,11 @@ def _checked_texts(texts: object) -> list[str]:
     return listed
 
 
-def _read_reference(reference: object, host: EmbeddedTexts) -> Any:
+def _read_reference(reference: object, host: EmbeddedTexts) -> object:
     """Return reference vectors, and check that they are as wide as text vectors."""
     features = reference.features if isinstance(reference, Reference) else reference
     if isinstance(features, list | tuple):
-        # A list of 2-d arrays is read batch by batch.
+        # A list of 2-d arrays consists of batches.
         if not features or getattr(features[0], "ndim", 1) != 2:
             features = read_vectors(features, "reference").rows
             reference = features

@@ -4,9 +4,9 @@ from typing import Any
 
 
 async def comfy_entrypoint() -> Any:
-    """Return the extension that ComfyUI asks for.
+    """Return the extension; called by ComfyUI.
 
-    The nodes are imported here, so that what they compute can be imported without ComfyUI.
+    The nodes are imported here, so that other modules can be imported without ComfyUI.
     """
     from .nodes import BalancedPromptsExtension
 

@@ -1,8 +1,8 @@
 """Choose one of {red|blue} for each picture.
 
-ComfyUI's browser page chooses alternatives before it sends a prompt, once for a whole batch, and
-takes "{gender}" for one with a single choice. So the nodes ask for the text as it was typed, and
-choose themselves, once for each picture.
+ComfyUI's page chooses alternatives before it sends a prompt, once for the whole batch, and treats
+"{gender}" as one with a single choice. The nodes therefore request the original text, and choose
+for each picture.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 import random
 import re
 
-# The innermost braces with a bar between them. Nodes of wildcards read more than that: those with
-# counts and weights ("{2$$a|b}", "{0.3::a|b}") and escaped ones ("\\{") pass through.
+# Innermost braces that contain a bar. Counts and weights ("{2$$a|b}", "{0.3::a|b}") and escaped
+# braces ("\\{") are not matched, since wildcard nodes handle them.
 _INNERMOST = re.compile(r"(?<!\\)\{((?:[^{}$\\:]|:(?!:))*\|(?:[^{}$\\:]|:(?!:))*)\}")
 
 
@@ -20,8 +20,9 @@ def choose_alternatives(prompt: str, key: str) -> str:
     """Return a prompt with one branch of each of its alternatives.
 
     Args:
-        prompt: the prompt. One in JSON, whose braces are no alternatives, is returned as it is.
-        key: decides the branches, the same on every machine.
+        prompt: the prompt. A prompt in JSON, whose braces are not alternatives, is returned
+            unchanged.
+        key: seed of the choices, which are the same on every machine.
 
     >>> choose_alternatives("a {red|{dark |}blue} hat, __colour__, {2$$a|b}", "0")
     'a red hat, __colour__, {2$$a|b}'

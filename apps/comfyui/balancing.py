@@ -1,4 +1,4 @@
-"""Write the prompts of a run's pictures: text alone, without a model and without ComfyUI."""
+"""Balance the prompts of a run's pictures; this needs neither a model nor ComfyUI."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from .alternatives import choose_alternatives
 
 ATTRIBUTES = ("gender", "age", "race", "fairface-race", "skin-tone")
 MOST_IMAGES = 64
-LARGEST = 2**53 - 1  # a widget is a number of JavaScript, which is exact up to here
-# Shares that round to 100 %, such as three times 33.3, are meant to sum to 1.
+LARGEST = 2**53 - 1  # the largest exact integer in JavaScript, which widgets use
+# Tolerance for rounded shares, such as three times 33.3 %.
 ROUNDING = 0.005
-SEED_OF_VALUES = 0  # of all runs: the seed of a picture decides its value
+SEED_OF_VALUES = 0  # the same for all runs, since a value only depends on the picture's seed
 
-# Which value a picture gets depends on its seed alone: so the runs of a queue stay even also
-# where the text changes from one run to the next, as it does behind a node of wildcards.
+# Texts whose values are used for all prompts with this number of persons. Values only depend on
+# the seed of a picture, so that the runs of a queue are even if their texts differ, for example
+# because of wildcards.
 _PERSONS = (
     "a person",
     "a nurse and a pilot",
@@ -37,14 +38,14 @@ _SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%
 
 @dataclass(frozen=True)
 class PicturePrompts:
-    """What the pictures of a run are made of, in their order.
+    """Prompts, values and seeds of the pictures of a run.
 
     Attributes:
         prompts: the prompt of each picture.
-        values: the value that was written into each, of several persons one after the other;
-            empty where the prompt was left alone.
-        seeds: a seed of the noise for each, the next of the picture before.
-        lines: for each picture a line: the value, or why the prompt was left alone.
+        values: the value in each prompt, separated by commas for several persons; empty if the
+            prompt is unchanged.
+        seeds: the seed of the noise for each picture; they are consecutive.
+        lines: a line for each picture: its value, or why its prompt is unchanged.
     """
 
     prompts: list[str] = field(default_factory=list)
@@ -53,11 +54,18 @@ class PicturePrompts:
     lines: list[str] = field(default_factory=list)
 
     def add(self, prompt: str, value: str, seed: int, reason: str | None) -> None:
-        """Add the next picture; reason: why its prompt was left alone, or None."""
+        """Add the next picture.
+
+        Args:
+            prompt: its prompt.
+            value: the value in the prompt.
+            seed: the seed of its noise.
+            reason: why the prompt is unchanged; None if a value was stated.
+        """
         self.prompts.append(prompt)
         self.values.append(value)
         self.seeds.append(seed)
-        result = value if reason is None else f"left alone ({reason_in_words(reason)})"
+        result = value if reason is None else f"left unchanged ({reason_in_words(reason)})"
         self.lines.append(f"picture {len(self.prompts)}: {result}")
 
     @property
@@ -75,24 +83,24 @@ def balance(
     index: int = 0,
     original: Sequence[str] = ("",),
 ) -> PicturePrompts:
-    """Write values of an attribute into the prompt of each picture of a run.
+    """State values of an attribute in the prompt of each picture of a run.
 
     Args:
-        prompts: the prompts of the run, with whatever syntax their generator reads: one, or the
-            list that another node gives.
+        prompts: the prompts of the run, in any syntax: a single one, or the list from another
+            node.
         attribute: one of ATTRIBUTES.
-        images: number of pictures of each prompt.
-        shares: "female: 70, male: 30", in percent or as fractions; empty for even shares.
-        seed: of the noise of the first picture; the others have the next ones. The same seed gives
-            the same value.
-        index: number of the run, from 0 on. Runs of equal `images` and `seed`, and as many prompts,
+        images: number of pictures per prompt.
+        shares: "female: 70, male: 30", in percent or as fractions; empty: even shares.
+        seed: seed of the noise of the first picture; further pictures have consecutive seeds. The
+            same seed always has the same value.
+        index: number of the run, from 0. Runs with the same `images`, `seed` and number of prompts
             continue each other.
-        original: what the user wrote, where another node rewrote it: one for all prompts or one for
-            each, which decides what is open. Empty where nothing was rewritten.
+        original: the user's own words if another node rewrote them, either one text for all
+            prompts or one for each. They determine whether the attribute is open. Empty if nothing
+            was rewritten.
 
     Raises:
-        InvalidInputError: no prompt, another number of originals, an unknown attribute or value,
-            shares that do not sum to 100 % or 1, numbers out of range.
+        InvalidInputError: an argument is invalid; the message names it.
     """
     if isinstance(prompts, str) or not prompts:
         raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of one text or more")
@@ -107,25 +115,25 @@ def balance(
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
     balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=SEED_OF_VALUES)
     pictures = PicturePrompts()
-    # The pictures of a queue's runs are numbered through, and so are those of a list of prompts:
-    # else the first picture of each prompt would show the same value from the same noise.
+    # Number the pictures over all prompts and runs; otherwise, the first pictures of all prompts
+    # would have the same value and the same noise.
     first = index * images * len(prompts)
     for place in range(images * len(prompts)):
-        # Beyond the largest number that a widget holds it begins at 0 again.
+        # After the largest number that a widget supports, start at 0 again.
         noise = (seed + first + place) % (LARGEST + 1)
         number = place // images
         prompt = prompts[number]
         text, value, reason = _write(balancer, prompt, originals[number].strip() or prompt, noise)
-        # Chosen after the value is written: a branch that is a person has the word by then.
+        # Choose alternatives after stating the value, so that branches with a person contain it.
         pictures.add(choose_alternatives(text, str(noise)), value, noise, reason)
     return pictures
 
 
-def single_settings(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return the one value of each setting; ComfyUI gives a list to a node that reads lists.
+def single_settings(settings: Mapping[str, Sequence[object]]) -> dict[str, Any]:
+    """Return the single value of each setting, which ComfyUI passes as a list.
 
     Raises:
-        InvalidInputError: another node gives different values, for which there is one run.
+        InvalidInputError: the values in a list differ.
     """
     value_of_setting: dict[str, Any] = {}
     for name, values in settings.items():
@@ -140,15 +148,19 @@ def single_settings(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 
 def read_shares(text: str, attribute: str) -> dict[str, float] | None:
-    """Read "female: 70, male: 30" into shares that sum to 1.
+    """Parse shares such as "female: 70, male: 30".
+
+    Args:
+        text: the shares.
+        attribute: one of ATTRIBUTES.
 
     Returns:
-        value -> share, with the values as the prompt set spells them; None for an empty text,
+        Shares that sum to 1, by value in the spelling of the prompt set; None for an empty text,
         which means even shares.
 
     Raises:
-        InvalidInputError: an unknown attribute or value, a value that occurs twice, a share that
-            is no number, shares that sum neither to 100 nor to 1.
+        InvalidInputError: the attribute or a value is unknown, a value occurs twice, a share is not
+            a number, or the sum is neither 100 nor 1.
     """
     if attribute not in ATTRIBUTES:
         raise InvalidInputError(
@@ -156,10 +168,10 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
             f" {did_you_mean(attribute, ATTRIBUTES)}"
         )
     names = list(words_of_values(load_prompts(attribute)))
-    # "Female" and "female" are one value.
+    # "Female" and "female" are the same value.
     name_of_spelling = {name.lower(): name for name in names}
     share_of_value: dict[str, float] = {}
-    # Keyboards of Chinese and Japanese write wide colons, commas and digits.
+    # Chinese and Japanese keyboards produce full-width colons, commas and digits.
     for part in re.split(r"[,;\n]", unicodedata.normalize("NFKC", text)):
         if not part.strip():
             continue
@@ -173,10 +185,9 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
         spelling = match["value"].strip()
         name = name_of_spelling.get(spelling.lower())
         if name is None:
-            # All values are named, and none is suggested: the nearest spelling of a group of
-            # people may be another group.
+            # Do not suggest a similar value, since it may be another group of people.
             raise InvalidInputError(
-                f"shares: {spelling!r} is no value of {attribute}; expected one of"
+                f"shares: {spelling!r} is not a value of {attribute}; expected one of"
                 f" {', '.join(names)}"
             )
         if name in share_of_value:
@@ -185,20 +196,22 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
     if not share_of_value:
         return None
     total = sum(share_of_value.values())
-    # "1e999" is a number that a person can type.
+    # Users can type "1e999", which is infinite.
     is_percent = isfinite(total) and abs(total - 100) <= 100 * ROUNDING
     if not is_percent and abs(total - 1) > ROUNDING:
         raise InvalidInputError(
             f"shares: they sum to {total:g}; expected 100 (percent) or 1 (fractions)"
         )
-    # To 1 exactly, which the balancer asks for.
+    # The balancer requires that shares sum to 1 exactly.
     return {value: share / total for value, share in share_of_value.items()}
 
 
 def problem_of(attribute: str | None, shares: str | None) -> str | None:
-    """Return the sentence that refuses these inputs, or None where they can run.
+    """Return the error message for invalid inputs, or None if they are valid.
 
-    attribute, shares: see `balance`; None where another node gives them when it has run.
+    Args:
+        attribute: see `balance`; None if another node will provide it.
+        shares: see `balance`; None if another node will provide it.
     """
     if attribute is None:
         return None
@@ -212,22 +225,22 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
 def _write(
     balancer: Balancer, prompt: str, original: str, seed: int
 ) -> tuple[str, str, str | None]:
-    """Return the prompt of one picture, the values in it, and the reason if it was left alone."""
-    made = balancer.at(prompt, seed, original)
-    if made.values[0] is None:
-        return prompt, "", made.reasons[0]
-    values = [value for _, value in made.people[0]]
-    # A group's value -> number of persons counts for its own text.
+    """Return the prompt of one picture, the values in it, and the reason if it is unchanged."""
+    balanced = balancer.at(prompt, seed, original)
+    if balanced.values[0] is None:
+        return prompt, "", balanced.reasons[0]
+    values = [value for _, value in balanced.people[0]]
+    # The numbers of persons in a group depend on its text.
     if any(isinstance(value, Mapping) for value in values):
-        return made.prompts[0], ", ".join(map(_describe, values)), None
-    # The values of a fixed text, written into this one; see `_PERSONS`.
+        return balanced.prompts[0], ", ".join(map(_describe, values)), None
+    # Use the values of a fixed text instead, see `_PERSONS`.
     persons = balancer.at(_PERSONS[len(values) - 1], seed).people[0]
     even_values = [value for _, value in persons]
-    (written,) = balancer.write([prompt], [even_values], [original])
-    return written, ", ".join(even_values), None
+    (text,) = balancer.write([prompt], [even_values], [original])
+    return text, ", ".join(even_values), None
 
 
-def _describe(value_of_person: str | Mapping[str, Any]) -> str:
+def _describe(value_of_person: str | Mapping[str, object]) -> str:
     """Return the value of a person, or the values of a group, as words.
 
     >>> _describe({"female": 2, "male": 1}), _describe({"female": None, "male": None})

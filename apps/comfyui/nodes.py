@@ -1,9 +1,9 @@
-"""Define the two nodes for ComfyUI (V3 API); what they compute lies in the modules beside this."""
+"""Define the nodes for ComfyUI (V3 API)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import ComfyExtension, io, ui
 
@@ -11,41 +11,43 @@ from .balancing import ATTRIBUTES, LARGEST, MOST_IMAGES, balance, problem_of, si
 from .rows import family_of, join_rows
 from .saving import write_records
 
-_PROMPT = "a prompt; {gender} marks the place yourself, {red|blue} is chosen for each picture"
-_SHARES = "female: 70, male: 30, in percent or fractions; empty: even shares"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PROMPT = "prompt; {gender} marks the place of the value, {red|blue} is chosen for each picture"
+_SHARES = "female: 70, male: 30, in percent or as fractions; empty: even shares"
 _SEED = (
-    "of the first picture, which decides its value too; keep it, so that the runs of a queue stay"
-    " even"
+    "seed of the first picture, which also determines its value; do not change it, so that the runs"
+    " of a queue are even"
 )
 _ORIGINAL = (
-    "what the user wrote, where another node rewrote it to the prompt: it decides what is open, and"
-    " what was added about the attribute is replaced"
+    "the user's own words, if another node rewrote them to the prompt: they determine whether the"
+    " attribute is open, and additions about it are replaced"
 )
-_INDEX = "number of this run; with 'increment' the runs of a queue continue one even sequence"
-_ATTRIBUTE = "what is stated of the person, where the prompt leaves it open"
-_IMAGES = "pictures of a run, of each prompt where another node gives a list of them"
+_INDEX = "number of this run; with 'increment', the runs of a queue continue an even sequence"
+_ATTRIBUTE = "attribute of the person to state, if the prompt leaves it open"
+_IMAGES = "pictures per run, or per prompt if another node provides a list of prompts"
 _PROMPTS_OUT = "the prompt of each picture, for the text of CLIP Text Encode"
-_VALUES_OUT = "the value of each picture, for the names of files; empty where none was written"
-_SEEDS_OUT = "for the sampler's seed; without it pictures of one prompt come out the same"
-_REASONS_OUT = (
-    "a line for each picture, for Preview Any: its value, or why the prompt stays as it is"
-)
+_VALUES_OUT = "the value of each picture, for file names; empty if none was stated"
+_SEEDS_OUT = "for the sampler's seed; otherwise, pictures of the same prompt are equal"
+_REASONS_OUT = "a line for each picture, for Preview Any: its value, or why the prompt is unchanged"
 _CONDITIONING_OUT = "a row for each picture, for positive of the sampler"
-_BATCH_OUT = "for batch_size of the empty latent: as many pictures as the conditioning has rows"
+_BATCH_OUT = "number of rows of the conditioning, for batch_size of the empty latent"
 
 
 def _prompt_inputs() -> list[Any]:
-    """Return the inputs that both nodes have."""
+    """Return the inputs that both nodes have in common."""
     return [
-        # The page would choose alternatives once for all pictures, and would eat "{gender}".
+        # With dynamic prompts, the page would choose alternatives once for all pictures, and remove
+        # "{gender}".
         io.String.Input("prompt", multiline=True, dynamic_prompts=False, tooltip=_PROMPT),
         io.Combo.Input(
             "attribute", options=list(ATTRIBUTES), default=ATTRIBUTES[0], tooltip=_ATTRIBUTE
         ),
         io.Int.Input("images", default=4, min=1, max=MOST_IMAGES, tooltip=_IMAGES),
         io.String.Input("shares", default="", optional=True, tooltip=_SHARES),
-        # Without a control of its own, as `seed` gets by its name: a new seed in each run would
-        # start a new sequence in each.
+        # ComfyUI would change an input called `seed` after each run, which would start a new
+        # sequence of values.
         io.Int.Input(
             "seed",
             default=0,
@@ -64,7 +66,7 @@ def _prompt_inputs() -> list[Any]:
             control_after_generate=True,
             tooltip=_INDEX,
         ),
-        # A socket alone: it is the text that goes into the node that rewrites.
+        # Only a socket, for the text that is also the input of the rewriting node.
         io.String.Input("original", optional=True, force_input=True, tooltip=_ORIGINAL),
     ]
 
@@ -74,17 +76,27 @@ def _texts(name: str, tooltip: str) -> Any:
     return io.String.Output(name, display_name=name, tooltip=tooltip, is_output_list=True)
 
 
-def _validate(attribute: Sequence[str | None], shares: Sequence[str | None]) -> bool | str:
-    """Return True, or the sentence that ComfyUI shows instead of running.
+class BalancingNode(io.ComfyNode):
+    """Base class of nodes that balance prompts."""
 
-    attribute, shares: lists of one; of None where another node gives them when it has run.
-    """
-    # ComfyUI shows a text to the user, and runs nothing.
-    return problem_of(attribute[0], shares[0]) or True
+    @classmethod
+    def validate_inputs(
+        cls, attribute: Sequence[str | None] = (None,), shares: Sequence[str | None] = (None,)
+    ) -> bool | str:
+        """Check the inputs before anything runs.
+
+        Args:
+            attribute: a list with the attribute, or with None if another node will provide it.
+            shares: a list with the shares, or with None if another node will provide them.
+
+        Returns:
+            True, or a message, which ComfyUI shows instead of running the workflow.
+        """
+        return problem_of(attribute[0], shares[0]) or True
 
 
-class BalancePrompt(io.ComfyNode):
-    """Write values of an attribute into a prompt; everything behind it runs once per picture."""
+class BalancePrompt(BalancingNode):
+    """State values of an attribute in a prompt; subsequent nodes run once per picture."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -94,10 +106,10 @@ class BalancePrompt(io.ComfyNode):
             display_name="Balance Prompt",
             category="conditioning",
             description=(
-                "State an attribute of the person in the prompt, evenly over the pictures, where"
-                " the prompt leaves it open. Text alone, for every model."
+                "State an attribute of the person in the prompt, evenly over the pictures, if the"
+                " prompt leaves it open. This only changes text, so it works with every model."
             ),
-            # A list of prompts is one run: its pictures are dealt evenly, whatever each text is.
+            # A list of prompts is a single run, whose values are even over all prompts.
             is_input_list=True,
             inputs=_prompt_inputs(),
             outputs=[
@@ -111,23 +123,16 @@ class BalancePrompt(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(
-        cls, attribute: Sequence[str | None] = (None,), shares: Sequence[str | None] = (None,)
-    ) -> bool | str:
-        """Refuse an unknown attribute and bad shares before anything runs."""
-        return _validate(attribute, shares)
-
-    @classmethod
     def execute(
-        cls, prompt: list[str], original: Sequence[str] = ("",), **settings: list[Any]
+        cls, prompt: list[str], original: Sequence[str] = ("",), **settings: list[object]
     ) -> io.NodeOutput:
         """Return prompts, values and seeds as lists, and the reasons as text."""
         pictures = balance(prompt, **single_settings(settings), original=original)
         return io.NodeOutput(pictures.prompts, pictures.values, pictures.seeds, pictures.reasons)
 
 
-class EncodeBalancedPrompt(io.ComfyNode):
-    """Encode balanced prompts into one conditioning, so that one sampler call makes the batch."""
+class EncodeBalancedPrompt(BalancingNode):
+    """Encode balanced prompts into one conditioning, to generate a batch in one sampler call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -138,7 +143,7 @@ class EncodeBalancedPrompt(io.ComfyNode):
             category="conditioning",
             description=(
                 "CLIP Text Encode with a prompt for each picture of the batch. Connect batch_size"
-                " with that of the empty latent. For SD 1, SD 2, SDXL, SD 3 and Flux."
+                " to the empty latent. For SD 1, SD 2, SDXL, SD 3 and Flux."
             ),
             is_input_list=True,
             inputs=[io.Clip.Input("clip"), *_prompt_inputs()],
@@ -151,28 +156,21 @@ class EncodeBalancedPrompt(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(
-        cls, attribute: Sequence[str | None] = (None,), shares: Sequence[str | None] = (None,)
-    ) -> bool | str:
-        """Refuse an unknown attribute and bad shares before anything runs."""
-        return _validate(attribute, shares)
-
-    @classmethod
     def execute(
         cls,
         clip: list[Any],
         prompt: list[str],
         original: Sequence[str] = ("",),
-        **settings: list[Any],
+        **settings: list[object],
     ) -> io.NodeOutput:
         """Return the conditioning, the number of its rows, the prompts, and the reasons as text."""
         encoder = single_settings({"clip": clip})["clip"]
         if encoder is None:
-            raise ValueError("clip: the checkpoint has no text encoder; connect one that has")
-        # Before the prompts are balanced, so that a refused model costs nothing.
+            raise ValueError("clip: the checkpoint has no text encoder; connect a CLIP Loader")
+        # Report an unsupported model first.
         family = family_of(encoder.cond_stage_model)
         pictures = balance(prompt, **single_settings(settings), original=original)
-        # Equal prompts are encoded once: a batch has as many texts as values.
+        # Encode equal prompts only once.
         conditioning_of_prompt = {
             text: encoder.encode_from_tokens_scheduled(encoder.tokenize(text))
             for text in dict.fromkeys(pictures.prompts)
@@ -183,7 +181,7 @@ class EncodeBalancedPrompt(io.ComfyNode):
 
 
 class SaveBalancedImages(io.ComfyNode):
-    """Save pictures as Save Image does, each with its value in a text chunk of its own."""
+    """Save pictures like Save Image, with the value of each in a separate text chunk."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -196,7 +194,7 @@ class SaveBalancedImages(io.ComfyNode):
                 "Save Image, with the value, prompt and seed of each picture in the PNG's text"
                 " chunk 'vldebias', next to ComfyUI's prompt and workflow."
             ),
-            # All pictures of a run at once, to match them with their values.
+            # Receive all pictures of a run at once, to match them with their values.
             is_input_list=True,
             is_output_node=True,
             inputs=[
@@ -212,13 +210,21 @@ class SaveBalancedImages(io.ComfyNode):
     @classmethod
     def execute(
         cls,
-        images: list[Any],
+        images: list[Tensor],
         filename_prefix: list[str],
         values: list[str],
         prompts: Sequence[str] = (),
         seeds: Sequence[int] = (),
     ) -> io.NodeOutput:
-        """Save the pictures, and write what is known of each into its file."""
+        """Save the pictures, and store value, prompt and seed in their files.
+
+        Args:
+            images: batches of pictures.
+            filename_prefix: a list with the prefix of the file names.
+            values: the value of each picture.
+            prompts: the prompt of each picture; empty if not connected.
+            seeds: the seed of each picture; empty if not connected.
+        """
         results = []
         for batch in images:
             results += ui.ImageSaveHelper.save_images(

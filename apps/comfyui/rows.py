@@ -1,8 +1,8 @@
-"""Join the conditionings of several prompts into one that has a row for each picture.
+"""Join the conditionings of several prompts into one with a row for each picture.
 
-A conditioning is ComfyUI's: a list of (states, options), where the states have the shape
-(1, tokens, width), and the options hold the pooled vector and settings. It has more than one entry
-where hooks change the text encoder during sampling.
+In ComfyUI, a conditioning is a list of (states, options). The states have shape (1, tokens, width),
+and the options contain the pooled vector and settings. There are several entries if hooks change
+the text encoder during sampling.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import torch
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 
-Conditioning = list[list[Any]]
+Conditioning = list[list[object]]
 
-# States that are repeated to a common length change nothing where the model reads them by cross
-# attention alone. Above this length, sixteen blocks of 77 tokens, sampling gets slow.
+# If a model only uses states in cross-attention, repeating them to a common length has no effect.
+# Above this length (sixteen blocks of 77 tokens), sampling becomes slow.
 MOST_TOKENS = 16 * 77
-_INSTEAD = "use Balance Prompt with CLIP Text Encode, which makes the pictures one after the other"
+_INSTEAD = "use Balance Prompt with CLIP Text Encode, which generates the pictures one by one"
 
 
 @dataclass(frozen=True)
 class Family:
-    """Hold what a family of models does with the states of a prompt.
+    """A family of models, and how it uses the states of a prompt.
 
     Attributes:
-        name: as people call the family.
-        can_repeat: whether states may be repeated, because the model reads them by cross attention.
+        name: name of the family.
+        can_repeat: whether states may be repeated, because they are only used in cross-attention.
     """
 
     name: str
@@ -40,20 +40,20 @@ class Family:
         """Return the number of tokens to which states of different lengths are repeated.
 
         Raises:
-            InvalidInputError: they may not be repeated, or get too long.
+            InvalidInputError: states must not be repeated, or would become too long.
         """
-        # 77 and 154 tokens meet at 154; attention over keys that occur twice is what it was.
+        # Repeating all keys does not change the result of attention.
         length = math.lcm(*lengths)
         if self.can_repeat and length <= MOST_TOKENS:
             return length
         numbers = ", ".join(map(str, lengths))
         raise InvalidInputError(
             f"the prompts of this run have different lengths ({numbers} tokens), and {self.name}"
-            f" takes one length in a sampler call; shorten the prompt, or {_INSTEAD}"
+            f" supports only one length per sampler call; shorten the prompt, or {_INSTEAD}"
         )
 
 
-# Class of the text encoder in ComfyUI -> family.
+# Families by the class of the text encoder in ComfyUI.
 FAMILIES = {
     "SD1ClipModel": Family("SD 1", can_repeat=True),
     "SD2ClipModel": Family("SD 2", can_repeat=True),
@@ -67,32 +67,32 @@ def family_of(text_encoder: object) -> Family:
     """Return the family of a text encoder.
 
     Raises:
-        UnsupportedHostError: it is of another family; the message names its class.
+        UnsupportedHostError: the family is not supported; the message names the class.
     """
-    # SD3 and Flux make a subclass for each file, with an underscore behind the name.
+    # SD3 and Flux create a subclass for each file, with an underscore after the name.
     class_name = type(text_encoder).__name__.rstrip("_")
     family = FAMILIES.get(class_name)
     if family is None:
         names = ", ".join(family.name for family in FAMILIES.values())
         raise UnsupportedHostError(
-            f"the text encoder {class_name} was not tried with a row per picture (supported:"
+            f"the text encoder {class_name} was not tested with a row per picture (supported:"
             f" {names}); {_INSTEAD}"
         )
     return family
 
 
 def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditioning:
-    """Return one conditioning whose row i is that of prompt i.
+    """Return one conditioning with a row for each prompt.
 
     Args:
-        conditionings: one for each picture, of the same text encoder.
-        family: decides whether prompts of different length can be joined.
+        conditionings: one for each picture, from the same text encoder.
+        family: family of the model.
 
     Raises:
-        InvalidInputError: the prompts have lengths that the family cannot join, or options that
-            differ between them.
+        InvalidInputError: the prompts have different lengths that the family cannot join, or
+            different options.
     """
-    # Hooks make an entry for each part of the sampling.
+    # Hooks create an entry for each part of the sampling.
     if len({len(entries) for entries in conditionings}) > 1:
         raise InvalidInputError(
             f"the prompts are encoded in different numbers of steps; {_INSTEAD}"
@@ -111,8 +111,8 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
     return joined
 
 
-def _join_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return options with tensors of one row joined, and all other options as they are."""
+def _join_options(options: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+    """Join options that are tensors with one row; all other options must be equal."""
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for row in options for name in row):
         values: list[Any] = [row.get(name) for row in options]
@@ -131,7 +131,7 @@ def _is_row(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim > 0 and value.shape[0] == 1
 
 
-def _are_equal(values: Sequence[Any]) -> bool:
+def _are_equal(values: Sequence[object]) -> bool:
     if all(value is values[0] for value in values):
         return True
     has_tensors = any(isinstance(value, torch.Tensor) for value in values)

@@ -1,32 +1,35 @@
-"""Write the value of each saved picture into its file."""
+"""Store the value of each saved picture in its file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from vldebias.utils.pictures import add_record
 
 
 def write_records(
-    results: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, str]],
     values: Sequence[str],
     prompts: Sequence[str],
     seeds: Sequence[int],
 ) -> None:
-    """Write value, prompt and seed of each picture into the text chunk "vldebias" of its PNG.
+    """Store value, prompt and seed of each picture in the text chunk "vldebias" of its PNG.
 
     Args:
-        results: what ComfyUI says of each saved picture: filename and subfolder.
-        values: of the pictures, "" for prompts that were left unchanged.
-        prompts: of the pictures; empty: not connected.
-        seeds: of the pictures; empty: not connected.
+        results: filename and subfolder of each saved picture, from ComfyUI.
+        values: values of the pictures; "" for unchanged prompts.
+        prompts: prompts of the pictures; empty if not connected.
+        seeds: seeds of the pictures; empty if not connected.
 
     Raises:
-        ValueError: not as many values, prompts or seeds as pictures.
+        ValueError: the number of values, prompts or seeds differs from the number of pictures.
     """
-    columns: dict[str, Sequence[Any]] = {"value": values, "prompt": prompts, "seed": seeds}
+    columns: dict[str, Sequence[str] | Sequence[int]] = {
+        "value": values,
+        "prompt": prompts,
+        "seed": seeds,
+    }
     for name, column in columns.items():
         if len(column) != len(results) and (column or name == "value"):
             raise ValueError(

@@ -1,27 +1,24 @@
-"""Join the answers of several calls to the answer of one request."""
+"""Join the answers to several calls into the answer to one request."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from .bodies import check_parts
 from .endpoints import Endpoint
-from .order import Call
-
-Json = dict[str, Any]
+from .order import Call, Json
 
 _MOST_PARTS = 1_000_000  # lists, objects and items of one answer
-_MOST_DIGITS = 4300  # of a whole number, beyond which Python refuses to read it
+_MOST_DIGITS = 4300  # maximum number of digits of an integer that Python parses
 
 
 def read_answer(content: bytes | bytearray) -> Json | None:
-    """Return a JSON object; None for anything else.
+    """Parse a JSON object; return None for anything else.
 
-    Numbers that JSON cannot express (NaN, infinity) become null, so that images are not lost
-    because of a broken number beside them.
+    Numbers that JSON cannot express (NaN, infinity) become null, so that an invalid number does not
+    discard the images.
     """
     try:
         check_parts(content, _MOST_PARTS)
@@ -47,10 +44,10 @@ def _whole_number(text: str) -> int | None:
 
 
 def has_images(answer: Json | None, items: str, *, may_be_empty: bool) -> bool:
-    """Return whether an answer has a list of images.
+    """Return whether an answer contains a list of images.
 
     Args:
-        answer: What `read_answer` returned.
+        answer: An answer from `read_answer`.
         items: The field of the list.
         may_be_empty: Whether an empty list counts.
     """
@@ -65,23 +62,23 @@ def joined(
     """Join answers in the order of the images.
 
     Args:
-        endpoint: Knows where an answer has its images.
+        endpoint: The endpoint, which defines the fields of an answer.
         calls: The calls of one request.
         answers: The answer to each call, None if it failed.
 
     Returns:
-        The answer, and the rows of the images that are in it.
+        The answer, and the rows of the images that it contains.
     """
     items = endpoint.items
     image_of_row: dict[int, Json] = {}
     for call, answer in zip(calls, answers, strict=True):
         images = answer[items] if answer else []
-        # A server may make fewer images than it was asked for.
+        # A server may return fewer images than requested.
         for row, image in zip(call.rows, images, strict=False):
             image_of_row[row] = endpoint.label(image, row, call.prompt)
     rows = sorted(image_of_row)
     received = [answer for answer in answers if answer is not None]
-    # Time, size and quality are taken from the first answer; all were asked for alike.
+    # Take time, size and quality from the first answer, since all calls requested the same.
     complete = {**received[0], items: [image_of_row[row] for row in rows]}
     counts = [answer.get(endpoint.usage) for answer in received]
     usages = [usage for usage in counts if isinstance(usage, dict)]
@@ -90,8 +87,8 @@ def joined(
     return complete, rows
 
 
-def added(usages: Sequence[Mapping[str, Any]]) -> Json:
-    """Return counts of tokens summed, nested ones too; anything else is taken from the first."""
+def added(usages: Sequence[Mapping[str, object]]) -> Json:
+    """Add up counts of tokens, including nested ones; other values are taken from the first."""
     total: Json = {}
     for usage in usages:
         for name, value in usage.items():
@@ -101,12 +98,12 @@ def added(usages: Sequence[Mapping[str, Any]]) -> Json:
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 total[name] = _sum(before, value)
             else:
-                # Words, such as the name of a price, are not added up.
+                # Texts, such as the name of a price, are not added up.
                 total.setdefault(name, value)
     return total
 
 
-def _sum(before: Any, value: float) -> float | None:
+def _sum(before: object, value: float) -> float | None:
     """Return the sum of two counts; None if it is too large for JSON."""
     try:
         number = value + (before if isinstance(before, int | float) else 0)
@@ -119,7 +116,7 @@ def encoded(answer: Json, items: str) -> list[bytes]:
     """Return an answer as JSON in pieces, so that large images are not copied several times.
 
     Args:
-        answer: What `joined` returned. Its images are removed as they are encoded.
+        answer: An answer from `joined`. Its images are removed as they are encoded.
         items: The field of the list of images.
     """
     pieces = []
@@ -135,7 +132,7 @@ def encoded(answer: Json, items: str) -> list[bytes]:
     return pieces
 
 
-def _encoded_list(images: list[Any]) -> list[bytes]:
+def _encoded_list(images: list[object]) -> list[bytes]:
     pieces = [b"["]
     images.reverse()
     while images:
@@ -146,6 +143,6 @@ def _encoded_list(images: list[Any]) -> list[bytes]:
     return pieces
 
 
-def _json(value: Any) -> bytes:
-    # In ASCII, so that half of a surrogate pair passes as the escape that the server sent.
+def _json(value: object) -> bytes:
+    # Use ASCII, so that half of a surrogate pair stays the escape that the server sent.
     return json.dumps(value, separators=(",", ":")).encode()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
@@ -32,53 +33,56 @@ def images_proxy(  # noqa: PLR0913
     follow_seeds: bool = True,
     image_models: Sequence[str] = IMAGE_MODELS,
     edit: str | Path | None = None,
-    transport: Any = None,
+    transport: httpx2.AsyncBaseTransport | None = None,
 ) -> Starlette:
-    """Return an ASGI app that balances the prompts of requests for images and passes them on.
+    """Return an ASGI app that balances the prompts of requests for images and forwards them.
 
-    Requests for images are those of OpenAI's `/images/generations`, `/chat/completions`,
+    Requests for images are those to OpenAI's `/images/generations`, `/chat/completions`,
     `/responses` and `/videos`, OpenRouter's `/images`, Gemini's `:generateContent` and Imagen's
-    `:predict`. n images become n calls of the upstream server, each with a value in its prompt.
-    Every other path is passed on unchanged. Keys, headers and errors pass through; the app stores
-    no key and no cookie. The header `x-vldebias` of every answer says what was done.
+    `:predict`. A request for n images becomes n calls to the upstream server, each with a value in
+    its prompt. Requests to other paths are forwarded unchanged. Keys, headers and errors are
+    forwarded; the app does not store keys or cookies. The header `x-vldebias` of every answer
+    reports the values, or why nothing was balanced.
 
     Args:
-        upstream: The `base_url` that a client has without this app, "https://api.openai.com/v1".
-            None: there is no server behind it, and only LiteLLM's guardrail is answered.
-        sets: What to balance, see `vldebias.balance_prompts`; or a `vldebias.wording.Balancer`
-            with its own shares and seed. None: no prompt is balanced, and only `edit` acts.
-        shares: See `vldebias.balance_prompts`. Values are even over all requests of this app.
-        seed: See `vldebias.balance_prompts`. None: a random one.
-        batch: Make one call for each distinct prompt, with its number of images, instead of one
-            for each image.
-        limits: Limits of time, memory and number; see `Limits`.
-        log_prompts: Write prompts into the log "vldebias.serving". Default: only numbers.
-        follow_seeds: Let the `seed` of a request decide its values, so that the same request gives
-            the same image. False: values are even over all requests, whatever their seeds.
-        image_models: Patterns of names of models whose answers are images, for paths that answer
-            with texts as well.
+        upstream: The `base_url` of clients without this app, such as "https://api.openai.com/v1".
+            None: there is no upstream server, and only LiteLLM's guardrail works.
+        sets: The attributes to balance, see `vldebias.balance_prompts`; or a
+            `vldebias.wording.Balancer`, which has its own shares and seed. None: prompts are not
+            balanced.
+        shares: See `vldebias.balance_prompts`. Values are even over all requests to this app.
+        seed: See `vldebias.balance_prompts`. Default: random.
+        batch: Whether to make one call per distinct prompt, with its number of images, instead of
+            one per image.
+        limits: Limits on time, memory and number; see `Limits`.
+        log_prompts: Whether to write prompts to the log "vldebias.serving".
+        follow_seeds: Whether values are derived from the `seed` of a request, so that the same
+            request returns the same image. False: values are even over all requests, regardless of
+            their seeds.
+        image_models: Patterns of names of models whose answers are images, for paths that may also
+            return texts.
         edit: Folder of an edit (`save_pretrained`) for the embeddings of queries: requests to
-            `/embeddings` with `input_type` "query", and all requests below `/queries`. Documents
-            stay unchanged. It needs the extra "torch".
+            `/embeddings` with `input_type` "query", and all requests to paths below `/queries`.
+            Documents stay unchanged. This needs the extra "torch".
         transport: A transport of httpx2, for tests.
 
     Raises:
-        InvalidInputError: An address, a set, shares or limits that do not fit.
+        InvalidInputError: An argument is invalid; the message names it.
 
     >>> app = images_proxy("https://api.openai.com/v1", "gender")  # doctest: +SKIP
     """
     balancer = sets
     if isinstance(sets, Balancer) and not (shares is None and seed is None):
         raise InvalidInputError(
-            "sets: got a Balancer and shares or seed; leave these out, it has its own"
+            "sets: got a Balancer and shares or seed; remove these, since it has its own"
         )
     if sets is None and edit is None:
-        raise InvalidInputError("got neither sets nor edit; expected what to balance, or to edit")
+        raise InvalidInputError("got neither sets nor edit; expected at least one of them")
     if sets is not None and not isinstance(sets, Balancer):
         balancer = Balancer(sets, shares, seed)
     edits = None
     if edit is not None:
-        # It needs numpy and torch, which images do not.
+        # This imports numpy and torch, which requests for images do not need.
         from .embeddings import QueryEdits
 
         edits = QueryEdits(edit)
@@ -100,10 +104,10 @@ def images_proxy(  # noqa: PLR0913
         yield
         await service.close()
 
-    # An app that is mounted in another has no lifespan of its own: connections open on demand.
+    # The lifespan of an app that is mounted in another does not run; connections open on demand.
     middleware = [Middleware(EveryAnswer, seconds=limits.seconds)]
     app = Starlette(middleware=middleware, lifespan=lifespan)
-    # For every path: a route "/{path:path}" matches none with an encoded line break.
+    # A route "/{path:path}" would not match paths with an encoded line break.
     app.router.default = service
     return app
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
 
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from .order import RefusedError
+from .order import Json, RefusedError
 
-# Lists, objects and their items: each takes up to a hundred bytes once it is parsed, but two or
-# three as JSON.
+# Maximum number of lists, objects and their items; each needs up to a hundred bytes once it is
+# parsed, but only two or three bytes as JSON.
 _MOST_PARTS = 100_000
 
 
-async def read_fields(request: Request, content: bytes | bytearray) -> dict[str, Any]:
-    """Return the fields of a body. Files of a form stay files.
+async def read_fields(request: Request, content: bytes | bytearray) -> Json:
+    """Parse the fields of a body; files in a form are not read.
+
+    Args:
+        request: The request.
+        content: Its body.
 
     Raises:
-        RefusedError: Neither a JSON object nor a form.
+        RefusedError: The body is neither a JSON object nor a form.
     """
     if is_form(request):
         return await _form_fields(request, content)
@@ -29,17 +32,17 @@ async def read_fields(request: Request, content: bytes | bytearray) -> dict[str,
     except ValueError as error:
         raise RefusedError(400, f"the body has {error}", code="too_large") from None
     try:
-        # Strictly UTF-8: `json.loads` would accept UTF-16 and encoded surrogates.
+        # Decode it first, since `json.loads` would accept UTF-16 and encoded surrogates.
         body = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         raise RefusedError(400, "the body is not JSON", code="invalid_json") from None
     if not isinstance(body, dict):
-        raise RefusedError(400, "the body is no JSON object", code="invalid_json")
+        raise RefusedError(400, "the body is not a JSON object", code="invalid_json")
     return body
 
 
-async def _form_fields(request: Request, content: bytes | bytearray) -> dict[str, Any]:
-    """Return the fields of a form; several fields of one name become a list."""
+async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
+    """Return the fields of a form; several fields with the same name become a list."""
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield bytes(content)
@@ -48,7 +51,7 @@ async def _form_fields(request: Request, content: bytes | bytearray) -> dict[str
         form = await MultiPartParser(request.headers, pieces()).parse()
     except (MultiPartException, ValueError, LookupError) as error:
         raise RefusedError(400, f"the form cannot be read: {error}") from None
-    fields: dict[str, Any] = {}
+    fields: Json = {}
     for name in form:
         values = form.getlist(name)
         fields[name] = values if len(values) > 1 else values[0]
@@ -56,26 +59,30 @@ async def _form_fields(request: Request, content: bytes | bytearray) -> dict[str
 
 
 def is_form(request: Request) -> bool:
-    """Return whether a request has its fields in a form of several parts, as those for videos."""
+    """Return whether the body of a request is a multipart form, as for videos."""
     return request.headers.get("content-type", "").startswith("multipart/form-data")
 
 
 def check_parts(content: bytes | bytearray, most: int = _MOST_PARTS) -> None:
-    """Refuse JSON that takes many times its size once it is parsed.
+    """Raise an error for JSON that would need many times its size in memory.
+
+    Args:
+        content: The JSON.
+        most: Maximum number of lists, objects and commas.
 
     Raises:
-        ValueError: It has more parts than that.
+        ValueError: The content has more parts.
     """
     parts = content.count(b"[") + content.count(b"{") + content.count(b",")
     if parts > most:
         raise ValueError(f"more than {most:,} lists, objects and commas")
 
 
-def check_json(body: Mapping[str, Any]) -> None:
-    """Refuse what Python reads as JSON, but other servers do not.
+def check_json(body: Mapping[str, object]) -> None:
+    """Raise an error for values that Python accepts in JSON, but other servers do not.
 
     Raises:
-        RefusedError: NaN, infinity, or half of a surrogate pair.
+        RefusedError: The body contains NaN, infinity, or half of a surrogate pair.
     """
     try:
         encoded_json(body)
@@ -84,11 +91,11 @@ def check_json(body: Mapping[str, Any]) -> None:
         raise RefusedError(400, message, code="invalid_json") from None
 
 
-def encoded_json(body: Mapping[str, Any]) -> bytes:
-    """Return JSON in UTF-8.
+def encoded_json(body: Mapping[str, object]) -> bytes:
+    """Encode fields as JSON in UTF-8.
 
     Raises:
-        ValueError: NaN, infinity, or half of a surrogate pair.
+        ValueError: The body contains NaN, infinity, or half of a surrogate pair.
     """
     text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode()

@@ -1,4 +1,4 @@
-"""Bound the connections of a server, so that clients that stall keep nobody else out."""
+"""Limit the connections of a server, so that stalled clients do not block others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .order import RefusedError
 
 
 class Connections:
-    """Hold the open connections of a server.
+    """The open connections of a server.
 
-    If there are too many, the one that has been without a complete request for longest is closed.
-    Clients that send a request at once have none for a few milliseconds only.
+    If there are too many, the connection that has been without a complete request for the longest
+    time is closed; normal clients send a request within milliseconds.
 
     Args:
-        most: Open connections.
-        seconds: Time that a connection has to send the headers of its next request.
+        most: Maximum number of open connections.
+        seconds: Time that a client has to send the headers of its next request.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -29,7 +29,7 @@ class Connections:
         self._open: dict[BoundedConnection, None] = {}
 
     def admit(self, connection: BoundedConnection) -> bool:
-        """Count a new connection; return whether there is room for it."""
+        """Count a new connection; return whether it is accepted."""
         if len(self._open) >= self.most:
             waiting = [other for other in self._open if other.is_waiting]
             if not waiting:
@@ -41,16 +41,16 @@ class Connections:
         return True
 
     def forget(self, connection: BoundedConnection) -> None:
-        """Count a connection that was closed."""
+        """Remove a connection that was closed."""
         self._open.pop(connection, None)
 
     def protocol(self, **arguments: Any) -> BoundedConnection:
-        """Return the protocol of a new connection, as uvicorn makes it."""
+        """Return the protocol for a new connection of uvicorn."""
         return BoundedConnection(self, **arguments)
 
 
 class BoundedConnection(H11Protocol):
-    """Speak HTTP on one connection, of which a server has a bounded number."""
+    """HTTP on one connection of a server with a limited number of connections."""
 
     def __init__(self, open_connections: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -61,7 +61,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the client has not sent a complete request, or leaves an answer unread."""
+        """Return whether the client has not sent a complete request, or does not read an answer."""
         is_idle = self.cycle is None or self.cycle.response_complete
         return is_idle or self.cycle.more_body or self.transport.is_closing()
 
@@ -72,7 +72,7 @@ class BoundedConnection(H11Protocol):
             self._wait_for_headers()
             return
         self._is_refused = True
-        self._answer(503, "too many requests are being answered; come again later", "busy")
+        self._answer(503, "too many requests are being answered; try again later", "busy")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
@@ -88,7 +88,7 @@ class BoundedConnection(H11Protocol):
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
-            # The headers of a request are complete; the app bounds the time of its body.
+            # The headers of a request are complete; the app limits the time for its body.
             self.waiting_since = self.loop.time()
             if self._timer is not None:
                 self._timer.cancel()
@@ -99,7 +99,7 @@ class BoundedConnection(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, in the form of the API."""
+        """Answer invalid HTTP in the format of the API."""
         self._answer(400, msg, "invalid_request")
 
     def _wait_for_headers(self) -> None:
@@ -113,7 +113,7 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
 
     def _answer(self, status: int, message: str, code: str) -> None:
-        """Write an answer without the app, and close the connection."""
+        """Send an answer without calling the app, and close the connection."""
         content = json.dumps(RefusedError(status, message, code=code).content).encode()
         head = (
             f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\nconnection: close\r\n"

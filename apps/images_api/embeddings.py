@@ -17,14 +17,12 @@ from vldebias.methods import load_edit
 from vldebias.queries import DebiasedQueries, debias_queries
 
 from .bodies import check_parts
-from .order import RefusedError
+from .order import Json, RefusedError
 
-Json = dict[str, Any]
-
-QUERY_TYPES = ("query", "search_query")  # of `input_type`, as services call it
-CHECKED = (PROBE, *TEXTS)  # texts whose embeddings tell one model from another
-_MOST_MODELS = 32  # whose check is remembered
-_MOST_PARTS = 8_000_000  # lists and numbers of one answer: 2,000 texts of 4,000 dimensions
+QUERY_TYPES = ("query", "search_query")  # values of `input_type` for queries
+CHECKED = (PROBE, *TEXTS)  # texts whose embeddings identify a model
+_MOST_MODELS = 32  # number of models whose check is cached
+_MOST_PARTS = 8_000_000  # lists and numbers in an answer, for 2,000 texts with 4,000 dimensions
 _PATH = re.compile(r"(queries/)?(?:v\d+\w*/)?embeddings")
 
 
@@ -35,16 +33,16 @@ class QueryEdits:
         folder: The folder of an edit, written by `save_pretrained`.
 
     Raises:
-        InvalidInputError: The folder has no edit, or the edit needs other wordings of each query,
-            which a service would have to embed.
+        InvalidInputError: The folder contains no edit, or the edit needs other wordings of each
+            query, which a service would have to embed.
     """
 
     def __init__(self, folder: str | Path) -> None:
         edit = load_edit(folder)
         if isinstance(edit, dict):
             raise InvalidInputError(
-                f"--edit: {folder} has the edits of a pipeline ({', '.join(edit)}); expected a"
-                " folder with one edit, which was fitted on embeddings of texts"
+                f"--edit: {folder} contains the edits of a pipeline ({', '.join(edit)}); expected a"
+                " folder with one edit, which was fitted on text embeddings"
             )
         self.edit = edit
         if hasattr(self.edit, "wordings"):
@@ -55,14 +53,14 @@ class QueryEdits:
         self._queries_of_model: dict[str, DebiasedQueries] = {}
 
     def reads(self, path: str) -> bool:
-        """Return whether a path gives embeddings: "v1/embeddings", "queries/v1/embeddings"."""
+        """Return whether a path is for embeddings: "v1/embeddings", "queries/v1/embeddings"."""
         return _PATH.fullmatch(path) is not None
 
     def checks(self, model: str) -> bool:
-        """Return whether this model has been compared with the edit's."""
+        """Return whether this model has been compared with the model of the edit."""
         return model in self._queries_of_model
 
-    def check(self, model: str, answer: bytes) -> None:
+    def check(self, model: str, answer: bytes | bytearray) -> None:
         """Compare the embeddings of some texts with those of the edit's model.
 
         Args:
@@ -70,7 +68,7 @@ class QueryEdits:
             answer: The service's answer to a request for the embeddings of `CHECKED`.
 
         Raises:
-            RefusedError: The model is another one, or has another number of dimensions.
+            RefusedError: The model or its number of dimensions differs.
         """
         rows, _ = vectors_of(read_vectors_answer(answer), len(CHECKED))
         try:
@@ -82,8 +80,8 @@ class QueryEdits:
         while len(self._queries_of_model) > _MOST_MODELS:
             del self._queries_of_model[next(iter(self._queries_of_model))]
 
-    def edited(self, model: str, content: bytes, texts: Sequence[str] | None) -> bytes:
-        """Return an answer of the service with edited vectors, in the format that it had.
+    def edited(self, model: str, content: bytes | bytearray, texts: Sequence[str] | None) -> bytes:
+        """Return an answer of the service with edited vectors, in the same format.
 
         Args:
             model: The name of the model at the service.
@@ -92,13 +90,13 @@ class QueryEdits:
                 tokens.
 
         Raises:
-            RefusedError: The edit does not fit the vectors, or the answer has none.
+            RefusedError: The edit does not match the vectors, or the answer contains none.
         """
         answer = read_vectors_answer(content)
         rows, are_encoded = vectors_of(answer, None if texts is None else len(texts))
         queries = self._queries_of_model.get(model)
         if queries is None:
-            # Other models have taken its place since it was compared.
+            # It was removed from the cache, because other models were checked since.
             raise RefusedError(503, "too many models at once; try again", code="busy")
         try:
             edited = queries.edit(rows, texts)
@@ -112,12 +110,17 @@ class QueryEdits:
         return json.dumps(answer).encode()
 
 
-def is_of_queries(path: str, body: Mapping[str, Any]) -> bool:
-    """Return whether the path or the `input_type` of a request says that its texts are queries."""
+def is_of_queries(path: str, body: Mapping[str, object]) -> bool:
+    """Return whether the texts of a request are queries, according to its path or `input_type`.
+
+    Args:
+        path: The path of the request.
+        body: Its fields.
+    """
     return path.startswith("queries/") or body.get("input_type") in QUERY_TYPES
 
 
-def texts_of(body: Mapping[str, Any]) -> list[str] | None:
+def texts_of(body: Mapping[str, object]) -> list[str] | None:
     """Return the texts of a request; None if they are tokens."""
     inputs = body.get("input")
     if isinstance(inputs, str):
@@ -140,18 +143,18 @@ def read_vectors_answer(content: bytes | bytearray) -> Any:
         raise _no_embeddings() from None
 
 
-def vectors_of(answer: Any, count: int | None = None) -> tuple[np.ndarray, bool]:
-    """Return the vectors of an answer, and whether they are written in base64.
+def vectors_of(answer: Json, count: int | None = None) -> tuple[np.ndarray, bool]:
+    """Return the vectors of an answer, and whether they are encoded in base64.
 
     Args:
         answer: The JSON of the answer.
-        count: How many vectors there must be; None: any number from 1 on.
+        count: The expected number of vectors; None: any number of at least 1.
 
     Returns:
-        The vectors (n, d) in float32, in the order of their indices.
+        The vectors (n, d) in float32, in the order of their indices, and whether they are encoded.
 
     Raises:
-        RefusedError: The answer has no embeddings, too few or too many, or not finite ones.
+        RefusedError: The answer contains no embeddings, too few or too many, or non-finite ones.
     """
     rows = []
     are_encoded = False
@@ -172,11 +175,11 @@ def vectors_of(answer: Any, count: int | None = None) -> tuple[np.ndarray, bool]
     return vectors, are_encoded
 
 
-def _in_order(items: Any) -> list[Json]:
-    """Return the items of an answer by their indices; servers may write them in any order."""
+def _in_order(items: list[Json]) -> list[Json]:
+    """Sort the items of an answer by their indices; servers may return them in any order."""
     return sorted(items, key=lambda item: item.get("index", 0))
 
 
 def _no_embeddings() -> RefusedError:
-    message = "the upstream server's answer has no embeddings that can be read"
+    message = "the upstream server's answer contains no readable embeddings"
     return RefusedError(502, message, code="upstream_form")

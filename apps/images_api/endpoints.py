@@ -1,29 +1,26 @@
-"""Find the prompt, the number of images and the seed in a request of each path, and the images in
-its answer."""
+"""Find the prompt, the number of images and the seed in a request, and the images in its answer."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any, TypeGuard
 
 from starlette.datastructures import UploadFile
 
-from .order import Order, RefusedError
-
-Json = dict[str, Any]
+from .order import Json, Order, RefusedError
 
 EDITS = "edits a given image"
 VARIES = "varies a given image"
 SEVERAL = "has several prompts"
-NO_IMAGE = ""  # the reason where a request asks for no image at all
+NO_IMAGE = ""  # the reason if a request is not for images
 IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # names of models whose answers are images
 VIDEO_FILES = ("input_reference", "image", "video")
 
 
 class Endpoint:
-    """Read and write the requests of one path.
+    """Parse and create requests of one path.
 
     Attributes:
         items: The field of an answer with its list of images; "" if an answer has one image.
@@ -34,30 +31,42 @@ class Endpoint:
     usage = "usage"
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
-        """Return what a request asks for, or the reason why its prompt is left alone.
+        """Parse a request, or return the reason why its prompt is not balanced.
 
         Args:
             body: The fields of the request.
-            limit: The most images of one request.
+            limit: The maximum number of images per request.
             image_models: Patterns of names of models whose answers are images.
 
         Raises:
-            RefusedError: No server could answer the request.
+            RefusedError: The request is invalid.
         """
         raise NotImplementedError
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
-        """Return the fields of a call for these images, with these texts as its prompt."""
+        """Return the fields of a call for some of the images.
+
+        Args:
+            order: The request.
+            texts: The texts of the prompt.
+            rows: Positions of the images in the request.
+        """
         raise NotImplementedError
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return an image of an answer with its place in the joined answer."""
+        """Return an image of an answer, labelled with its position and prompt if the API does so.
+
+        Args:
+            item: The image.
+            row: Its position in the joined answer.
+            prompt: Its prompt.
+        """
         return item
 
     def is_refusal(self, answer: Json | None) -> bool:
-        """Return whether an answer without a list of images says why there is none.
+        """Return whether an answer without images contains an error.
 
-        OpenRouter answers some errors with status 200.
+        OpenRouter sends some errors with status 200.
         """
         return answer is not None and bool(answer.get("error"))
 
@@ -82,7 +91,7 @@ class ImagesEndpoint(Endpoint):
         return {**order.body, "prompt": texts[0], **_number_and_seed(order, order.body, "n", rows)}
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return an image with the prompt it was made from, unless the server names another."""
+        """Return an image with its prompt, unless the server has added a revised one."""
         return {**item, "revised_prompt": item.get("revised_prompt") or prompt}
 
 
@@ -100,7 +109,7 @@ class ChatEndpoint(Endpoint):
         messages = body.get("messages")
         if not _are_objects(messages) or messages[-1].get("role") != "user":
             return NO_IMAGE
-        # An answer of the model that has an image is what the next message is about.
+        # If an earlier answer contains an image, the message is about that image.
         has_earlier_image = any(message.get("images") for message in messages)
         parts = _parts(messages[-1].get("content"))
         has_image = any(part.get("type") == "image_url" for part in parts)
@@ -137,10 +146,10 @@ class ResponsesEndpoint(Endpoint):
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         tools = body.get("tools")
-        draws = _are_objects(tools) and any(
+        has_tool = _are_objects(tools) and any(
             tool.get("type") == "image_generation" for tool in tools
         )
-        if not draws and not is_image_model(body.get("model"), image_models):
+        if not has_tool and not is_image_model(body.get("model"), image_models):
             return NO_IMAGE
         streams = bool(body.get("stream"))  # servers take 1 for true
         items = body.get("input")
@@ -175,7 +184,7 @@ class VideosEndpoint(Endpoint):
         if has_file or any(body.get(name) for name in VIDEO_FILES):
             return EDITS
         if not isinstance(prompt, str) or not prompt.strip():
-            return NO_IMAGE  # the server says what is missing
+            return NO_IMAGE  # the server reports what is missing
         return Order(body, (prompt,), 1, False, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -202,7 +211,7 @@ class GeminiEndpoint(Endpoint):
         """See `Endpoint`."""
         config = body.get(_config_name(body)) or {}
         if not isinstance(config, dict):
-            return NO_IMAGE  # the server says what is wrong with it
+            return NO_IMAGE  # the server reports what is wrong
         if not _names_images(config) and not is_image_model(self.model, image_models):
             return NO_IMAGE
         contents = _contents(body)
@@ -236,7 +245,7 @@ class GeminiEndpoint(Endpoint):
         return {**item, "index": row}
 
     def is_refusal(self, answer: Json | None) -> bool:
-        """Return whether the prompt was blocked, which Gemini says with status 200."""
+        """Return whether the prompt was blocked, which Gemini reports with status 200."""
         return super().is_refusal(answer) or (answer is not None and "promptFeedback" in answer)
 
 
@@ -272,11 +281,11 @@ class ImagenEndpoint(Endpoint):
         return body
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return a prediction with the prompt that it was made from."""
+        """Return a prediction with its prompt."""
         return {**item, "prompt": item.get("prompt") or prompt}
 
     def is_refusal(self, answer: Json | None) -> bool:
-        """Return whether every image was filtered: then Imagen leaves out the list of images."""
+        """Return whether all images were filtered, in which case Imagen omits the list."""
         return answer is not None and self.items not in answer
 
 
@@ -289,21 +298,21 @@ _OF_PATH: dict[str, Endpoint] = {
 }
 # "v1beta/models/gemini-3-image:generateContent", and "v1/projects/.../models/..." of Vertex.
 _OF_MODEL = re.compile(r"(?:^|/)models/([^/:]+):(\w+)$")
-_LEFT_ALONE = {"images/edits": EDITS, "images/variations": VARIES}
+_NOT_BALANCED = {"images/edits": EDITS, "images/variations": VARIES}
 
 
 def endpoint_of(path: str) -> Endpoint | None:
-    """Return the endpoint of a path; None if its requests do not ask for images.
+    """Return the endpoint of a path; None if its requests are not for images.
 
     Args:
         path: The path without a leading slash and version, "images/generations".
     """
     if path in _OF_PATH:
         return _OF_PATH[path]
-    found = _OF_MODEL.search(path)
-    if found is None:
+    match = _OF_MODEL.search(path)
+    if match is None:
         return None
-    model, verb = found.groups()
+    model, verb = match.groups()
     if verb in ("generateContent", "streamGenerateContent"):
         return GeminiEndpoint(model, verb == "streamGenerateContent")
     if verb in ("predict", "predictLongRunning"):
@@ -312,14 +321,18 @@ def endpoint_of(path: str) -> Endpoint | None:
 
 
 def reason_to_leave(path: str) -> str:
-    """Return why requests of a path that ask for images are left alone; "" for all other paths."""
+    """Return why requests for images to a path are not balanced; "" for all other paths."""
     if path.startswith("videos/"):
         return EDITS  # "videos/ID/remix"
-    return _LEFT_ALONE.get(path, "")
+    return _NOT_BALANCED.get(path, "")
 
 
-def is_image_model(name: Any, patterns: Sequence[str]) -> bool:
-    """Return whether a model is listed as one whose answers are images.
+def is_image_model(name: object, patterns: Sequence[str]) -> bool:
+    """Return whether the name of a model matches a pattern of models whose answers are images.
+
+    Args:
+        name: The name of the model.
+        patterns: The patterns.
 
     >>> is_image_model("google/gemini-2.5-flash-image", IMAGE_MODELS)
     True
@@ -331,30 +344,30 @@ def is_image_model(name: Any, patterns: Sequence[str]) -> bool:
 
 
 def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
-    """Return how many images a request asks for.
+    """Return the requested number of images.
 
     Raises:
-        RefusedError: The number is not a whole one within the limit, or several images are to be
-            streamed.
+        RefusedError: The number is not a whole number within the limit, or several images should
+            be streamed.
     """
     n = fields.get(name)
-    # As the APIs: a missing n and null are 1.
+    # As in the APIs, the default is 1.
     n = 1 if n is None else n
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
         message = f"{name}: expected a whole number from 1 to {limit}"
         raise RefusedError(400, message, param=name)
-    # Events of several calls, mixed, would say nothing about which image they are of.
+    # Clients could not tell to which image the events of several calls belong.
     if streams and n > 1:
-        message = "stream: several images cannot be streamed; ask for one, or without stream"
+        message = "stream: several images cannot be streamed; request one, or do not stream"
         raise RefusedError(400, message, param="stream", code="unsupported_value")
     return n
 
 
-def _number_and_seed(order: Order, fields: Mapping[str, Any], name: str, rows: Any) -> Json:
-    """Return the number of images and the seed of a call, if the request has them.
+def _number_and_seed(order: Order, fields: Json, name: str, rows: Sequence[int]) -> Json:
+    """Return the number of images and the seed of a call, if the request contains them.
 
-    Servers may refuse unknown fields, so none is added. Images get consecutive seeds: with the same
-    seed, images of one prompt would be equal.
+    Servers may reject unknown fields, so none are added. Images have consecutive seeds, since
+    images with the same prompt and seed would be equal.
     """
     changed: Json = {}
     if name in fields:
@@ -364,12 +377,12 @@ def _number_and_seed(order: Order, fields: Mapping[str, Any], name: str, rows: A
     return changed
 
 
-def _are_objects(items: Any) -> TypeGuard[list[Json]]:
+def _are_objects(items: object) -> TypeGuard[list[Json]]:
     """Return whether this is a non-empty list of objects."""
     return isinstance(items, list) and bool(items) and all(isinstance(row, dict) for row in items)
 
 
-def _parts(content: Any) -> list[Json]:
+def _parts(content: object) -> list[Json]:
     """Return the parts of a message; plain text is a single part."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -397,8 +410,10 @@ def _is_text(part: Json, kind: str | None) -> bool:
     return is_of_kind and isinstance(text, str) and bool(text.strip())
 
 
-def _with_texts(content: Any, kind: str | None, texts: Sequence[str]) -> Any:
-    """Return the content of a message with these texts in the place of its own."""
+def _with_texts(
+    content: str | list[Json], kind: str | None, texts: Sequence[str]
+) -> str | list[Json]:
+    """Return the content of a message with its texts replaced."""
     if isinstance(content, str):
         return texts[0]
     remaining = iter(texts)
@@ -409,13 +424,13 @@ def _with_texts(content: Any, kind: str | None, texts: Sequence[str]) -> Any:
 
 
 def _contents(body: Json) -> Any:
-    """Return the messages of a request to Gemini; a single one may stand without a list."""
+    """Return the messages of a request to Gemini, which may be a single one without a list."""
     contents = body.get("contents")
     return [contents] if isinstance(contents, dict) else contents
 
 
 def _names_images(config: Json) -> bool:
-    """Return whether the settings of a request to Gemini ask for an answer with images."""
+    """Return whether the settings of a request to Gemini request images."""
     modalities = config.get("responseModalities") or config.get("response_modalities")
     if not isinstance(modalities, list):
         return False
@@ -423,5 +438,5 @@ def _names_images(config: Json) -> bool:
 
 
 def _config_name(body: Json) -> str:
-    """Return how a request to Gemini spells the field of its settings."""
+    """Return the spelling of the settings field in a request to Gemini."""
     return "generation_config" if "generation_config" in body else "generationConfig"

@@ -1,9 +1,8 @@
-"""Answer LiteLLM's Generic Guardrail API, through which its gateway has requests changed."""
+"""Implement LiteLLM's Generic Guardrail API, through which its gateway changes requests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from vldebias.wording import Balancer
 
@@ -14,11 +13,11 @@ _CHAT = ChatEndpoint()
 
 
 def guarded_texts(
-    body: Mapping[str, Any], balancer: Balancer, image_models: Sequence[str]
+    body: Mapping[str, object], balancer: Balancer, image_models: Sequence[str]
 ) -> list[str] | None:
-    """Return the texts of a request with a value written into its prompt; None if nothing changes.
+    """Return the texts of a request with a value stated in its prompt; None if nothing changes.
 
-    The gateway asks once for each request, so all images of a request get the same value; values
+    The gateway calls this once per request, so all images of a request have the same value; values
     are even over requests. The prompt of a conversation is its last message, if its model generates
     images. Texts without a conversation are prompts of the images API.
 
@@ -37,7 +36,7 @@ def guarded_texts(
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise RefusedError(400, "texts: expected a list of texts", param="texts")
     if body.get("input_type") != "request" or not texts:
-        return None  # answers have no prompt
+        return None  # answers contain no prompt
     messages = body.get("structured_messages")
     prompt = tuple(texts)
     if messages:
@@ -47,7 +46,7 @@ def guarded_texts(
             return None
         prompt = order.texts
     elif body.get("images"):
-        return None  # the person is in the given image
+        return None  # the image to edit shows the person
     if sum(map(len, prompt)) > LONGEST_PROMPT:
         return None
     (written,), _ = balancer.next_texts([prompt])
@@ -56,8 +55,8 @@ def guarded_texts(
     return changed if changed != texts else None
 
 
-def _modalities(body: Mapping[str, Any], image_models: Sequence[str]) -> list[str]:
-    """Return the modalities of the answer: an image if the model or one of its tools makes one."""
+def _modalities(body: Mapping[str, object], image_models: Sequence[str]) -> list[str]:
+    """Return the modalities of the answer: an image if the model or a tool generates one."""
     tools = body.get("tools")
     has_tool = isinstance(tools, list) and any(
         isinstance(tool, Mapping) and tool.get("type") == "image_generation" for tool in tools

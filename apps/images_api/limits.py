@@ -1,4 +1,4 @@
-"""Limits of the images API, so that no request takes more than its share."""
+"""Limit the resources that requests to the images API may use."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _MINIMUM = {"retries": 0.0, "seconds": 0.01}  # every other limit is at least 1
 
 @dataclass(frozen=True)
 class Limits:
-    """Bound the time, memory and number of requests.
+    """Limits on the time, memory and number of requests.
 
     Attributes:
-        seconds: Time for one request, counted from its headers to the start of its answer. It
-            covers reading the body and every retry. Sending an answer back may take as long again.
-        images: Images of one request.
-        body: Bytes of one request for images.
-        bodies: Bytes of all bodies that have not arrived completely. If they are exceeded, the
-            body that has been incomplete for longest is dropped.
-        answer: Bytes of the upstream server's answers to one request. All requests together hold
-            at most twice as much; further answers are read once there is room.
-        connections: Open connections of `vldebias serve`. If they are exceeded, the connection
-            that has been without a complete request for longest is closed.
-        parallel: Concurrent calls of the upstream server, over all requests.
-        requests: Concurrent requests for images, counted once their bodies have arrived. Further
-            ones get status 503.
-        retries: How often a failed call is repeated.
+        seconds: Maximum time from the headers of a request to the start of its answer, including
+            reading the body and retries. Sending the answer may take the same time again.
+        images: Maximum number of images per request.
+        body: Maximum size of a request for images, in bytes.
+        bodies: Maximum total size of incomplete bodies, in bytes. If it is exceeded, the body that
+            has been incomplete for the longest time is dropped.
+        answer: Maximum size of the upstream server's answers to one request, in bytes. All requests
+            together may use twice as much; further answers wait until there is space.
+        connections: Maximum number of open connections of `vldebias serve`. If it is exceeded, the
+            connection that has been without a complete request for the longest time is closed.
+        parallel: Maximum number of concurrent calls to the upstream server, over all requests.
+        requests: Maximum number of concurrent requests for images whose bodies have arrived.
+            Further requests receive status 503.
+        retries: Number of retries of a failed call.
     """
 
     seconds: float = 300.0
@@ -44,7 +44,7 @@ class Limits:
         for field in fields(self):
             number = getattr(self, field.name)
             minimum = _MINIMUM.get(field.name, 1)
-            # NaN compares false with everything, so `not >=` refuses it.
+            # `not >=` also rejects NaN, for which every comparison is false.
             is_number = isinstance(number, int | float) and not isinstance(number, bool)
             if not is_number or not number >= minimum:
                 raise InvalidInputError(

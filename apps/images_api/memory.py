@@ -1,4 +1,4 @@
-"""Bound the memory of incomplete requests and of answers that are held."""
+"""Limit the memory of incomplete requests and of answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import Message, Receive
 
 from .order import RefusedError
 
-_OVERHEAD = 65_536  # bytes that a server buffers for a request beside what was handed over
+_OVERHEAD = 65_536  # bytes that a server buffers for a request in addition to its body
 _PATIENCE = 10.0  # seconds that a client may take to read an answer while others wait for memory
 _LONGEST_WAIT = 30.0  # seconds that an answer waits for memory while none is released
 
@@ -58,14 +58,14 @@ class _Incomplete:
 
 
 class IncompleteBodies:
-    """Read bodies within a bound on the memory of all that are incomplete.
+    """Read bodies, and limit the total memory of incomplete ones.
 
-    Clients that send a body and stall would otherwise fill the memory, or every place of the
-    server. If the bound is exceeded, the body that has been incomplete for longest is dropped:
-    a client that sends at once needs milliseconds.
+    Otherwise, clients that stall while sending a body could exhaust the memory of the server. If
+    the limit is exceeded, the body that has been incomplete for the longest time is dropped; normal
+    clients need milliseconds.
 
     Args:
-        most: Bytes of all incomplete bodies.
+        most: Maximum total size of incomplete bodies, in bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -74,7 +74,7 @@ class IncompleteBodies:
         self._incomplete: dict[_Incomplete, None] = {}  # the oldest first
 
     async def read(self, body: ClientBody, limit: int, until: float) -> bytearray:
-        """Return a body, or its start if it is longer than the limit; then it is not complete.
+        """Return a body, or its beginning if it is longer than the limit.
 
         Args:
             body: The body.
@@ -114,7 +114,7 @@ class IncompleteBodies:
                 self._forget(entry)
 
     def _grow(self, entry: _Incomplete, size: int) -> None:
-        """Count bytes of a body, and drop the oldest bodies while there are too many."""
+        """Count bytes of a body, and drop the oldest bodies while there are too many bytes."""
         entry.size += size
         if entry in self._incomplete:
             self.size += size
@@ -124,10 +124,10 @@ class IncompleteBodies:
         while self.size > self.most and self._incomplete:
             oldest = next(iter(self._incomplete))
             self._forget(oldest)
-            # A deadline that has just passed can no longer be moved.
+            # A deadline that has just passed can no longer be changed.
             if not oldest.deadline.expired():
                 oldest.is_evicted = True
-                oldest.deadline.reschedule(0)  # a time that has passed: it raises TimeoutError
+                oldest.deadline.reschedule(0)  # a time in the past, which raises TimeoutError
 
     def _forget(self, entry: _Incomplete) -> None:
         del self._incomplete[entry]
@@ -136,7 +136,7 @@ class IncompleteBodies:
 
 @dataclass(eq=False)
 class HeldAnswers:
-    """The answers that one request holds; open it with `AnswerMemory.holding`."""
+    """Answers of one request that are in memory; created by `AnswerMemory.holding`."""
 
     memory: AnswerMemory
     size: int = 0
@@ -145,21 +145,20 @@ class HeldAnswers:
     sending_since: float = 0.0
 
     async def take(self, size: int) -> None:
-        """Wait until there is room for further bytes, and count them.
+        """Wait until there is space for further bytes, and count them.
 
         Raises:
-            RefusedError: This request alone holds more than its limit, or there was no room for
-                long.
+            RefusedError: This request alone exceeds its limit, or there was no space for too long.
         """
         await self.memory.take(self, size)
 
     def release(self, size: int) -> None:
-        """Give back bytes that are no longer held."""
+        """Subtract bytes that are no longer in memory."""
         self.memory.release(self, size)
 
     @asynccontextmanager
     async def sent_within(self, seconds: float) -> AsyncIterator[None]:
-        """Bound the time for sending an answer; a slow client makes way if memory is short.
+        """Limit the time for sending an answer; slow clients are dropped if memory is short.
 
         Raises:
             TimeoutError: The client did not read the answer in time.
@@ -175,21 +174,21 @@ class HeldAnswers:
 
 @dataclass
 class AnswerMemory:
-    """Bound the bytes of upstream answers that all requests hold.
+    """Limit the memory of upstream answers over all requests.
 
-    Requests share `most` bytes. If these are used up, the oldest request that waits gets a reserve
-    of as many again until it has been answered, then the next one does. So requests do not block
-    each other by waiting for memory that the others hold, and images that were paid for are not
-    lost because many requests came at once.
+    Requests share `most` bytes. If these are used up, the oldest waiting request may use a reserve
+    of the same size until it has been answered, then the next one. This prevents deadlocks between
+    requests that wait for each other's memory, and images that were paid for are not lost because
+    of many simultaneous requests.
 
     Args:
-        most: Bytes of one request, half of what all together hold.
+        most: Maximum number of bytes per request, which is half of the total.
     """
 
     most: int
     total: int = 0
-    _owner: HeldAnswers | None = None  # of the reserve
-    _held: dict[HeldAnswers, None] = field(default_factory=dict)  # the oldest first
+    _owner: HeldAnswers | None = None  # the request that uses the reserve
+    _held: dict[HeldAnswers, None] = field(default_factory=dict)  # oldest first
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     @asynccontextmanager
@@ -224,7 +223,7 @@ class AnswerMemory:
                 message = "the answers of other requests fill the memory; try again later"
                 raise RefusedError(503, message, code="busy")
             self._drop_slow_clients()
-            # At most a second, because clients become slow while this waits.
+            # Wait for at most a second, since further clients may become slow.
             if await _is_set_within(self._released, 1.0):
                 give_up = now() + _LONGEST_WAIT
 
@@ -235,10 +234,10 @@ class AnswerMemory:
         self._wake()
 
     def _has_room(self, held: HeldAnswers, size: int) -> bool:
-        """Return whether there is room, and assign the reserve if nobody has it.
+        """Return whether there is space, and assign the reserve if it is not in use.
 
         Raises:
-            RefusedError: This request alone holds more than its limit.
+            RefusedError: This request alone exceeds its limit.
         """
         if held.size + size > self.most:
             message = f"the upstream server sent more than {self.most:,} bytes for one request"
@@ -253,7 +252,7 @@ class AnswerMemory:
         return held is self._owner
 
     def _drop_slow_clients(self) -> None:
-        """Stop sending to clients that keep others waiting."""
+        """Stop sending to slow clients while others wait for memory."""
         now = asyncio.get_running_loop().time()
         for held in self._held:
             if held.sending is None or now - held.sending_since <= _PATIENCE:
@@ -268,7 +267,7 @@ class AnswerMemory:
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event; return whether it came in time."""
+    """Wait for an event; return whether it was set in time."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()

@@ -1,11 +1,10 @@
-"""Give every answer the header `x-vldebias`, whatever happens behind it."""
+"""Add the header `x-vldebias` to every answer, even after an error."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -18,8 +17,13 @@ from .order import RefusedError
 log = logging.getLogger("vldebias.serving")
 
 
-def json_response(content: Any, status: int = 200) -> Response:
-    """Return JSON in ASCII, so that half of a surrogate pair passes as the escape that it was."""
+def json_response(content: object, status: int = 200) -> Response:
+    """Return JSON in ASCII, in which half of a surrogate pair stays an escape.
+
+    Args:
+        content: A value of JSON.
+        status: The HTTP status.
+    """
     text = json.dumps(content, separators=(",", ":"))
     return Response(text.encode(), status, media_type="application/json")
 
@@ -29,13 +33,13 @@ def refusal_response(refusal: RefusedError) -> Response:
     response = json_response(refusal.content, refusal.status)
     response.headers[NOTE] = f"refused ({refusal.code})"
     if refusal.status == 503:
-        # The clients of the API wait as long as this says, and ask again.
+        # Clients of the API wait for this number of seconds before they try again.
         response.headers["retry-after"] = "1"
     return response
 
 
 class EveryAnswer:
-    """Add the header where it is missing, turn errors into answers, and drop stalled clients.
+    """Add the header if it is missing, convert errors to answers, and drop stalled clients.
 
     Args:
         app: The ASGI app.
@@ -47,7 +51,7 @@ class EveryAnswer:
         self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Forward a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -65,10 +69,10 @@ class EveryAnswer:
         try:
             await self.app(scope, receive, noted_send)
         except ClientDisconnect:
-            log.info("a client went away")
+            log.info("a client disconnected")
         except Exception as error:
-            # The type alone: a message may quote a prompt or a key. The server closes the
-            # connection of an answer that has started.
+            # Only log the type, since a message may quote a prompt or a key. If the answer has
+            # started, the server closes the connection.
             log.error("a request failed: %s", type(error).__name__)
             if not has_started:
                 refusal = RefusedError(500, "this request failed", code="internal_error")

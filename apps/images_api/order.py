@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +12,22 @@ from vldebias.wording.persons import NEXT_TEXT
 if TYPE_CHECKING:
     from .endpoints import Endpoint
 
+Json = dict[str, Any]  # an object of JSON from a client or a server
 
-# Characters of a prompt that is balanced: what OpenAI's images API takes. Reading a prompt takes
-# time, and many copies of it are made for several images.
+# Maximum length of a balanced prompt, as in OpenAI's images API. Reading a prompt takes time, and
+# it is copied for each of several images.
 LONGEST_PROMPT = 32_000
 TOO_LONG = f"longer than {LONGEST_PROMPT:,} characters"
 
 
 class RefusedError(Exception):
-    """Report a request that is not passed on, in the form of the images API.
+    """Raised if a request is not forwarded; the answer has the format of the images API.
 
     Args:
         status: The HTTP status.
-        message: A sentence for the client.
-        param: The field that is wrong.
-        code: A name of the error, for programs.
+        message: A message for the client.
+        param: The invalid field.
+        code: An identifier of the error for programs.
     """
 
     def __init__(
@@ -45,24 +46,24 @@ class Order:
 
     Attributes:
         body: The fields of the request.
-        texts: The texts from which every image is made.
+        texts: The texts of the prompt.
         n: The number of images.
         streams: Whether the answer is a stream of events.
-        seed: A whole number of at least 0. None if the request has none, or -1 for a random one.
+        seed: An integer of at least 0; None if the request has none, or -1 for a random seed.
         original: The user's own words, if the client rewrote them into the prompt.
     """
 
-    body: Mapping[str, Any]
+    body: Json
     texts: tuple[str, ...]
     n: int
     streams: bool
-    seed: Any = None
+    seed: int | None = None
     original: str | None = None
 
     def __post_init__(self) -> None:
-        # True is an int of Python, and no seed.
+        # In Python, True is an int, but it is not a seed.
         is_whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
-        if not is_whole or self.seed < 0:
+        if self.seed is not None and (not is_whole or self.seed < 0):
             object.__setattr__(self, "seed", None)
 
     @property
@@ -76,12 +77,12 @@ class Call:
     """One call of the upstream server.
 
     Attributes:
-        body: The fields that are sent.
+        body: The fields to send.
         prompt: The balanced prompt.
-        rows: The images of the request that the call generates.
+        rows: Positions of the images in the request.
     """
 
-    body: Mapping[str, Any]
+    body: Json
     prompt: str
     rows: tuple[int, ...]
 
@@ -94,19 +95,19 @@ def balanced(
     Args:
         balancer: The balancer of the server.
         order: The request.
-        index: Place of its first image in a count that all processes share. None: use the seed of
-            the request if it has one, otherwise the counts of the balancer.
-        follow_seed: Whether the seed of the request decides the values.
+        index: Position of its first image in a count that all processes share. None: use the seed
+            of the request if it has one, otherwise the counts of the balancer.
+        follow_seed: Whether values are derived from the seed of the request.
     """
     prompts = [order.prompt] * order.n
     originals = None if order.original is None else [order.original] * order.n
     if index is None and follow_seed and order.seed is not None:
-        # All images together, so that the request is even in itself, whatever its seed.
+        # Balance all images together, so that they are even for any seed.
         seeds = [order.seed + row for row in range(order.n)]
         return balancer.at(prompts, seeds, originals)
     if index is None:
         return balancer.next(prompts, originals)
-    # By their numbers alone, whichever server of several gets the request.
+    # Values only depend on the positions, not on which of several servers receives the request.
     images = []
     for row in range(order.n):
         images.append(balancer.at(order.prompt, index + row, original=order.original))
@@ -122,7 +123,14 @@ def balanced(
 def calls_of(
     endpoint: Endpoint, order: Order, prompts: Sequence[str], *, batch: bool
 ) -> list[Call]:
-    """Return one call for each image, or with `batch` for each distinct prompt."""
+    """Return one call for each image, or for each distinct prompt.
+
+    Args:
+        endpoint: The endpoint, which creates the bodies.
+        order: The request.
+        prompts: The balanced prompt of each image.
+        batch: Whether to make one call per distinct prompt.
+    """
     rows_of_call: list[tuple[int, ...]] = [(row,) for row in range(len(prompts))]
     if batch:
         rows_of_prompt: dict[str, list[int]] = {}

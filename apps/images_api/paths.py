@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote, unquote, unquote_to_bytes
+
+from starlette.types import Scope
 
 from .order import RefusedError
 
-# A server behind a proxy may decode a path a second time; nothing that is meant needs more layers.
+# A server behind a proxy may decode a path again, but more layers have no legitimate use.
 _LAYERS = 4
 # Invalid UTF-8 that lenient decoders read as "." and "/".
 _OVERLONG = {
@@ -56,7 +56,7 @@ class RequestPath:
         return RequestPath(self.raw.partition(b"/")[2].lstrip(b"/"))
 
 
-def path_of(scope: Mapping[str, Any]) -> RequestPath:
+def path_of(scope: Scope) -> RequestPath:
     """Return the path of a request.
 
     Args:
@@ -68,7 +68,7 @@ def path_of(scope: Mapping[str, Any]) -> RequestPath:
     """
     raw = scope.get("raw_path")
     if raw is None:
-        # ASGI servers may leave it out.
+        # ASGI servers may omit it.
         raw = quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
     raw = _below(raw.partition(b"?")[0], scope.get("root_path", "").rstrip("/"))
     if raw and not raw.startswith(b"/"):
@@ -81,13 +81,13 @@ def _below(raw: bytes, root: str) -> bytes:
     """Return the part of a path below the (decoded) path at which the app is mounted."""
     if not root:
         return raw
-    # Every character of the root takes at most three bytes for each byte of its encoding.
+    # Percent-encoding takes at most three characters per byte.
     longest = 3 * len(root.encode())
     for end in range(1, min(len(raw), longest) + 1):
         is_boundary = end == len(raw) or raw[end : end + 1] == b"/"
         if is_boundary and unquote(raw[:end]) == root:
             return raw[end:]
-    # Behind a proxy that has removed the prefix already.
+    # A proxy has already removed the prefix.
     return raw
 
 
@@ -109,10 +109,10 @@ def _check(raw: bytes) -> None:
         raise _refused("expected no null character")
     for encoded, character in _OVERLONG.items():
         decoded = decoded.replace(encoded, character)
-    # Some servers take a backslash for a slash, and ignore what follows a semicolon.
+    # Some servers treat a backslash as a slash, and ignore the text after a semicolon.
     for segment in re.split(rb"[/\\]", decoded):
         if segment.partition(b";")[0].strip() in (b".", b".."):
-            raise _refused('expected no segment "." or ".."; send the path that you mean')
+            raise _refused('expected no segment "." or ".."; send the resolved path')
 
 
 def _refused(expected: str) -> RefusedError:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from .headers import NOTE, Headers, forwarded
 from .memory import HeldAnswers
 
-_PIECE = 65_536  # bytes that are handed to the server at once, which buffers what a client leaves
+_PIECE = 65_536  # bytes that are sent at once; the server buffers them until the client reads them
 
 
 def _noted(headers: Iterable[tuple[bytes, bytes]], note: str) -> Headers:
@@ -19,7 +19,7 @@ def _noted(headers: Iterable[tuple[bytes, bytes]], note: str) -> Headers:
 
 
 class Relay(StreamingResponse):
-    """Pass an answer on as it comes.
+    """Stream an answer to the client.
 
     Args:
         reply: The answer, whose body has not been read.
@@ -32,11 +32,11 @@ class Relay(StreamingResponse):
         self.raw_headers = _noted(forwarded(reply.headers.raw), note)
         length = reply.headers.get("content-length")
         if length:
-            # The raw bytes are passed on, so their number stays true.
+            # The raw bytes are forwarded, so their number does not change.
             self.raw_headers.append((b"content-length", length.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, and close the connection to the server whatever happens."""
+        """Send the answer, and close the connection to the server in any case."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -44,15 +44,15 @@ class Relay(StreamingResponse):
 
 
 class HeldResponse(Response):
-    """Send an answer that is held in memory, in small pieces.
+    """Send an answer that is in memory, in small pieces.
 
-    Handed over at once, an answer would stay in the buffers of the server for as long as the client
-    likes, and nobody would count it.
+    If it were sent at once, it would stay in the server's buffers until the client reads it, and
+    its memory would not be counted.
 
     Args:
         pieces: The body.
         status: The HTTP status.
-        headers: All headers but the length of the body.
+        headers: All headers except the length of the body.
         note: The header `x-vldebias`.
         held: Counts the memory of the answer.
         seconds: Time in which the client has to read it.
@@ -72,13 +72,13 @@ class HeldResponse(Response):
         self.held = held
         self.seconds = seconds
         self.raw_headers = _noted(headers, note)
-        # These two have no body, and no length of it.
+        # Answers with these two statuses have no body.
         if status not in (204, 304):
             length = sum(map(len, pieces))
             self.raw_headers.append((b"content-length", b"%d" % length))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer; to a client that went, the server sends nothing."""
+        """Send the answer; nothing is sent to a client that has disconnected."""
         start = {
             "type": "http.response.start",
             "status": self.status_code,
@@ -92,7 +92,7 @@ class HeldResponse(Response):
 
 
 def _regrouped(pieces: Sequence[bytes | bytearray]) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of one size."""
+    """Yield the same bytes in pieces of equal size."""
     group = bytearray()
     for piece in pieces:
         for start in range(0, len(piece), _PIECE):

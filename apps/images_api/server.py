@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -22,23 +21,23 @@ from .order import RefusedError
 
 HERE = "127.0.0.1"
 LOCAL = ("localhost", HERE, "::1")
-# Clients of httpx, such as openai's, keep a connection for 5 seconds without a request. A server
-# that closes it just then loses the next request.
+# Clients that use httpx, such as openai's, reuse idle connections for 5 seconds. If the server
+# closed them earlier, requests would be lost.
 KEEP_ALIVE = 75
 
 
 class LocalOrigin:
-    """Refuse requests that a page of another site made a browser send to this machine."""
+    """Reject requests that pages of other sites made a browser send to this machine."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass requests on that come from no other site."""
+        """Forward requests, unless they are from other sites."""
         if scope["type"] != "http" or _are_local(Headers(scope=scope).getlist("origin")):
             await self.app(scope, receive, send)
             return
-        message = "requests of other sites are refused; see --host"
+        message = "requests from other sites are refused; see --host"
         refusal = refusal_response(RefusedError(403, message, code="origin"))
         await refusal(scope, receive, send)
 
@@ -51,39 +50,41 @@ def _are_local(origins: list[str]) -> bool:
 
 
 def local_only(app: ASGIApp, seconds: float) -> ASGIApp:
-    """Return an app that answers this machine alone.
+    """Return an app that only answers requests from this machine.
 
-    A foreign name that points here (DNS rebinding) shows in the header Host, a foreign page in
-    Origin.
+    Foreign names that point to this machine (DNS rebinding) are detected by the header Host, and
+    pages of other sites by Origin.
 
     Args:
         app: The app.
         seconds: Time that a client may take to accept the next piece of an answer.
     """
-    # Starlette 1.0 and older cannot read an address of IPv6 from Host, and refuse it.
+    # Starlette 1.0 and older cannot parse IPv6 addresses in Host, and reject them.
     hosts = ["localhost", HERE, "[::1]"]
     guarded = TrustedHostMiddleware(LocalOrigin(app), allowed_hosts=hosts, www_redirect=False)
     return EveryAnswer(guarded, seconds)
 
 
-def serve(app: Any, *, host: str, port: int, limits: Limits, say: Callable[[str], None]) -> None:
-    """Serve an ASGI app until the process is told to end.
+def serve(
+    app: ASGIApp, *, host: str, port: int, limits: Limits, say: Callable[[str], None]
+) -> None:
+    """Serve an ASGI app until SIGINT or SIGTERM.
 
     Args:
         app: The app.
         host: The address to listen on.
-        port: 0 takes a free one.
-        limits: Bounds the connections.
-        say: Called with the address once it listens.
+        port: The port; 0: a free one.
+        limits: Limits on the connections.
+        say: Called with the address once the server listens.
 
     Raises:
         InvalidInputError: The address cannot be opened.
     """
     listening = _listen(host, port)
     number = listening.getsockname()[1]
-    # On a network the server has names that it cannot know.
+    # On a network, the server does not know its names, so Host cannot be checked.
     guarded = local_only(app, limits.seconds) if host in LOCAL else app
-    # The log of accesses would contain addresses of clients; httpx2 logs every address it calls.
+    # An access log would contain addresses of clients, and httpx2 logs every address it calls.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     connections = Connections(int(limits.connections), KEEP_ALIVE)
     config = uvicorn.Config(
@@ -92,14 +93,14 @@ def serve(app: Any, *, host: str, port: int, limits: Limits, say: Callable[[str]
         ws="none",
         log_level="warning",
         access_log=False,
-        # Nothing in front of it is known, so that anybody could write such headers.
+        # These headers cannot be trusted, since the server may not be behind a proxy.
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=10,
     )
     say(f"http://{f'[{host}]' if ':' in host else host}:{number}/v1")
-    # The socket is bound already: the address that was printed is the one that answers.
+    # The socket is already bound, so the printed address is correct.
     uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -1,4 +1,4 @@
-"""Answer requests: balance those for images, edit embeddings of queries, pass on all others."""
+"""Answer requests: balance prompts, edit embeddings of queries, and forward all others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 import httpx2
@@ -32,6 +32,7 @@ from .order import (
     LONGEST_PROMPT,
     TOO_LONG,
     Call,
+    Json,
     Order,
     RefusedError,
     balanced,
@@ -44,26 +45,27 @@ from .upstream import Reply, Upstream, late, unreachable, unreadable
 if TYPE_CHECKING:
     from .embeddings import QueryEdits
 
+T = TypeVar("T")
 log = logging.getLogger("vldebias.serving")
-ORIGINAL_FIELD = "vldebias_original"  # the user's own words as a field, which is not passed on
+ORIGINAL_FIELD = "vldebias_original"  # the user's own words as a field, which is not forwarded
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 GUARDRAIL = "beta/litellm_basic_guardrail_api"
-PATHS_IN_LOG = 100  # paths that are not balanced, each named once
-SHORT = 1000  # letters of a prompt that is balanced in less time than a thread takes
-DRAINED = 2.0  # seconds in which the rest of a body that is too large is read and dropped
-GONE = 499  # what logs call a client that went away; nobody receives it
+PATHS_IN_LOG = 100  # number of paths that are logged (once each) because they are not balanced
+SHORT = 1000  # length up to which balancing a prompt is faster than starting a thread
+DRAINED = 2.0  # seconds for reading and discarding the rest of a body that is too large
+GONE = 499  # status in logs for a client that has disconnected
 
 
 @dataclass
 class Exchange:
-    """One request that is being answered.
+    """A request that is being answered.
 
     Attributes:
         request: Its method and headers.
         path: Its path.
         body: Its body.
         until: Time of the event loop at which its answer must have started.
-        stack: Closes what is open until the answer has been sent.
+        stack: Context managers to close after the answer has been sent.
     """
 
     request: Request
@@ -89,18 +91,18 @@ class Exchange:
 
 
 class Service:
-    """Answer requests, as an ASGI app.
+    """An ASGI app that answers requests.
 
     Args:
-        address: The upstream server's address; None if there is none.
-        balancer: Assigns values to prompts; None if no prompt is balanced.
-        edits: Edit embeddings of queries; None if there is no edit.
-        limits: Of time, size and number.
-        batch: Whether to make one call for each distinct prompt, not for each image.
-        log_prompts: Whether to write prompts into the log.
-        follow_seeds: Whether the seed of a request decides its values.
+        address: The address of the upstream server; None if there is none.
+        balancer: Assigns values to prompts; None: prompts are not balanced.
+        edits: Edits embeddings of queries; None: embeddings are not edited.
+        limits: Limits on time, size and number.
+        batch: Whether to make one call per distinct prompt instead of per image.
+        log_prompts: Whether to log prompts.
+        follow_seeds: Whether values are derived from the seed of a request.
         image_models: Patterns of names of models whose answers are images.
-        transport: Of httpx2, for tests.
+        transport: A transport of httpx2, for tests.
     """
 
     def __init__(  # noqa: PLR0913
@@ -114,7 +116,7 @@ class Service:
         log_prompts: bool,
         follow_seeds: bool,
         image_models: Sequence[str],
-        transport: Any,
+        transport: httpx2.AsyncBaseTransport | None,
     ) -> None:
         self.address = address
         self.balancer = balancer
@@ -138,10 +140,10 @@ class Service:
             RefusedError: There is no server.
         """
         if self.address is None:
-            message = "no upstream server was named; start it with --upstream URL"
+            message = "there is no upstream server; start the proxy with --upstream URL"
             raise RefusedError(404, message, code="no_upstream")
         loop = asyncio.get_running_loop()
-        # httpx2 keeps connections for one event loop, and a test client starts its own.
+        # Connections of httpx2 belong to an event loop, and test clients start their own.
         if self._upstream is None or self._upstream[0] is not loop:
             self._upstream = (loop, Upstream(self.address, self.limits, self.transport))
         return self._upstream[1]
@@ -172,14 +174,14 @@ class Service:
             except ClientDisconnect:
                 response = Response(status_code=GONE)
             if not body.is_complete and scope.get("http_version") == "1.1":
-                # Whatever the client still sends belongs to no further request.
+                # The rest of the body must not be read as the next request.
                 response.headers["connection"] = "close"
             seconds = time.monotonic() - began
             log.info("%s %s: %d in %.2f s", request.method, shown, response.status_code, seconds)
             await response(scope, receive, send)
 
     async def _answer(self, exchange: Exchange) -> Response:
-        """Balance a request, or pass it on with a header that says that it was not balanced."""
+        """Balance a request, or forward it with a header that reports that it was not balanced."""
         path, method = exchange.path, exchange.request.method
         if method not in METHODS:
             message = f"the method is refused; expected one of {', '.join(METHODS)}"
@@ -188,7 +190,7 @@ class Service:
             return await self.embed(exchange, self.edits)
         if method != "POST" or self.balancer is None:
             return await self._pass_unread(exchange, _not_balanced(path))
-        # Clients may have the version in their base_url or not.
+        # Clients may or may not have the version in their base_url.
         name = path.name.removeprefix("v1/")
         if name == GUARDRAIL:
             return await self.guard(exchange, self.balancer)
@@ -197,27 +199,32 @@ class Service:
             return await self.generate(exchange, endpoint, self.balancer)
         reason = reason_to_leave(name)
         if reason:
-            return await self._pass_unread(exchange, _left_alone(reason))
-        # Each path is named once.
+            return await self._pass_unread(exchange, _unchanged(reason))
+        # Log each path once.
         shown = path.shown.removeprefix("v1/")
         is_new = shown not in self._named_in_log and len(self._named_in_log) < PATHS_IN_LOG
         if is_new:
             self._named_in_log.add(shown)
-            log.warning("POST %s is passed on and not balanced", shown)
+            log.warning("POST %s is forwarded and not balanced", shown)
         return await self._pass_unread(exchange, _not_balanced(path))
 
     async def generate(
         self, exchange: Exchange, endpoint: Endpoint, balancer: Balancer
     ) -> Response:
-        """Answer a request that may ask for images.
+        """Answer a request that may be for images.
+
+        Args:
+            exchange: The request.
+            endpoint: The endpoint of its path.
+            balancer: Assigns values to the prompt.
 
         Raises:
-            RefusedError: The request cannot be answered, or the server answers with nothing.
+            RefusedError: The request cannot be answered, or the server sends no valid answer.
         """
         content = await self._read(exchange)
-        # A request counts once its body has arrived, so that clients that stall block nobody.
+        # A request only counts once its body has arrived, so that stalled clients do not block it.
         if self.running >= self.limits.requests:
-            message = f"{self.running} requests are being answered; come again later"
+            message = f"{self.running} requests are being answered; try again later"
             raise RefusedError(503, message, code="busy")
         self.running += 1
         try:
@@ -227,37 +234,37 @@ class Service:
                 return await self._generate(exchange, endpoint, order, balancer)
         finally:
             self.running -= 1
-        # Nothing was balanced; if the request is wrong, the server says so.
-        note = _left_alone(order) if order else _not_balanced(exchange.path)
+        # Nothing was balanced; if the request is invalid, the server reports this.
+        note = _unchanged(order) if order else _not_balanced(exchange.path)
         return await self.pass_on(exchange, exchange.path, note, content)
 
     async def _read(self, exchange: Exchange) -> bytearray:
-        """Return the body of a request, or its start if it is beyond the limit."""
+        """Return the body of a request, or its beginning if it exceeds the limit."""
         return await self.bodies.read(exchange.body, int(self.limits.body), exchange.until)
 
     async def _read_whole(self, exchange: Exchange) -> bytearray:
-        """Return the body of a request that is not passed on as it is.
+        """Return the complete body of a request.
 
         Raises:
             RefusedError: The body is too large or compressed.
         """
         content = await self._read(exchange)
         await self._check_size(exchange)
-        # A few compressed bytes can stand for gigabytes.
+        # A few compressed bytes can expand to gigabytes.
         if exchange.request.headers.get("content-encoding", "identity") != "identity":
             message = "the body is compressed; send plain JSON"
             raise RefusedError(415, message, code="unsupported_value")
         return content
 
     async def _check_size(self, exchange: Exchange) -> None:
-        """Refuse a body that is too large.
+        """Raise an error if the body is larger than the limit.
 
         Raises:
-            RefusedError: It is.
+            RefusedError: The body is too large.
         """
         if exchange.body.is_complete:
             return
-        # A client that is still sending sees the answer only if somebody reads what it sends.
+        # A client that is still sending only receives the answer if its body is read.
         try:
             async with asyncio.timeout(DRAINED):
                 while not exchange.body.is_complete:
@@ -270,14 +277,14 @@ class Service:
     async def _order(
         self, exchange: Exchange, endpoint: Endpoint, content: bytearray
     ) -> Order | str:
-        """Return what a request asks for, or why it is left alone.
+        """Parse a request, or return the reason why it is not balanced.
 
         Raises:
-            RefusedError: No server could answer the request.
+            RefusedError: The request is invalid.
         """
         headers = exchange.request.headers
         is_strict = isinstance(endpoint, ImagesEndpoint)
-        # Long conversations, and paths that answer with texts as well, are passed on.
+        # Forward long conversations, and long requests to paths that may also return texts.
         if not exchange.body.is_complete:
             if is_strict:
                 await self._check_size(exchange)
@@ -316,39 +323,38 @@ class Service:
     ) -> Response:
         """Answer a request for images: balance its prompt, and call for each image."""
         index = _index_of(exchange.request)
-        deal = partial(balanced, balancer, order, index, follow_seed=self.follow_seeds)
-        # Long prompts take some milliseconds, in which other requests go on.
+        balance = partial(balanced, balancer, order, index, follow_seed=self.follow_seeds)
+        # Long prompts take some milliseconds, in which other requests should continue.
         if len(order.prompt) <= SHORT:
-            found = deal()
+            prompts = balance()
         else:
-            found = await asyncio.to_thread(deal)
+            prompts = await asyncio.to_thread(balance)
         if self.log_prompts:
-            log.info("prompt %r: %r", order.prompt, found.prompts)
-        calls = calls_of(endpoint, order, found.prompts, batch=self.batch)
+            log.info("prompt %r: %r", order.prompt, prompts.prompts)
+        calls = calls_of(endpoint, order, prompts.prompts, batch=self.batch)
         if order.streams:
-            return await self._stream(exchange, calls[0], found)
+            return await self._stream(exchange, calls[0], prompts)
         held = await exchange.stack.enter_async_context(self.upstream.memory.holding())
-        asking = self._ask_all(exchange, calls, held)
-        results = await _unless_client_goes(exchange, asking)
+        results = await _unless_disconnected(exchange, self._ask_all(exchange, calls, held))
         if not endpoint.items:
-            return self._single_response(results[0], found, held)
-        return self._joined_response(endpoint, calls, results, found, held)
+            return self._single_response(results[0], prompts, held)
+        return self._joined_response(endpoint, calls, results, prompts, held)
 
-    async def _stream(self, exchange: Exchange, call: Call, found: BalancedPrompts) -> Response:
-        """Answer a request for one image whose events are passed on as they come."""
+    async def _stream(self, exchange: Exchange, call: Call, prompts: BalancedPrompts) -> Response:
+        """Answer a request for one image by streaming its events."""
         content = encoded_json(call.body)
         headers = [*forwarded(exchange.headers, *OF_BODY), (b"content-type", b"application/json")]
         reply = await self._send(exchange, exchange.path, headers, content)
         is_success = 200 <= reply.status_code < 300
-        note = _note(found, range(1)) if is_success else _failed(found)
+        note = _note(prompts, range(1)) if is_success else _failed(prompts)
         return Relay(reply, note)
 
     async def _ask_all(
         self, exchange: Exchange, calls: Sequence[Call], held: HeldAnswers
     ) -> list[Reply | RefusedError]:
-        """Return the answer to each call, or why there is none.
+        """Return the answer to each call, or the error.
 
-        Calls that take too long are cancelled; the answers of the others stay.
+        Calls that take too long are cancelled, without affecting the others.
         """
         upstream = self.upstream
         target = upstream.target(exchange.path.raw, exchange.query)
@@ -361,76 +367,75 @@ class Service:
         try:
             await asyncio.wait(tasks, timeout=exchange.remaining)
         finally:
-            # Also if the client went: nobody pays for images that nobody receives.
+            # This also cancels paid calls if the client has disconnected.
             for task in tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         return [self._result(outcome) for outcome in outcomes]
 
     def _result(self, outcome: Reply | BaseException) -> Reply | RefusedError:
-        """Return the answer to a call, or why there is none."""
+        """Return the answer to a call, or the error."""
         if isinstance(outcome, Reply | RefusedError):
             return outcome
         if isinstance(outcome, asyncio.CancelledError):
             return late(self.limits.seconds)
-        # The type alone: a message may quote a prompt or a key.
+        # Only log the type, since a message may quote a prompt or a key.
         log.error("a call failed: %s", type(outcome).__name__)
         return unreachable(Exception())
 
     def _single_response(
-        self, result: Reply | RefusedError, found: BalancedPrompts, held: HeldAnswers
+        self, result: Reply | RefusedError, prompts: BalancedPrompts, held: HeldAnswers
     ) -> Response:
-        """Return the answer to a request of one call as it came.
+        """Return the unchanged answer to a request with one call.
 
         Raises:
-            RefusedError: The call failed, or its answer is not one of the API.
+            RefusedError: The call failed, or its answer does not match the API.
         """
         if isinstance(result, RefusedError):
             raise result
         if not result.is_success:
-            return self._failure([result], found, held)
+            return self._failure([result], prompts, held)
         if not result.is_media and read_answer(result.content) is None:
             raise unreadable()
-        return self._held_response(result, [result.content], _note(found, range(1)), held)
+        return self._held_response(result, [result.content], _note(prompts, range(1)), held)
 
     def _joined_response(
         self,
         endpoint: Endpoint,
         calls: Sequence[Call],
         results: list[Reply | RefusedError],
-        found: BalancedPrompts,
+        prompts: BalancedPrompts,
         held: HeldAnswers,
     ) -> Response:
-        """Return one answer with the images that came; without any, the first failure as it is.
+        """Return an answer with all images that were received, or the first error of the server.
 
         Raises:
             RefusedError: No call was answered.
         """
-        answers: list[dict[str, Any] | None] = []
+        answers: list[Json | None] = []
         first: Reply | None = None
         for row, result in enumerate(results):
             answers.append(None)
             if isinstance(result, RefusedError):
                 continue
-            # An error has no images, but a server with an invalid status may still send some.
+            # An error contains no images, but a server may send some with an invalid status.
             if result.is_success or not result.has_valid_status:
                 answer = read_answer(result.content)
                 if has_images(answer, endpoint.items, may_be_empty=result.is_success):
                     answers[row] = answer
-                    # Once it is parsed, the body is not needed any more.
+                    # Free the body, which has been parsed.
                     results[row] = replace(result, content=b"")
                     first = first or replace(result, content=b"")
-        # Part of the images is an answer; without any the client gets what the server said.
+        # Without any image, forward the server's own answer.
         if first is None:
-            return self._without_images(endpoint, calls, results, found, held)
+            return self._without_images(endpoint, calls, results, prompts, held)
         try:
             complete, rows = joined(endpoint, calls, answers)
             answers.clear()
             pieces = encoded(complete, endpoint.items)
         except RecursionError:
             raise unreadable() from None
-        failed = len(found.prompts) - len(rows)
-        note = _note(found, rows, failed=failed) if failed else _note(found, rows)
+        note = _note(prompts, rows, failed=len(prompts.prompts) - len(rows))
         reply = replace(first, headers=forwarded(first.headers, *OF_BODY))
         reply.headers.append((b"content-type", b"application/json"))
         return self._held_response(reply, pieces, note, held)
@@ -440,40 +445,39 @@ class Service:
         endpoint: Endpoint,
         calls: Sequence[Call],
         results: Sequence[Reply | RefusedError],
-        found: BalancedPrompts,
+        prompts: BalancedPrompts,
         held: HeldAnswers,
     ) -> Response:
         """Return the answer of a server that sent no list of images.
 
         Raises:
-            RefusedError: No client of the API could read it.
+            RefusedError: The answer does not match the API.
         """
         for result, call in zip(results, calls, strict=True):
             if not isinstance(result, Reply) or not result.is_success:
                 continue
             if result.is_media:
-                failed = len(found.prompts) - 1
-                note = _note(found, call.rows[:1], **({"failed": failed} if failed else {}))
+                note = _note(prompts, call.rows[:1], failed=len(prompts.prompts) - 1)
                 return self._held_response(result, [result.content], note, held)
-            # A refusal in the form of the API: Gemini blocks prompts with status 200.
+            # This is a refusal in the format of the API; Gemini blocks prompts with status 200.
             if endpoint.is_refusal(read_answer(result.content)):
-                return self._held_response(result, [result.content], _failed(found), held)
-        return self._failure(results, found, held)
+                return self._held_response(result, [result.content], _failed(prompts), held)
+        return self._failure(results, prompts, held)
 
     def _failure(
-        self, results: Sequence[Reply | RefusedError], found: BalancedPrompts, held: HeldAnswers
+        self, results: Sequence[Reply | RefusedError], prompts: BalancedPrompts, held: HeldAnswers
     ) -> Response:
-        """Return the first error of the server as it came.
+        """Return the first error of the server unchanged.
 
         Raises:
-            RefusedError: There is none.
+            RefusedError: The server did not send an error.
         """
         for result in results:
             if not isinstance(result, Reply):
                 continue
             if result.is_success or not result.has_valid_status:
                 raise unreadable()
-            return self._held_response(result, [result.content], _failed(found), held)
+            return self._held_response(result, [result.content], _failed(prompts), held)
         refusal = results[0]
         assert isinstance(refusal, RefusedError)
         raise refusal
@@ -488,10 +492,14 @@ class Service:
         return HeldResponse(pieces, status, headers, note, held, self.limits.seconds)
 
     async def embed(self, exchange: Exchange, edits: QueryEdits) -> Response:
-        """Answer a request for embeddings: edit those of queries, pass on those of documents.
+        """Answer a request for embeddings: edit those of queries, forward those of documents.
+
+        Args:
+            exchange: The request.
+            edits: The edits.
 
         Raises:
-            RefusedError: The edit is of another model, or the server answers with nothing.
+            RefusedError: The edit belongs to another model, or the server sends no valid answer.
         """
         from .embeddings import CHECKED, is_of_queries, texts_of
 
@@ -511,7 +519,7 @@ class Service:
         headers = forwarded(exchange.headers, *OF_BODY)
         model = str(body.get("model"))
 
-        async def ask(fields: dict[str, Any]) -> Reply:
+        async def ask(fields: Json) -> Reply:
             try:
                 async with asyncio.timeout_at(exchange.until):
                     return await upstream.ask(target, headers, fields, held)
@@ -519,12 +527,12 @@ class Service:
                 raise late(self.limits.seconds) from None
 
         if not edits.checks(model):
-            # Once for each model: an edit of another one would do harm that nobody sees.
-            sample = await _unless_client_goes(exchange, ask({**body, "input": list(CHECKED)}))
+            # Check each model once, since an edit of another model would do silent harm.
+            sample = await _unless_disconnected(exchange, ask({**body, "input": list(CHECKED)}))
             if not sample.is_success:
                 return self._failed_embeddings(sample, held)
             await asyncio.to_thread(edits.check, model, sample.content)
-        reply = await _unless_client_goes(exchange, ask(body))
+        reply = await _unless_disconnected(exchange, ask(body))
         if not reply.is_success:
             return self._failed_embeddings(reply, held)
         edited = await asyncio.to_thread(edits.edited, model, reply.content, texts_of(body))
@@ -534,17 +542,21 @@ class Service:
         """Return the server's own error.
 
         Raises:
-            RefusedError: Its status cannot be passed on.
+            RefusedError: Its status cannot be forwarded.
         """
         if not reply.has_valid_status:
             raise unreadable()
         return self._held_response(reply, [reply.content], "not edited (failed)", held)
 
     async def guard(self, exchange: Exchange, balancer: Balancer) -> Response:
-        """Answer LiteLLM's Generic Guardrail API: the texts of a request, with values written.
+        """Answer LiteLLM's Generic Guardrail API with the balanced texts of a request.
+
+        Args:
+            exchange: The request.
+            balancer: Assigns values to the prompt.
 
         Raises:
-            RefusedError: The body is not one of that API.
+            RefusedError: The body does not match that API.
         """
         content = await self._read_whole(exchange)
         body = await read_fields(exchange.request, content)
@@ -558,20 +570,20 @@ class Service:
         return response
 
     async def _pass_unread(self, exchange: Exchange, note: str) -> Response:
-        """Pass on a request whose body nobody looks at, once it has arrived or is long."""
+        """Forward a request without parsing its body."""
         content = await self._read(exchange)
         return await self.pass_on(exchange, exchange.path, note, content)
 
     async def pass_on(
         self, exchange: Exchange, path: RequestPath, note: str, content: bytearray
     ) -> Response:
-        """Pass a request on as it is, and its answer as it comes.
+        """Forward a request unchanged, and stream its answer.
 
         Args:
             exchange: The request.
             path: Its path at the server.
-            note: The header that says that nothing was balanced, and why.
-            content: What was read of the body.
+            note: The header that reports why nothing was balanced.
+            content: The beginning of the body, which has been read.
 
         Raises:
             RefusedError: The server cannot be reached.
@@ -581,7 +593,7 @@ class Service:
         uploaded = None
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         if has_body:
-            # A length beside chunks is wrong (RFC 9112, section 6.3).
+            # A length must not be combined with chunks (RFC 9112, section 6.3).
             is_chunked = "transfer-encoding" in request.headers
             length = None if is_chunked else request.headers.get("content-length")
             headers += [(b"content-length", length.encode())] if length else []
@@ -590,9 +602,9 @@ class Service:
         return Relay(reply, note)
 
     async def _send(
-        self, exchange: Exchange, path: RequestPath, headers: Headers, content: Any
+        self, exchange: Exchange, path: RequestPath, headers: Headers, content: object
     ) -> httpx2.Response:
-        """Send a request on with this content; return the answer before its body is read.
+        """Forward a request with this content; return the answer before its body is read.
 
         Raises:
             RefusedError: The server cannot be reached, takes too long or has an invalid status.
@@ -602,7 +614,7 @@ class Service:
         sent = upstream.send(exchange.request.method, target, headers, content=content)
         try:
             async with asyncio.timeout_at(exchange.until):
-                reply = await _unless_client_goes(exchange, sent)
+                reply = await _unless_disconnected(exchange, sent)
         except (TimeoutError, httpx2.TimeoutException):
             if exchange.body.is_complete:
                 raise late(self.limits.seconds) from None
@@ -616,14 +628,14 @@ class Service:
         return reply
 
 
-async def _unless_client_goes(exchange: Exchange, work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine, and cancel it if the client goes away.
+async def _unless_disconnected(exchange: Exchange, work: Coroutine[object, object, T]) -> T:
+    """Run a coroutine, and cancel it if the client disconnects.
 
     Raises:
-        ClientDisconnect: The client went.
+        ClientDisconnect: The client disconnected.
     """
     working = asyncio.create_task(work)
-    watching = asyncio.create_task(_gone(exchange.body))
+    watching = asyncio.create_task(_disconnected(exchange.body))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -635,10 +647,10 @@ async def _unless_client_goes(exchange: Exchange, work: Coroutine[Any, Any, Any]
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _gone(body: ClientBody) -> None:
-    """Return when the client goes away.
+async def _disconnected(body: ClientBody) -> None:
+    """Return when the client disconnects.
 
-    Two readers of one channel would take each other's messages: an upload notices it itself.
+    This waits for the end of an upload first, since two readers would take each other's messages.
     """
     await body.completed.wait()
     while (await body.receive())["type"] != "http.disconnect":
@@ -646,7 +658,7 @@ async def _gone(body: ClientBody) -> None:
 
 
 async def _upload(body: ClientBody, content: bytearray) -> AsyncIterator[bytes]:
-    """Yield the body of a request piece by piece, first what was read of it."""
+    """Yield the body of a request piece by piece, starting with the part that was already read."""
     if content:
         first = bytes(content)
         content.clear()
@@ -659,7 +671,7 @@ async def _upload(body: ClientBody, content: bytearray) -> AsyncIterator[bytes]:
 
 
 def _index_of(request: Request) -> int | None:
-    """Return the place of the first image in a count that the client has; None without one.
+    """Return the position of the first image in the client's count; None without a count.
 
     Raises:
         RefusedError: The header is not a whole number.
@@ -669,32 +681,34 @@ def _index_of(request: Request) -> int | None:
         return None
     # 18 digits fit into 64 bits.
     if not text.isdecimal() or len(text) > 18:
-        raise RefusedError(400, f"{INDEX}: expected a whole number from 0 on", param=INDEX)
+        raise RefusedError(400, f"{INDEX}: expected a whole number of 0 or more", param=INDEX)
     return int(text)
 
 
-def _note(found: BalancedPrompts, rows: Sequence[int], **facts: Any) -> str:
-    """Return the header that says which values the images have, or why a prompt was left alone."""
-    note = {
-        "values": [found.values[row] for row in rows],
-        "reasons": [found.reasons[row] for row in rows],
+def _note(prompts: BalancedPrompts, rows: Sequence[int], failed: int = 0) -> str:
+    """Return the header with the values of images, and the reasons why prompts are unchanged."""
+    note: dict[str, object] = {
+        "values": [prompts.values[row] for row in rows],
+        "reasons": [prompts.reasons[row] for row in rows],
     }
-    people = [found.people[row] for row in rows]
+    people = [prompts.people[row] for row in rows]
     if max(map(len, people), default=0) > 1:
-        note["people"] = people  # each person of a scene has their own value
-    return json.dumps({**note, **facts})
+        note["people"] = people  # each person in a scene has a value
+    if failed:
+        note["failed"] = failed
+    return json.dumps(note)
 
 
-def _failed(found: BalancedPrompts) -> str:
-    """Return the header of an answer without images."""
-    return _note(found, [], failed=len(found.prompts))
+def _failed(prompts: BalancedPrompts) -> str:
+    """Return the header for an answer without images."""
+    return _note(prompts, [], failed=len(prompts.prompts))
 
 
-def _left_alone(reason: str) -> str:
-    """Return the header that says why a request for images is left alone."""
+def _unchanged(reason: str) -> str:
+    """Return the header that reports why a request for images is not balanced."""
     return json.dumps({"values": [], "reasons": [reason]})
 
 
 def _not_balanced(path: RequestPath) -> str:
-    """Return the header that says that a path, or a request of it, is not balanced."""
+    """Return the header that reports that a path or request is not balanced."""
     return f"not balanced ({path.shown.removeprefix('v1/')})"

@@ -1,4 +1,4 @@
-"""Call the upstream server within limits, and repeat calls that fail for a moment."""
+"""Call the upstream server within limits, and retry calls after temporary failures."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .bodies import encoded_json
 from .headers import Headers, authenticates_connection
 from .limits import Limits
 from .memory import AnswerMemory, HeldAnswers
-from .order import RefusedError
+from .order import Json, RefusedError
 
-AGAIN = {408, 409, 429, 500, 502, 503, 504}  # what the clients of the API ask again, too
+RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses that clients of the API also retry
 _VERSION = re.compile(r"v\d+\w*")  # "v1", "v1beta"
-LONGEST_WAIT = 20.0  # seconds that a server may ask for; longer waits are for the client
+LONGEST_WAIT = 20.0  # maximum wait before a retry in seconds; otherwise, the client has to retry
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer of the upstream server with its whole body."""
+    """An answer of the upstream server with its complete body."""
 
     status: int
     headers: Headers
@@ -36,40 +36,43 @@ class Reply:
 
     @property
     def is_success(self) -> bool:
-        """Return whether images were made."""
+        """Return whether the call succeeded."""
         return 200 <= self.status < 300
 
     @property
     def has_valid_status(self) -> bool:
-        """Return whether the status can be passed on: HTTP has none beyond 599."""
+        """Return whether the status can be forwarded; HTTP defines none above 599."""
         return 200 <= self.status <= 599
 
     @property
     def is_media(self) -> bool:
-        """Return whether the body is an image itself, or events that nobody asked for."""
+        """Return whether the body is an image itself, or events that were not requested."""
         kinds = ("image/", "video/", "text/event-stream")
         return self.header("content-type").lower().startswith(kinds)
 
     def header(self, name: str) -> str:
-        """Return the first header of a name; "" without one."""
-        for found, value in self.headers:
-            if found.lower() == name.encode():
+        """Return the first header with a name, or ""."""
+        for header_name, value in self.headers:
+            if header_name.lower() == name.encode():
                 return value.decode("latin-1")
         return ""
 
 
 def checked_address(upstream: str) -> str:
-    """Return the address before /images/generations.
+    """Check the base URL of the upstream server.
+
+    Returns:
+        The URL, without a slash at the end.
 
     Raises:
-        InvalidInputError: Not an address like http://HOST/... or https://HOST/...
+        InvalidInputError: It does not have the form http://HOST/... or https://HOST/...
     """
     shown = "no address"
     try:
         parts = urlsplit(upstream)
         _ = parts.port  # raises ValueError if it is not a number
         has_host = bool(parts.hostname)
-        # Without the user, password and query, which may be keys.
+        # Do not show the user, password and query, which may be keys.
         place = parts.path.rpartition("@")[2]
         shown = f"{parts.scheme}://{parts.hostname}{parts.path}" if has_host else repr(place)
         is_address = parts.scheme in ("http", "https") and has_host
@@ -85,24 +88,26 @@ def checked_address(upstream: str) -> str:
 
 
 class Upstream:
-    """Call one server, from one event loop.
+    """Client of one server, for one event loop.
 
-    No state of one request reaches another: requests are built from what the client sent, and the
-    client of httpx2 keeps neither cookies nor default headers for them.
+    Requests do not share state: each is built from the client's request, and the client of httpx2
+    has no cookies or default headers.
 
     Args:
-        address: The address before /images/generations.
-        limits: Of time, size and number.
-        transport: Of httpx2, for tests.
+        address: The base URL, before /images/generations.
+        limits: Limits on time, size and number.
+        transport: A transport of httpx2, for tests.
     """
 
-    def __init__(self, address: str, limits: Limits, transport: Any = None) -> None:
+    def __init__(
+        self, address: str, limits: Limits, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
         self.address = address
         self.limits = limits
-        # Over all requests together: a server counts calls, not clients.
+        # The limit applies to all requests together, since the server counts calls, not clients.
         self.places = asyncio.Semaphore(int(limits.parallel))
         self.memory = AnswerMemory(int(limits.answer))
-        # A machine that does not answer at all is noticed within ten seconds.
+        # If the server is down, this is noticed within ten seconds.
         self._timeout = httpx2.Timeout(limits.seconds, connect=min(10.0, limits.seconds))
         pool = httpx2.Limits(max_connections=None, max_keepalive_connections=int(limits.parallel))
         no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
@@ -116,14 +121,14 @@ class Upstream:
         """Return the path and query at the server, with one version in the path.
 
         Args:
-            raw_path: The path that the client sent, without a slash before it.
-            query: What the client sent after the question mark.
+            raw_path: The path of the client's request, without a leading slash.
+            query: The query of the client's request.
         """
         base = urlsplit(self.address).path
         version, _, rest = raw_path.partition(b"/")
         segments = base.strip("/").split("/")
         name = version.decode("latin-1")
-        # Clients may have /v1 in their base_url or not; an address that has a version keeps it.
+        # Clients may or may not have /v1 in their base_url. A version in the address has priority.
         has_version = any(map(_VERSION.fullmatch, segments))
         if has_version and (name == "v1" or name in segments):
             raw_path = rest
@@ -138,7 +143,7 @@ class Upstream:
         Args:
             method: The HTTP method.
             target: Path and query, which are sent byte for byte.
-            headers: All headers; only Host and those of the body are added.
+            headers: All headers, except for Host and those of the body, which are added.
             content: `content` or `files`, see httpx2.Request.
 
         Raises:
@@ -147,7 +152,7 @@ class Upstream:
         """
         extensions = {"timeout": self._timeout.as_dict(), "target": target}
         if authenticates_connection(headers):
-            # Such a login holds for the connection, which must not serve another client then.
+            # Such a login applies to the connection, which must not be reused for other clients.
             headers = [*headers, (b"connection", b"close")]
         try:
             url = httpx2.URL(self.address).copy_with(raw_path=target)
@@ -161,19 +166,19 @@ class Upstream:
         self,
         target: bytes,
         headers: Headers,
-        body: Mapping[str, Any],
+        body: Mapping[str, object],
         held: HeldAnswers,
         *,
         as_form: bool = False,
     ) -> Reply:
-        """Return the answer to one call, repeating it if it fails for a moment.
+        """Return the answer to one call, with retries after temporary failures.
 
         Args:
             target: Path and query.
-            headers: Those of the request that pass.
-            body: The fields that are sent.
+            headers: The forwarded headers of the request.
+            body: The fields to send.
             held: Counts the bytes of the answer.
-            as_form: Whether to send the fields as a form of several parts, not as JSON.
+            as_form: Whether to send the fields as a multipart form, not as JSON.
 
         Raises:
             RefusedError: The server cannot be reached, or its answer is too large or unreadable.
@@ -185,11 +190,11 @@ class Upstream:
             is_last = attempt == self.limits.retries
             try:
                 async with self.places:
-                    # Encoded here: calls that wait for a place would fill the memory.
+                    # Encode it here, so that waiting calls do not need this memory.
                     content = _content_of(body, as_form)
                     reply = await self._ask_once(target, headers, content, held)
             except httpx2.TimeoutException:
-                # The server may still be at work: a second call would be paid for twice.
+                # The server may still be working, and a second call would cost money again.
                 raise late(self.limits.seconds) from None
             except httpx2.DecodingError:
                 raise unreadable() from None
@@ -198,10 +203,10 @@ class Upstream:
                     raise unreachable(error) from None
                 await asyncio.sleep(backoff(attempt))
                 continue
-            if is_last or reply.status not in AGAIN:
+            if is_last or reply.status not in RETRIED:
                 return reply
             wait = wait_of(reply, attempt)
-            # The client sees the server's own answer, and how long it asks to wait.
+            # For long waits, forward the answer, which contains the requested wait.
             if wait > LONGEST_WAIT:
                 return reply
             held.release(len(reply.content))
@@ -209,20 +214,20 @@ class Upstream:
         raise AssertionError("the last attempt returns or raises")
 
     async def _ask_once(
-        self, target: bytes, headers: Headers, content: Mapping[str, Any], held: HeldAnswers
+        self, target: bytes, headers: Headers, content: Json, held: HeldAnswers
     ) -> Reply:
         response = await self.send("POST", target, headers, **content)
         received = bytearray()
         try:
-            # Decoded in pieces of at most a megabyte.
+            # Pieces have at most a megabyte after decoding.
             async for piece in response.aiter_bytes():
                 await held.take(len(piece))
                 received += piece
-                # Pieces that were decoded from one are there at once; others go on in between.
+                # Several pieces may be available at once, so let other tasks run in between.
                 await asyncio.sleep(0)
         except BaseException:
             held.release(len(received))
-            # The traceback of the error keeps this frame, and with it the bytes.
+            # The traceback of the error refers to this frame, so free the bytes explicitly.
             received.clear()
             raise
         finally:
@@ -230,7 +235,7 @@ class Upstream:
         return Reply(response.status_code, response.headers.raw, received)
 
 
-def _content_of(body: Mapping[str, Any], as_form: bool) -> dict[str, Any]:
+def _content_of(body: Mapping[str, object], as_form: bool) -> Json:
     """Return the content of a call, as arguments of httpx2.Request."""
     if not as_form:
         return {"content": encoded_json(body)}
@@ -242,12 +247,17 @@ def _content_of(body: Mapping[str, Any], as_form: bool) -> dict[str, Any]:
 
 
 def backoff(attempt: int) -> float:
-    """Return seconds to wait before the next attempt: .5, 1, 2, ..., less a random part."""
+    """Return the seconds to wait before the next attempt: .5, 1, 2, ..., minus a random part."""
     return float(0.5 * 2**attempt * (1 - 0.25 * random.random()))
 
 
 def wait_of(reply: Reply, attempt: int) -> float:
-    """Return the seconds that a server asks to wait, else those of `backoff`."""
+    """Return the wait that a server requests, or that of `backoff`, in seconds.
+
+    Args:
+        reply: The answer of the server.
+        attempt: Number of the attempt, from 0.
+    """
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
             return max(0.0, float(reply.header(name)) / unit)
@@ -257,18 +267,18 @@ def wait_of(reply: Reply, attempt: int) -> float:
 
 
 def unreachable(error: Exception) -> RefusedError:
-    """Return the refusal for a server that does not answer; without its address or a body."""
+    """Return the error for a server that does not answer, without its address or a body."""
     message = f"the upstream server cannot be reached ({type(error).__name__})"
     return RefusedError(502, message, code="upstream_unreachable")
 
 
 def unreadable() -> RefusedError:
-    """Return the refusal for an answer that is no answer of the API."""
-    message = "the upstream server's answer is not one of its API, and contains no image"
+    """Return the error for an answer that does not match the API."""
+    message = "the upstream server's answer does not match its API, and contains no image"
     return RefusedError(502, message, code="upstream_form")
 
 
 def late(seconds: float) -> RefusedError:
-    """Return the refusal for a server that takes too long."""
-    message = f"the upstream server gave no answer within {seconds:g} seconds"
+    """Return the error for a server that takes too long."""
+    message = f"the upstream server did not answer within {seconds:g} seconds"
     return RefusedError(504, message, code="upstream_timeout")

@@ -1,5 +1,7 @@
-"""`vldebias label`: people label generated images, blinded and shuffled (sections 7.6.3 and A.4.3
-of the thesis)."""
+"""Let people label generated images, blinded and shuffled (`vldebias label`).
+
+Sections 7.6.3 and A.4.3 of the thesis describe such a study.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,27 @@ def open_study(
     sample: str = "judge",
     seed: int = 0,
 ) -> Labelling:
-    """Return the study of `vldebias label`; `file` is by default answers.jsonl in the folder of the
-    images.
+    """Open the study of `vldebias label`.
 
-    most: questions for each annotator; None: about every image. sample: "judge" or "turn", see
-    `sampled`.
+    Args:
+        folder: folder of the images.
+        attributes: attributes to ask about.
+        choices: values of the attributes, see `questions_of`.
+        file: file for the answers. Default: answers.jsonl in the folder of the images.
+        annotators: names of allowed annotators; empty: anyone.
+        most: number of questions per annotator; None: ask about every image.
+        sample: "judge" or "turn", see `sampled`.
+        seed: seed of the sample and of the order.
 
     Raises:
-        InvalidInputError: no images, no questions, or answers that were given to other questions.
+        InvalidInputError: there are no images or questions, or the file contains answers to other
+            questions.
     """
     images = ImageFolder.open(folder)
     questions = questions_of(attributes, choices, images.prompt_set)
     log = AnnotationLog(file or images.root / "answers.jsonl")
-    room = None if most is None else max(1, most // len(questions))
-    chosen = sampled(images, questions[0], log, room, way=sample, seed=seed) or ImageFolder.open(
-        folder, limit=room
-    )
+    limit = None if most is None else max(1, most // len(questions))
+    chosen = sampled(images, questions[0], log, limit, way=sample, seed=seed)
+    if chosen is None:
+        chosen = ImageFolder.open(folder, limit=limit)
     return Labelling(chosen, questions, log, annotators=annotators, seed=seed)

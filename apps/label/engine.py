@@ -1,5 +1,4 @@
-"""The labelling study without a page: what each annotator is shown next, and where the answers
-go."""
+"""Run a labelling study: decide what each annotator sees next, and store the answers."""
 
 from __future__ import annotations
 
@@ -18,17 +17,19 @@ from vldebias.judge.plan import PlannedImage
 
 from .study import ImageFolder, Question, annotator_name
 
-SLOW = 3600.0  # s: an answer after an hour says when someone came back, not how long it took
+SLOW = 3600.0  # maximum recorded seconds per answer; annotators may take a break
 SHARED = 20  # images that every annotator sees first, so that agreement can be measured early
-PACE = 5  # answers of a visit from which the minutes that are left are told
+PACE = 5  # minimum number of answers for estimating the remaining minutes
 
 
 @dataclass(frozen=True)
 class Place:
-    """The position of an annotator. step: number of the question in their own order; None when all
-    are answered.
+    """Position of an annotator in the study.
 
-    since: when the question was shown, of a clock that only counts seconds.
+    Attributes:
+        annotator: name of the annotator.
+        step: number of the question in the annotator's order; None if all are answered.
+        since: when the question was shown, according to `time.monotonic`.
     """
 
     annotator: str
@@ -38,19 +39,21 @@ class Place:
 
 @dataclass(frozen=True)
 class View:
-    """What an annotator sees.
+    """The screen of an annotator.
 
     Attributes:
-        step: the step of the place; None when there is nothing left to answer.
-        picture: PNG; None where there is nothing to show: at the end, or where the file is broken.
-        image, images: which image this is in the annotator's order, from 1 on, and how many there
-            are.
-        done: images that are answered in full.
-        question: None at the end. answer: what this annotator said before. position: number of the
-            question about this image, and of how many.
-        minutes: that are left at this annotator's pace; None where it is not known yet.
-        can_go_back, can_go_on: whether there is an answer before this one, and one here that may
-            stay.
+        annotator: name of the annotator.
+        step: step of the position; None if all questions are answered.
+        picture: the image as PNG; None at the end, or if the file is damaged.
+        image: number of the image in the annotator's order, from 1.
+        images: number of images.
+        done: number of images with answers to all questions.
+        question: the question; None at the end.
+        answer: the annotator's earlier answer, if any.
+        position: number of the question about this image, and number of questions.
+        minutes: estimated remaining minutes; None if unknown.
+        can_go_back: whether there is a previous question.
+        can_go_on: whether this question has an answer that need not be changed.
     """
 
     annotator: str
@@ -68,11 +71,22 @@ class View:
 
 
 class Labelling:
-    """Images, questions and answers of one study; several annotators may use it at the same time.
+    """Images, questions and answers of a study, for several simultaneous annotators.
 
-    Every annotator sees the same 20 images first, and each part in an order of their own, made from
-    the seed and the name alone: it stays when the server is restarted, and images that are
-    generated later do not move the others.
+    All annotators see the same 20 images first, and then the others. The order only depends on the
+    seed and the name of the annotator, so it does not change if the server is restarted or further
+    images are generated.
+
+    Args:
+        folder: the images.
+        questions: the questions about each image.
+        log: file of the answers, which may already contain some.
+        annotators: names of allowed annotators; empty: anyone.
+        seed: seed of the order.
+
+    Raises:
+        InvalidInputError: the name of an annotator is invalid, the log cannot be read, or one of
+            its answers is not among the choices.
     """
 
     def __init__(
@@ -84,34 +98,31 @@ class Labelling:
         annotators: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
-        """Read the answers that there are. annotators: the only names that may answer; none: any.
-
-        Raises:
-            InvalidInputError: an annotator's name that cannot be used; a log that cannot be read,
-                or whose answers are not among the choices.
-        """
-        self.folder, self.questions, self.log, self.seed = folder, tuple(questions), log, seed
+        self.folder = folder
+        self.questions = tuple(questions)
+        self.log = log
+        self.seed = seed
         self.annotators = tuple(dict.fromkeys(annotator_name(name) for name in annotators))
         self._lock = threading.Lock()
-        # The order of an annotator is asked for with every click.
+        # The order of an annotator is needed for every click.
         self._order = lru_cache(maxsize=256)(self._shuffled)
-        self._said: dict[tuple[str, str, str], str] = {}
+        self._answer_of_key: dict[tuple[str, str, str], str] = {}
         self._seconds: dict[str, list[float]] = defaultdict(list)
         self._read()
         for question in self.questions:
             values = set()
-            for (_, _, attribute), value in self._said.items():
+            for (_, _, attribute), value in self._answer_of_key.items():
                 if attribute == question.attribute:
                     values.add(value)
-            strange = sorted(values - {*question.choices})
-            if strange:
+            unknown = sorted(values - {*question.choices})
+            if unknown:
                 raise InvalidInputError(
-                    f"{self.log.path}: holds {strange[0]!r} about {question.attribute}; expected"
-                    f" one of {', '.join(question.choices)}. Repeat its --choices, or choose"
-                    " another --out"
+                    f"{self.log.path}: contains the answer {unknown[0]!r} about"
+                    f" {question.attribute}; expected one of {', '.join(question.choices)}. Use the"
+                    " same --choices, or choose another --out"
                 )
-        # Where the sample was made larger each label of a stratum counts less: answers whose
-        # weights changed are appended again.
+        # If the sample was enlarged, the weights of earlier answers have decreased; append these
+        # answers again.
         for answer in self.log.answers().values():
             weight = self.folder.weights.get(answer.image, answer.weight)
             if (
@@ -123,32 +134,31 @@ class Labelling:
                 self.log.append(*key, seconds=answer.seconds, weight=weight)
 
     def start(self, name: str) -> Place:
-        """Return the place where this annotator continues: the first question without an answer in
-        the file.
+        """Return the position of the first question without an answer by an annotator.
 
         Raises:
-            InvalidInputError: a name that cannot be used.
+            InvalidInputError: the name is invalid.
         """
-        self._read()  # another server may have appended
-        # "ada" goes on as "Ada", where an Ada has answered.
-        known = {annotator for annotator, _, _ in self._said}
+        self._read()  # another server may have appended answers
+        # "ada" continues as "Ada" if there are answers by Ada.
+        known = {annotator for annotator, _, _ in self._answer_of_key}
         annotator = annotator_name(name, known, self.annotators)
         return self._at(annotator, self._next_open(annotator, 0))
 
     def answer(self, place: Place, choice: int, shown: int | None = None) -> Place:
-        """Write the choice of that number, and go to the next question without an answer.
+        """Store an answer, and go to the next question without an answer.
 
-        "no person" is about the image, so it answers all of its questions.
+        "no person" answers all questions about the image.
 
         Args:
-            place: Where the annotator is.
-            choice: Number of the choice.
-            shown: The step that was on the screen. A key pressed while the previous answer was
-                being saved belongs to the previous picture: it corrects that answer.
+            place: position of the annotator.
+            choice: number of the choice.
+            shown: the step on the screen. If a key was pressed while the previous answer was being
+                saved, it belongs to the previous picture and corrects that answer.
 
         Raises:
-            InvalidInputError: no choice of that number.
-            OSError: the answer could not be written; the annotator stays where they are.
+            InvalidInputError: there is no such choice.
+            OSError: the answer could not be written; the position does not change.
         """
         step = place.step if shown is None else shown
         latest = self._steps - 1 if place.step is None else place.step
@@ -163,31 +173,37 @@ class Labelling:
         is_earlier = step != place.step
         if (
             is_earlier
-            and self._said.get((place.annotator, record.path, question.attribute)) == value
+            and self._answer_of_key.get((place.annotator, record.path, question.attribute)) == value
         ):
             return place  # the same key was pressed twice
         attributes = [question.attribute]
-        if value == NO_PERSON:  # answers every question about the image
+        if value == NO_PERSON:  # answers all questions about the image
             attributes = [question.attribute for question in self.questions]
         seconds = min(max(time.monotonic() - place.since, 0.0), SLOW)
-        how = {"seconds": round(seconds, 3), "weight": self.folder.weights.get(record.path)}
+        weight = self.folder.weights.get(record.path)
         with self._lock:
             for attribute in attributes:
-                self.log.append(record.path, place.annotator, attribute, value, **how)
-                self._said[place.annotator, record.path, attribute] = value
+                self.log.append(
+                    record.path,
+                    place.annotator,
+                    attribute,
+                    value,
+                    seconds=round(seconds, 3),
+                    weight=weight,
+                )
+                self._answer_of_key[place.annotator, record.path, attribute] = value
         if is_earlier:
             return place
-        # An answer that was not written is given again, and counts then.
         self._seconds[place.annotator].append(seconds)
         return self._at(place.annotator, self._next_open(place.annotator, step + 1))
 
     def back(self, place: Place) -> Place:
-        """Go to the question before, to see or correct its answer."""
+        """Go to the previous question, to see or correct its answer."""
         step = self._steps if place.step is None else place.step
         return self._at(place.annotator, self._first_of(place.annotator, max(step - 1, 0)))
 
     def forward(self, place: Place) -> Place:
-        """Go past a question that is answered; stay at one that is not."""
+        """Go to the next question, unless this one has no answer."""
         if place.step is None or self._is_open(place.annotator, place.step):
             return place
         following = place.step + 1
@@ -199,23 +215,23 @@ class Labelling:
         )
 
     def view(self, place: Place) -> View:
-        """Return what to show; nothing in it says which variant, prompt or file it is."""
+        """Return the screen for a position; it does not reveal the variant, prompt or file."""
         images = len(self.folder.records)
         done = self._done(place.annotator)
         if place.step is None:
             return View(
-                place.annotator,
-                None,
-                None,
-                images,
-                images,
-                done,
-                None,
-                None,
-                (0, 0),
-                None,
-                True,
-                False,
+                annotator=place.annotator,
+                step=None,
+                picture=None,
+                image=images,
+                images=images,
+                done=done,
+                question=None,
+                answer=None,
+                position=(0, 0),
+                minutes=None,
+                can_go_back=True,
+                can_go_on=False,
             )
         record, question = self._asked(place.annotator, place.step)
         minutes = None
@@ -223,7 +239,7 @@ class Labelling:
         if len(seconds) >= PACE:
             steps = range(self._steps)
             unanswered = sum(self._is_open(place.annotator, step) for step in steps)
-            # The median, since somebody may go for a coffee.
+            # Use the median, since annotators may take breaks.
             minutes = max(1, round(median(seconds) * unanswered / 60))
         return View(
             annotator=place.annotator,
@@ -233,7 +249,7 @@ class Labelling:
             images=images,
             done=done,
             question=question,
-            answer=self._said.get((place.annotator, record.path, question.attribute)),
+            answer=self._answer_of_key.get((place.annotator, record.path, question.attribute)),
             position=(place.step % len(self.questions) + 1, len(self.questions)),
             minutes=minutes,
             can_go_back=place.step > 0,
@@ -241,20 +257,22 @@ class Labelling:
         )
 
     def finish(self) -> None:
-        """Wait for an answer that is being written, and refuse further ones."""
-        # Held for good: the process ends now, and no answer may be half written by then.
+        """Wait until the current answer has been written, and block further ones."""
+        # Do not release the lock, since the process ends now.
         self._lock.acquire(timeout=1)
 
     def progress(self) -> dict[str, int]:
-        """Return how many images each annotator has answered in full, of those to label."""
+        """Return the number of images with answers to all questions, by annotator."""
         self._read()
-        names = {annotator for annotator, _, _ in self._said} | {*self.annotators}
+        names = {annotator for annotator, _, _ in self._answer_of_key} | {*self.annotators}
         return {name: self._done(name) for name in sorted(names)}
 
     def _picture(self, record: PlannedImage) -> bytes | None:
         try:
             return self.folder.picture(record)
-        except OSError:  # the page says so; its name would give it away
+        except (
+            OSError
+        ):  # the page reports this without the file name, which could reveal the variant
             return None
 
     @property
@@ -266,7 +284,7 @@ class Labelling:
 
     def _shuffled(self, annotator: str) -> tuple[PlannedImage, ...]:
         def key(record: PlannedImage) -> tuple[bool, bytes]:
-            # False sorts before True: the shared images come first.
+            # The shared images come first, since False sorts before True.
             return record.path not in self._first, _hash(self.seed, annotator, record.path)
 
         return tuple(sorted(self.folder.records, key=key))
@@ -279,15 +297,14 @@ class Labelling:
         return frozenset(shuffled[:SHARED])
 
     def examples(self) -> list[bytes]:
-        """Return two pictures of the study, if possible none of those that are asked about
-        first."""
+        """Return two example pictures of the study, if possible none of the shared ones."""
         later = [record for record in self.folder.records if record.path not in self._first]
         records = later or list(self.folder.records)
         shown = sorted(records, key=lambda record: _hash(self.seed, record.path))[:2]
         return [picture for picture in map(self._picture, shown) if picture is not None]
 
     def next_command(self) -> str:
-        """Return the command that reads the answers."""
+        """Return the command that evaluates the answers."""
         return f"vldebias eval human --labels {self.log.path} --drawn {self.folder.root}"
 
     def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:
@@ -296,25 +313,26 @@ class Labelling:
 
     def _answers(self, annotator: str, image: str) -> list[str | None]:
         return [
-            self._said.get((annotator, image, question.attribute)) for question in self.questions
+            self._answer_of_key.get((annotator, image, question.attribute))
+            for question in self.questions
         ]
 
     def _is_open(self, annotator: str, step: int) -> bool:
-        """Tell whether a question has no answer, or a "no person" that another answer about the
-        image contradicts."""
+        """Return whether a question has no answer, or a contradictory one.
+
+        "no person" contradicts a value in another answer about the same image.
+        """
         record, question = self._asked(annotator, step)
         answers = self._answers(annotator, record.path)
         answer = answers[self.questions.index(question)]
-        # No answer yet.
         if answer is None:
             return True
-        # "no person" beside "female" of the same image:
-        # one of the two is wrong, so it is asked again.
+        # If one answer is "no person" and another "female", one of them is wrong.
         values = set(answers) - {None, NO_PERSON}
         return answer == NO_PERSON and bool(values)
 
     def _next_open(self, annotator: str, start: int) -> int | None:
-        # What was skipped before comes at the end.
+        # Skipped questions come last.
         order = [*range(start, self._steps), *range(start)]
         return next((step for step in order if self._is_open(annotator, step)), None)
 
@@ -336,7 +354,7 @@ class Labelling:
     def _read(self) -> None:
         """Read all answers; another server may have appended some."""
         with self._lock:
-            self._said = {key: answer.value for key, answer in self.log.answers().items()}
+            self._answer_of_key = {key: answer.value for key, answer in self.log.answers().items()}
 
 
 def _hash(*parts: object) -> bytes:

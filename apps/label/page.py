@@ -1,5 +1,4 @@
-"""The page on which people label: a name, then one image at a time with its choices, by mouse or by
-key."""
+"""Build the labelling page: it asks for a name, and then shows one image at a time."""
 
 from __future__ import annotations
 
@@ -33,17 +32,14 @@ def _templates() -> jinja2.Environment:
 
 
 STYLE = Path(__file__).with_name("style.css")
-HTML: Any = (
-    _templates().get_template("view.html").module
-)  # its macros by name; what is filled in is escaped
-SMALL = 128  # pixels: smoothed up tenfold a smaller image would be a blur
+HTML: Any = _templates().get_template("view.html").module  # macros, which escape their arguments
+SMALL = 128  # width in pixels below which images are enlarged without smoothing
 LOST = (
-    "The page lost its place, as when the server is restarted. Start again with your name: you go"
-    " on where you were."
+    "The page has lost your position, for example because the server was restarted. Enter your name"
+    " again to continue where you were."
 )
 
-# Keys work wherever the focus is, except while something is being typed; a key that is held counts
-# once.
+# Keys work regardless of the focus, except in text fields; a key that is held down counts once.
 HEAD = """
 <script>
 document.addEventListener("keydown", (event) => {
@@ -63,22 +59,19 @@ document.addEventListener("keydown", (event) => {
 
 
 def build_demo(engine: Labelling) -> gr.Blocks:
-    """Return the page of a study. Nothing that it sends names a variant, a prompt or a file."""
+    """Return the page of a study; it does not reveal variants, prompts or file names."""
     with gr.Blocks(title="Label images", analytics_enabled=False) as demo:
         Page(engine)
     return demo
 
 
 class Page:
-    """The components of the page and their events. The place is kept in the session of a
-    visitor."""
+    """Components of the page and their events; the position is stored in the visitor's session."""
 
     def __init__(self, engine: Labelling) -> None:
         self.engine = engine
         self.place = gr.State(None)
-        self.shown = gr.Textbox(
-            visible=False
-        )  # the step on the visitor's screen, told with every answer
+        self.shown = gr.Textbox(visible=False)  # step on the visitor's screen, sent with answers
         with gr.Column() as self.entry:
             examples = [base64.b64encode(png).decode() for png in engine.examples()]
             _html(
@@ -86,9 +79,9 @@ class Page:
                 elem_classes="intro",
             )
             if engine.annotators:
-                # Of a single annotator the name is chosen already.
+                # Select the name if there is only one annotator.
                 first = engine.annotators[0] if len(engine.annotators) == 1 else None
-                self.name: Any = gr.Radio(
+                self.name: gr.Radio | gr.Textbox = gr.Radio(
                     list(engine.annotators), value=first, label="Your name", elem_id="name"
                 )
             else:
@@ -119,16 +112,15 @@ class Page:
         self._connect()
 
     def _connect(self) -> None:
-        settings: dict[str, Any] = {
+        settings: dict[str, object] = {
             "outputs": self._outputs,
             "show_progress": "hidden",
-            # Only the page calls these, with the place that it was given.
+            # Only the page calls these, with its position.
             "api_visibility": "private",
-            # One after the other: a key that was pressed twice finds the step that the first press
-            # moved on to.
+            # Process events in order, so that a second key press applies to the new position.
             "concurrency_limit": 1,
             "concurrency_id": "page",
-            # "once" would wait for ever for an answer of a server that was killed
+            # With "once", the page would hang if the server was killed.
             "trigger_mode": "multiple",
         }
         self.begin.click(self._start, [self.name], **settings)
@@ -139,17 +131,17 @@ class Page:
         self.back.click(self._move(self.engine.back), [self.place], **settings)
         self.forward.click(self._move(self.engine.forward), [self.place], **settings)
 
-    def _start(self, name: Any) -> list[Any]:
+    def _start(self, name: str | None) -> list[object]:
         try:
             return self._show(self.engine.start("" if name is None else name))
         except InvalidInputError as error:
             return self._ask_name(str(error))
 
-    def _answering(self, choice: int) -> Callable[[Place | None, str], list[Any]]:
-        def press(place: Place | None, shown: object) -> list[Any]:
+    def _answering(self, choice: int) -> Callable[[Place | None, str], list[object]]:
+        def press(place: Place | None, shown: object) -> list[object]:
             if place is None:
                 return self._ask_name(LOST)
-            step = -1  # where the page shows anything that is no step
+            step = -1  # if the page does not show a valid step
             if isinstance(shown, str) and shown.isascii() and shown.isdigit():
                 step = int(shown)
             try:
@@ -157,13 +149,13 @@ class Page:
             except (InvalidInputError, OSError) as error:
                 return self._show(
                     place,
-                    f"Not saved: {error}. Tell whoever runs the study, and then choose again.",
+                    f"Not saved: {error}. Inform the organizer of the study, then choose again.",
                 )
 
         return press
 
-    def _move(self, go: Callable[[Place], Place]) -> Callable[[Place | None], list[Any]]:
-        def move(place: Place | None) -> list[Any]:
+    def _move(self, go: Callable[[Place], Place]) -> Callable[[Place | None], list[object]]:
+        def move(place: Place | None) -> list[object]:
             if place is None:
                 return self._ask_name(LOST)
             return self._show(go(place))
@@ -171,13 +163,13 @@ class Page:
         return move
 
     @property
-    def _outputs(self) -> list[Any]:
+    def _outputs(self) -> list[object]:
         screens = [self.entry, self.work, self.thanks, self.moving]
         texts = [self.entry_note, self.where, self.picture, self.question, self.note, self.end]
         return [self.place, self.shown, *screens, *texts, self.back, self.forward, *self.choices]
 
-    def _ask_name(self, remark: str) -> list[Any]:
-        """Return the first screen again, with what was wrong."""
+    def _ask_name(self, remark: str) -> list[object]:
+        """Return the first screen with a remark."""
         screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
         texts = [HTML.said(remark), "", "", "", "", ""]
         return [
@@ -190,7 +182,7 @@ class Page:
             *[gr.skip() for _ in self.choices],
         ]
 
-    def _show(self, place: Place, remark: str = "") -> list[Any]:
+    def _show(self, place: Place, remark: str = "") -> list[object]:
         view = self.engine.view(place)
         screens = [
             gr.update(visible=v) for v in (False, view.step is not None, view.step is None, True)
@@ -199,23 +191,23 @@ class Page:
         data = None
         is_small = False
         if png:
-            # Within the answer: an address of its own could name the file, and would be cached.
+            # Embed the image, since a URL could reveal the file name, and would be cached.
             data = base64.b64encode(png).decode()
-            # The first chunk of a PNG holds its width here.
+            # In a PNG, these bytes contain the width.
             is_small = int.from_bytes(png[16:20], "big") < SMALL
         shown = HTML.where(view), HTML.picture(view, data, is_small), HTML.question(view)
         texts = ["", *shown, HTML.said(remark), HTML.thanks(view, self.engine.next_command())]
         moves = [gr.update(interactive=view.can_go_back), gr.update(interactive=view.can_go_on)]
         return [place, str(view.step), *screens, *map(str, texts), *moves, *self._buttons(view)]
 
-    def _buttons(self, view: View) -> list[Any]:
-        """Return the updates of all buttons: one for each choice, the others hidden."""
+    def _buttons(self, view: View) -> list[object]:
+        """Return updates of all buttons: one for each choice; the others are hidden."""
         if view.question is None:
             return [gr.skip() for _ in self.choices]
         updates = []
         for number, choice in enumerate(view.question.choices):
             is_chosen = choice == view.answer
-            # The last two choices name no value, and look so.
+            # The last two choices are not values, and look different.
             names_value = number < len(view.question.values)
             mark = "  ✓" if is_chosen else ""
             update = gr.update(
@@ -234,16 +226,18 @@ def _html(value: str = "", **settings: Any) -> gr.HTML:
 
 
 def serve_study(engine: Labelling, **where: Any) -> None:
-    """Print how much there is to label, and serve the page until it is stopped; `where`: port and
-    public.
+    """Print a summary of the study, and serve the page until it is stopped.
+
+    Args:
+        engine: the study.
+        where: port and public, see `serve`.
 
     Raises:
-        OSError: the answers cannot be written, which is found out before anyone has answered
-            anything.
+        OSError: the answers cannot be written.
     """
     folder = engine.folder
     engine.log.path.parent.mkdir(parents=True, exist_ok=True)
-    # Opened for writing once: a folder without permission shows now.
+    # Open the file now, to report missing permissions before anyone has answered.
     with engine.log.path.open("ab"):
         pass
     number = len(folder.records)
@@ -253,22 +247,21 @@ def serve_study(engine: Labelling, **where: Any) -> None:
         f"{quantity(number, 'image')} of {folder.root}/ ({quantity(len(prompts), 'prompt')},"
         f" {quantity(len(variants), 'variant')})"
     )
-    lines = [f"Each answer is written at once to {engine.log.path}."]
+    lines = [f"Each answer is saved immediately to {engine.log.path}."]
     if folder.weights:
         lines.append(
-            f"Images that {folder.judge} is unsure about were chosen more often; each answer keeps"
-            " a weight that corrects for it."
+            f"Images that {folder.judge} is unsure about were sampled more often; the weights of"
+            " answers correct for this."
         )
     if folder.missing:
-        lines.append(f"{folder.missing} more images of the plan are not generated yet.")
+        lines.append(f"{folder.missing} more images of the plan have not been generated yet.")
     for name, done in engine.progress().items():
         lines.append(f"{name}: {done} of {number} images done.")
 
     def announce(address: str) -> None:
-        # The address comes first: it is what one needs.
         first = (
-            f"Open {address} in a browser to label {images}. Ctrl-C ends it; a later start goes on"
-            " from there."
+            f"Open {address} in a browser to label {images}. Press Ctrl-C to stop; run the command"
+            " again to continue."
         )
         err.print("\n".join([first, *lines]), markup=False, highlight=False)
 

@@ -1,10 +1,9 @@
 """Sample the images that people label: uncertainty sampling with inverse-probability weights.
 
-The strata are the judge's answers under each method, each cut at the median of its confidence.
-Labels are shared out by how many images a stratum has and how unsure the judge is of them (Neyman,
-1934), one after the other by the rule of Huntington and Hill, so that a larger sample holds the
-smaller one. What follows from it is unbiased whatever the judge does, since every image has a known
-probability to be asked about and answers count one over it.
+The strata are the judge's answers for each method, split at the median of its confidence. Labels
+are allocated by the size of a stratum and the judge's uncertainty (Neyman, 1934), one by one with
+the method of Huntington and Hill, so that a larger sample contains the smaller one. Estimates are
+unbiased for any judge, since answers are weighted by the inverse sampling probability of the image.
 """
 
 from __future__ import annotations
@@ -27,16 +26,19 @@ from vldebias.utils.schema import Strict
 from .study import ImageFolder, Question
 
 ENDING = ".sample.json"
-LEAST = 2  # labels of each stratum, where it has as many images
-ERROR = 0.05  # a judge that is surer than this is asked about as if it were not
+LEAST = 2  # minimum number of labels per stratum, if it has enough images
+ERROR = 0.05  # minimum error rate that is assumed for a judge
 
 
 class LabelSample(Strict):
-    """Hold a sample of images to label, as it is stored next to the answers.
+    """A sample of images to label, as stored next to the answers.
 
-    attribute: the one whose answers set the strata. judge: the name of its judge. strata: their
-    images, in random order. turns: the stratum of the next image to label, for all images. labels:
-    how many of these are sampled.
+    Attributes:
+        attribute: the attribute whose answers determine the strata.
+        judge: name of the judge.
+        strata: the images of each stratum, in random order.
+        turns: the stratum of each image to label, in order, for all images.
+        labels: number of sampled images.
     """
 
     attribute: str
@@ -47,18 +49,18 @@ class LabelSample(Strict):
 
     @classmethod
     def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **facts: str) -> LabelSample:
-        """Return a sample of so many images, at least LEAST of each stratum.
+        """Sample images, at least LEAST from each stratum.
 
-        Where there are too few labels for the finest strata, coarser ones are taken.
+        If there are too few labels for the finest strata, coarser ones are used.
 
         Args:
-            images: a row each with its path; `within`, the part with figures of its own, such as a
-                method; `said`, the answer of the judge, and `sure`, its probability of that.
+            images: a row per image with its `path`; `within`, the part with separate figures, such
+                as a method; `said`, the answer of the judge; and `sure`, its probability.
             labels: number of images to sample.
-            seed: of the order inside the strata.
+            seed: seed of the order within the strata.
             facts: attribute and judge.
         """
-        # By a hash of seed and path: images that come later do not move the others.
+        # Sort by a hash, so that the order does not change if further images are generated.
         order = images.path.map(lambda path: hashlib.sha256(f"{seed}\0{path}".encode()).digest())
         shuffled = images.loc[order.sort_values().index]
         strata = _strata(shuffled, labels)
@@ -68,23 +70,23 @@ class LabelSample(Strict):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """Return path -> weight for each sampled image: one over its sampling probability."""
+        """Return the inverse sampling probability of each sampled image, by path."""
         counts = Counter(self.turns[: self.labels])
         weights: dict[str, float] = {}
         for number, stratum in enumerate(self.strata):
             sampled_paths = stratum[: counts[number]]
-            # One over the probability: images of the stratum
-            # over those of them that are asked about.
             weights |= dict.fromkeys(sampled_paths, len(stratum) / max(counts[number], 1))
         return weights
 
 
 def _strata(images: pd.DataFrame, labels: int) -> list[pd.DataFrame]:
-    """Return the finest strata for which so many labels are enough; at worst a single one.
+    """Return the finest strata for which the labels are sufficient; at worst a single one.
 
-    images: a row each, in random order.
+    Args:
+        images: a row per image, in random order.
+        labels: number of labels.
     """
-    # From fine to coarse: a stratum with one label has no variance to compute an interval from.
+    # Every stratum needs two labels, since the variance of a single one cannot be estimated.
     answers = [rows for _, rows in images.groupby(["within", "said"])]
     halves = [half for rows in answers for half in _halves(rows)]
     parts = [rows for _, rows in images.groupby("within")]
@@ -99,30 +101,33 @@ def _halves(rows: pd.DataFrame) -> list[pd.DataFrame]:
     middle = rows.sure.median()
     if rows.sure.max() > middle:
         above = rows.sure > middle
-    else:  # many may be alike
+    else:  # many images have the same confidence
         above = rows.sure >= middle
     return [half for half in (rows[above], rows[~above]) if len(half)]
 
 
 def _least(strata: Sequence[pd.DataFrame]) -> int:
-    """Return how many labels the strata need: LEAST of each; a single stratum needs one."""
+    """Return the number of labels that strata need: LEAST each; a single stratum needs one."""
     if len(strata) == 1:
         return 1
     return sum(min(LEAST, len(stratum)) for stratum in strata)
 
 
 def _turns(strata: Sequence[pd.DataFrame]) -> tuple[int, ...]:
-    """Return the stratum of the next image to label, for all images: first LEAST of each, then by
-    size and by how unsure the judge is."""
+    """Return the stratum of each image to label, in order.
+
+    The first LEAST images of each stratum come first, then they are ordered by the size of the
+    stratum and the uncertainty of the judge.
+    """
     needs: list[tuple[float, int]] = []
     for number, stratum in enumerate(strata):
         size = len(stratum)
-        # The deviation of a yes or no with this chance is sqrt(p (1 - p)).
+        # The standard deviation of a Bernoulli variable is sqrt(p (1 - p)).
         wrong = min(max(1 - stratum.sure.mean(), ERROR), 0.5)
         spread = size * (wrong * (1 - wrong)) ** 0.5
         needs += [(-float("inf"), number)] * min(LEAST, size)
-        # Huntington and Hill: the next label goes where size *
-        # deviation / sqrt(n (n + 1)) is largest.
+        # Huntington and Hill: the next label goes to the stratum with the largest
+        # size * deviation / sqrt(n (n + 1)).
         needs += [(-spread / (n * (n + 1)) ** 0.5, number) for n in range(LEAST, size)]
     return tuple(number for _, number in sorted(needs))
 
@@ -138,11 +143,18 @@ def sampled(
 ) -> ImageFolder | None:
     """Return the sampled images with their weights; None if the prompts take turns.
 
-    limit: number of images; None: all. A sample that lies beside the log is made larger, and never
-    smaller.
-    way: "judge", where one answered and nobody has answered in turn, or "turn": the first of each
-    prompt. Another way, and a sample of another attribute or of other images, raise
-    InvalidInputError.
+    Args:
+        images: the images of the study.
+        question: the question whose attribute determines the strata.
+        log: file of the answers; a sample that is stored next to it is enlarged, but never reduced.
+        limit: number of images; None: all.
+        way: "judge" for uncertainty sampling, if a judge has labelled the images and there are no
+            answers without weights, or "turn" for all prompts in turn.
+        seed: seed of the sample.
+
+    Raises:
+        InvalidInputError: the way is unknown, or the stored sample is for another attribute or
+            other images.
     """
     if way not in ("judge", "turn"):
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
@@ -152,14 +164,14 @@ def sampled(
     if earlier is not None:
         if way == "turn" or earlier.attribute != question.attribute:
             raise InvalidInputError(
-                f"{file}: holds a sample for {earlier.attribute}, made with judge {earlier.judge};"
-                f" put --attribute {earlier.attribute} first and leave out --sample turn, or choose"
+                f"{file}: contains a sample for {earlier.attribute} by the judge {earlier.judge};"
+                f" put --attribute {earlier.attribute} first and remove --sample turn, or choose"
                 " another --out"
             )
         labels = max(earlier.labels, limit or len(earlier.turns))
         sample = earlier.model_copy(update={"labels": labels})
     elif limit is not None and way == "judge":
-        # Not where somebody has answered about images that were not sampled.
+        # Do not sample if there are answers about images that were not sampled.
         if all(answer.weight is not None for answer in log.answers().values()):
             sample = _draw(images, question, limit, seed)
     if sample is None:
@@ -173,9 +185,9 @@ def sampled(
 
 
 def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSample) -> None:
-    """Refuse a sample in which no prompt has an image of every method.
+    """Raise an error if no prompt in a sample has an image of every method.
 
-    Figures of methods are compared prompt by prompt, so nothing could be computed from its answers.
+    Methods are compared for each prompt, so nothing could be computed from the answers.
     """
     methods = {record.variant for record in images.records}
     if _some_prompt_has(methods, chosen.records):
@@ -196,7 +208,7 @@ def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSam
 
 
 def _some_prompt_has(methods: set[str], records: Sequence[PlannedImage]) -> bool:
-    """Return whether some prompt has an image of each of the methods."""
+    """Return whether there is a prompt with an image of every method."""
     methods_of_prompt: dict[str, set[str]] = {}
     for record in records:
         methods_of_prompt.setdefault(record.prompt, set()).add(record.variant)
@@ -222,9 +234,8 @@ def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> Image
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:
-    """Sample by the answers of the last judge; None if none answered, or if every image is asked
-    about."""
-    # Everybody sees everything, and no weights are needed.
+    """Sample by the answers of the last judge; None if there are none, or no sample is needed."""
+    # All annotators see all images.
     if labels >= len(images.records):
         return None
     generated = None
@@ -234,12 +245,12 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
         last = last_judgements(generated, question.attribute, question.values)
     if generated is None or last is None:
         warn(
-            f"{images.root}: no judge answered {question.attribute}, so prompts take turns, as with"
-            " --sample turn"
+            f"{images.root}: no judge has labelled {question.attribute}, so prompts take turns, as"
+            " with --sample turn"
         )
         return None
     table = pd.DataFrame(generated.images)
-    # Figures are told for each method, and apart for held-out prompts.
+    # Figures are reported for each method, separately for held-out prompts.
     table["within"] = table.variant + ", " + table.part
     judge, table["said"], table["sure"] = last
     askable = table[table.path.isin([record.path for record in images.records])]

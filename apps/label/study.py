@@ -1,5 +1,4 @@
-"""What a study is made of: its images, its questions with their choices, and the names of those who
-answer."""
+"""Define the parts of a labelling study: images, questions with choices, and annotators' names."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.prompts import list_prompts, load_prompts
 from vldebias.utils.pictures import ENDINGS
 
-LARGEST = 1024  # pixels of the longer side: more than a page shows
-# The key of each choice; no attribute of the literature needs the letters.
+LARGEST = 1024  # maximum length of the longer side in pixels
+# The key of each choice; letters are rarely needed.
 KEYS = "123456789abcdefghijk"
 LONGEST_NAME = 40
 
@@ -33,13 +32,14 @@ class ImageFolder:
     """Images to label.
 
     Attributes:
-        root: the folder; answers name images by their path below it.
-        records: the images to label. everything: those and the others of the folder that may have
-            been labelled.
-        prompt_set: name of the prompt set that was drawn; None for images of unknown origin.
-        missing: images of the plan that are not there (yet).
-        weights: of images that were drawn for labelling, one over the probability of that, by path;
-            from so many `strata` of the answers of `judge`.
+        root: the folder; answers contain the paths of images relative to it.
+        records: the images to label.
+        everything: all images of the folder, some of which may have been labelled.
+        prompt_set: name of the prompt set of the images; None for images of unknown origin.
+        missing: number of images of the plan that have not been generated.
+        weights: inverse sampling probabilities of sampled images, by path.
+        strata: number of strata of the sample.
+        judge: name of the judge whose answers determine the strata.
     """
 
     root: Path
@@ -53,19 +53,21 @@ class ImageFolder:
 
     @classmethod
     def open(cls, folder: Path, *, limit: int | None = None) -> ImageFolder:
-        """Return the images of a folder that `vldebias eval generation` wrote, of its results, or
-        of any folder.
+        """Open the images in a folder.
 
-        Of a generated folder those of held-out concepts, as the paper labels, or of all if it has
-        none; no prompt states the attribute, since such an image has one right answer.
+        In a folder of `vldebias eval generation`, these are the images of held-out concepts, as in
+        the paper, or of all concepts if there are none. Images whose prompts state the attribute
+        are excluded, since their answers are known.
 
-        limit: at most so many images in all: the prompts in turn, one seed after the other, each
-        under every variant,
-            since these are compared. The same for every annotator, since these are compared too.
+        Args:
+            folder: a folder of images, or with results of `vldebias eval generation`.
+            limit: maximum number of images. They are chosen from all prompts in turn, seed by
+                seed, with all variants of each, since variants are compared. All annotators label
+                the same images, since annotators are compared, too.
 
         Raises:
-            InvalidInputError: no such folder, no images, or several drawn folders of which one must
-                be named.
+            InvalidInputError: the folder does not exist, or contains no images or the images of
+                several tasks.
         """
         if not folder.is_dir():
             raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
@@ -82,7 +84,7 @@ class ImageFolder:
         """
         image = decode(self.root / record.path)
         image.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
-        # The prompt may stand in the metadata, and would tell which method it was.
+        # The metadata may contain the prompt, which would reveal the method.
         image.info.clear()
         buffer = io.BytesIO()
         image.save(buffer, format="png", compress_level=1)
@@ -90,41 +92,40 @@ class ImageFolder:
 
 
 def _drawn_folder(folder: Path) -> Path | None:
-    """Return the folder itself or the one below it that has a plan; None if none has."""
+    """Return the folder or its subfolder that contains a plan; None if there is none."""
     if (folder / PLAN).is_file():
         return folder
-    # The folder of images, or that of the results around it.
+    # `folder` may be the folder of all images, or of the results.
     plans = [*folder.glob(f"*/{PLAN}"), *folder.glob(f"images/*/{PLAN}")]
     if not plans:
         return None
     folders = sorted(plan.parent for plan in plans)
-    # Answers go beside the images, so that two tasks must not share a file.
+    # Answers are stored next to the images, and tasks must not share a file.
     if len(folders) > 1:
         listed = ", ".join(map(str, folders))
         raise InvalidInputError(
-            f"{folder}: holds the images of several tasks; choose one of {listed}"
+            f"{folder}: contains the images of several tasks; choose one of {listed}"
         )
     return folders[0]
 
 
 def _of_plan(drawn: GeneratedImages, limit: int | None) -> ImageFolder:
     plain = [image for image in drawn if image.stated is None]
-    # The thesis labels images of professions that no fit has seen (section 7.6.3).
+    # In the thesis, images of held-out professions are labelled (section 7.6.3).
     unseen = [image for image in plain if image.part == "unseen"]
     chosen = _in_turn(unseen or plain, limit)
     generated = [image for image in chosen if drawn.path(image).is_file()]
     if not generated:
         raise InvalidInputError(
-            f"{drawn.folder}: none of its {len(chosen)} images is there; generate them first"
+            f"{drawn.folder}: none of its {len(chosen)} images exists; generate them first"
         )
     missing = len(chosen) - len(generated)
     return ImageFolder(drawn.folder, tuple(generated), tuple(plain), drawn.plan.prompt_set, missing)
 
 
 def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedImage]:
-    """Return at most so many images (see `ImageFolder.open`); the order of prompts does not depend
-    on their names."""
-    # Images of one prompt and seed are twins, which differ in their variant alone.
+    """Return at most `limit` images, see `ImageFolder.open`."""
+    # Images with the same prompt and seed only differ in their variant.
     twins: dict[tuple[str, int], int] = Counter((image.prompt, image.seed) for image in images)
     seeds: dict[str, list[int]] = defaultdict(list)
     for prompt, seed in sorted(twins):
@@ -132,8 +133,7 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
 
     def turn(twin: tuple[str, int]) -> tuple[int, bytes]:
         prompt, seed = twin
-        # First each prompt's first seed, then each second;
-        # prompts in an order that no name decides.
+        # The first seeds of all prompts come first. Prompts are ordered by a hash, not by name.
         return seeds[prompt].index(seed), hashlib.sha256(prompt.encode()).digest()
 
     chosen: set[tuple[str, int]] = set()
@@ -142,7 +142,7 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
         room = limit
     for twin in sorted(twins, key=turn):
         room -= twins[twin]
-        # The first ones are taken even where they are more than the limit.
+        # Choose the first ones even if they exceed the limit.
         if room < 0 and chosen:
             break
         chosen.add(twin)
@@ -150,17 +150,17 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
 
 
 def _of_files(root: Path, limit: int | None) -> ImageFolder:
-    # Without hidden files and what programs leave, such as thumbnails and trash.
+    # This ignores hidden files and those of programs, such as thumbnails and trash.
     paths = [path for path in files_below(root)[0] if is_picture(path)]
     if not paths:
         kinds = ", ".join(ENDINGS)
         raise InvalidInputError(
-            f"{root}: no images ({kinds}) in it; expected a folder of images to label"
+            f"{root}: contains no images ({kinds}); expected a folder of images to label"
         )
     unnameable = [path for path in paths if not _can_be_named(path)]
     if unnameable:
         raise InvalidInputError(
-            f"{root}: the answers cannot name {len(unnameable)} of its images, such as"
+            f"{root}: got {len(unnameable)} images with invalid names, such as"
             f" {unnameable[0]!r}; rename them without backslashes, in UTF-8"
         )
     records = tuple(_recorded(paths, root.resolve().name or "images"))
@@ -168,15 +168,15 @@ def _of_files(root: Path, limit: int | None) -> ImageFolder:
 
 
 def _can_be_named(path: str) -> bool:
-    """Tell whether the answers, a file in UTF-8 that any system may read, can hold a path."""
+    """Return whether a path can be stored in the answers, which are in UTF-8 and portable."""
     return "\\" not in path and path == path.encode(errors="replace").decode()
 
 
 def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
-    """Yield records of plain files: the first folder is the variant, those below it the prompt, the
-    file the seed.
+    """Yield records of image files from their paths.
 
-    So "before/1.png" and "after/1.png" are compared with one another, and a flat folder is one
+    The first folder is the variant, further folders are the prompt, and the file is the seed. So
+    "before/1.png" and "after/1.png" are compared with each other, and a flat folder has a single
     variant.
     """
     places = []
@@ -197,11 +197,11 @@ def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
 
 @dataclass(frozen=True)
 class Question:
-    """One attribute, and the values that an image may show.
+    """A question about an attribute, with the values to choose from.
 
     Raises:
-        InvalidInputError: fewer than two values, one twice, more than there are keys, or a name
-            that is reserved.
+        InvalidInputError: there are fewer than two values, more values than keys, a repeated value,
+            or a reserved name.
     """
 
     attribute: str
@@ -221,7 +221,7 @@ class Question:
         reserved = sorted({CANNOT_TELL, NO_PERSON, NO_MAJORITY} & set(self.values))
         if reserved:
             raise InvalidInputError(
-                f"--choices of {self.attribute}: {reserved[0]!r} is always offered; leave it out"
+                f"--choices of {self.attribute}: {reserved[0]!r} is always offered; remove it"
             )
         if len(self.choices) > len(KEYS):
             raise InvalidInputError(
@@ -231,7 +231,7 @@ class Question:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the values, then the two answers that name none."""
+        """Return the values, followed by the two answers that are not values."""
         return (*self.values, CANNOT_TELL, NO_PERSON)
 
 
@@ -241,21 +241,20 @@ def questions_of(
     """Return one question per attribute.
 
     Args:
-        attributes: names, each once.
-        choices: for the attribute at the same place, values with commas between them, or the name
-            of a prompt set whose attribute has them. Without: the prompt set called as the
-            attribute, else `prompt_set`.
-        prompt_set: what the images were drawn with; it counts where its name ends with the
-            attribute.
+        attributes: distinct names.
+        choices: for the attribute at the same position, comma-separated values, or the name of a
+            prompt set with these values. Default: the prompt set with the name of the attribute,
+            otherwise `prompt_set`.
+        prompt_set: the prompt set of the images; it is used if its name ends with the attribute.
 
     Raises:
-        InvalidInputError: no attribute, one twice, more choices than attributes, or an attribute
-            without values.
+        InvalidInputError: there are no attributes, a repeated attribute, more choices than
+            attributes, or an attribute without values.
     """
     if not attributes:
         raise InvalidInputError(
-            "expected an attribute to label: --attribute gender, with --choices a,b if the"
-            " attribute is your own"
+            "expected an attribute to label: --attribute gender, with --choices a,b for your own"
+            " attributes"
         )
     if len(set(attributes)) < len(attributes) or len(choices) > len(attributes):
         raise InvalidInputError(
@@ -270,11 +269,11 @@ def questions_of(
 
 def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, ...]:
     packaged = list_prompts()
-    # "with,without" are values; "gender" is a set that has them.
+    # "with,without" are values; "gender" is a prompt set with values.
     if choices and choices not in packaged:
         return tuple(value.strip() for value in choices.split(","))
     names = [choices, attribute]
-    # Images drawn with "professions-gender" show a gender.
+    # Images of the prompt set "professions-gender" show a gender.
     if prompt_set is not None and prompt_set.endswith(attribute):
         names.append(prompt_set)
     for name in names:
@@ -290,47 +289,51 @@ def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, 
 
 
 def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[str] = ()) -> str:
-    """Return the name under which answers are kept. "ada" is "Ada" if `known` has an Ada: nobody
-    starts over by a typo.
+    """Return the name under which answers are stored.
+
+    Args:
+        text: the name that was typed.
+        known: names with answers; "ada" becomes "Ada" if `known` contains "Ada".
+        allowed: allowed names; empty: any.
 
     Raises:
-        InvalidInputError: no text, empty, too long, with characters other than letters, digits,
-            spaces and . ' - _, or not among `allowed` where that is not empty.
+        InvalidInputError: the name is not a text, is empty or too long, contains characters other
+            than letters, digits, spaces and . ' - _, or is not allowed.
     """
     if not isinstance(text, str):
-        raise InvalidInputError(f"A name is a text, this one is of the type {type(text).__name__}.")
-    if len(text) > 10 * LONGEST_NAME:  # before anything is done with it
+        raise InvalidInputError(f"A name is a text, got the type {type(text).__name__}.")
+    if len(text) > 10 * LONGEST_NAME:  # checked first, since normalizing a long text takes time
         raise InvalidInputError(
             f"A name has at most {LONGEST_NAME} characters, this one has {len(text)}."
         )
-    # One spelling of é, and no blanks that nobody sees: else one person would be two.
+    # Normalize letters such as é and spaces, so that a name has only one spelling.
     name = " ".join(unicodedata.normalize("NFC", text).split())
     if not any(character.isalnum() for character in name):
         raise InvalidInputError(
-            "Type your name, with at least one letter: it keeps your answers apart from others'."
+            "Enter your name, with at least one letter, to distinguish your answers from others'."
         )
     if len(name) > LONGEST_NAME:
         raise InvalidInputError(
             f"A name has at most {LONGEST_NAME} characters, this one has {len(name)}."
         )
-    strange = sorted({character for character in name if not _is_of_names(character)})
-    if strange:
-        shown = " ".join(map(_visible, strange))
+    invalid = sorted({character for character in name if not _is_of_names(character)})
+    if invalid:
+        shown = " ".join(map(_visible, invalid))
         raise InvalidInputError(
-            f"A name may have letters, digits, spaces and . ' - _ only; leave out {shown}"
+            f"A name may only contain letters, digits, spaces and . ' - _; remove {shown}"
         )
-    # Names of the study come last, and win over a spelling that somebody has used.
+    # The spelling of allowed names has priority over the spelling in earlier answers.
     spellings = {spelling.casefold(): spelling for spelling in (*known, *allowed)}
     name = spellings.get(name.casefold(), name)
     if allowed and name not in allowed:
         raise InvalidInputError(
-            f"This study is for {', '.join(allowed)}; ask whoever runs it to add you."
+            f"This study is for {', '.join(allowed)}; ask the organizer of the study to add you."
         )
     return name
 
 
 def _is_of_names(character: str) -> bool:
-    """Tell whether a character is a letter, a mark on one, a digit, or stands between them."""
+    """Return whether a character may occur in names: letters, marks, digits and separators."""
     return unicodedata.category(character)[0] in "LMN" or character in " .'-_"
 
 

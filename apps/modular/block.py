@@ -22,13 +22,13 @@ PROMPTS = ("prompt", "prompt_2", "prompt_3")  # texts of one image, which get th
 class BalancePromptsBlock(ModularPipelineBlocks):
     """State values of an attribute in the prompts of a call, evenly over its images.
 
-    A prompt that states the attribute already, or shows nobody, is left unchanged. The values stay
-    even over all calls of the pipeline.
+    Prompts that already state the attribute, or show no person, are unchanged. Values are even over
+    all calls of the pipeline.
 
     Args:
-        attribute: name or file of a prompt set, "gender", or a list of them.
-        shares: value -> share of the images; None: even shares.
-        seed: of the values, to repeat a run; None: random.
+        attribute: name or file of a prompt set, such as "gender", or a list of them.
+        shares: share of the images for each value; None: even shares.
+        seed: seed of the values, to repeat a run; None: random.
     """
 
     model_name = None
@@ -42,21 +42,21 @@ class BalancePromptsBlock(ModularPipelineBlocks):
     ) -> None:
         super().__init__()
         self._settings = {"attribute": attribute, "shares": shares, "seed": seed}
-        # Unknown sets and wrong shares are refused here, before any model is loaded.
+        # Report unknown sets and invalid shares before a model is loaded.
         self._balancer = Balancer(attribute, shares=shares, seed=seed)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> BalancePromptsBlock:
-        """Return a block with the same settings and counts of its own, as for another pipeline."""
+    def __deepcopy__(self, memo: dict[int, object]) -> BalancePromptsBlock:
+        """Return a block with the same settings and separate counts, as for another pipeline."""
         return type(self)(**self._settings)
 
     @property
     def description(self) -> str:
-        """Say what the block does."""
+        """Describe the block."""
         return "Writes values of an attribute into prompts, evenly over the images of a call."
 
     @property
     def inputs(self) -> list[InputParam]:
-        """Return the texts of a call, and how many images each prompt gets."""
+        """Return the texts of a call, and the number of images per prompt."""
         texts = [InputParam(name) for name in PROMPTS[1:]]
         return [
             InputParam("prompt", required=True, description="A prompt, or a list of prompts."),
@@ -88,7 +88,9 @@ class BalancePromptsBlock(ModularPipelineBlocks):
                 texts[name] = [text for text in listed for _ in range(count)]
         lengths = {name: len(column) for name, column in texts.items()}
         if len(set(lengths.values())) > 1:
-            raise InvalidInputError(f"expected as many texts of each prompt, got {lengths}")
+            raise InvalidInputError(
+                f"got different numbers of texts, {lengths}; expected one of each prompt per image"
+            )
         joined = [NEXT_TEXT.join(image) for image in zip(*texts.values(), strict=True)]
         balanced = self._balancer.next(joined)
         columns = zip(*(text.split(NEXT_TEXT) for text in balanced.prompts), strict=True)
@@ -96,7 +98,7 @@ class BalancePromptsBlock(ModularPipelineBlocks):
             setattr(call, name, column[0] if is_single else list(column))
         if isinstance(call.negative_prompt, list) and count > 1:
             call.negative_prompt = [text for text in call.negative_prompt for _ in range(count)]
-        # Each image has a prompt of its own now.
+        # Now there is a separate prompt for each image.
         call.num_images_per_prompt = 1
         call.assigned_values = list(balanced.values)
         call.reasons = list(balanced.reasons)

@@ -1,12 +1,12 @@
-"""What the record of a call and the values of its seed add to a call of a pipeline.
+"""Measure what recording a call, and deriving values from its seed, add to a pipeline call.
 
     python -m eval.benchmarks.calls                  # print the table
     python -m eval.benchmarks.calls --json FILE      # and write it
 
-A call has 4 steps of the miniature pipeline, which is quicker than any real one. All parts of a row
-are timed in turn in one run, in processor time of one thread; a row has medians. "record" makes the
-record of a call and keeps it, "seed rule" is what values that follow a generator take more than
-values that follow the calls before.
+A call has 4 steps of the miniature pipeline, which is faster than any real one. All parts of a row
+are timed alternately in one run, in processor time of one thread; rows contain medians. "record"
+creates and stores the record of a call. "seed rule" is the additional time for values that are
+derived from a generator, compared with values that continue those of earlier calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROMPT = "A photo of a doctor."
 
 
 def measure(images: int, repetitions: int = 25) -> dict[str, Any]:
-    """Return the row of calls with this number of images."""
+    """Return the row for calls with this number of images."""
     import torch
 
     import vldebias
@@ -92,8 +92,8 @@ def main() -> None:
         table.add_row(*map(str, values))
     Console(width=120).print(table)
     if arguments.json:
-        about = f"medians in turn, calls of {STEPS} steps of the miniature pipeline"
-        write_records(arguments.json, about, rows, "what", ("images",), steps=STEPS)
+        description = f"medians in turn, calls of {STEPS} steps of the miniature pipeline"
+        write_records(arguments.json, description, rows, "what", ("images",), steps=STEPS)
 
 
 if __name__ == "__main__":

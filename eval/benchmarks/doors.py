@@ -1,14 +1,14 @@
-"""What an edit of queries adds to a search, and what balanced prompts add to a request for images.
+"""Measure what editing queries adds to a search, and balanced prompts to a request for images.
 
     python -m eval.benchmarks.doors                  # print both tables
     python -m eval.benchmarks.doors --json FILE      # and write them
     python -m eval.benchmarks.doors --only queries
 
-The sides of a row are timed in turn in one run; a row has medians. Of queries it is processor time
-on one thread; of requests the time that a client waits, and the processor time of the proxies. The
-flat search is faiss' where it is installed, else a product and `topk` of torch. The server of
-images answers at once, so that what is left is what the proxies take; a bare proxy of the same
-libraries passes requests on and reads nothing.
+All variants in a row are timed alternately in one run; rows contain medians. For queries, this is
+the processor time of one thread; for requests, the time that a client waits, and the processor time
+of the proxies. The flat search uses faiss if it is installed, otherwise a product and `topk` of
+torch. The image server answers immediately, so the rest is the time of the proxies; a bare proxy
+with the same libraries forwards requests without parsing them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PORTS = {"direct": 8981, "bare": 8982, "balanced": 8983}
 def medians(
     calls: Mapping[str, Callable[[], Any]], repetitions: int, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """Return the median seconds of each call, timed in turn after one that is not counted."""
+    """Return the median seconds of each call, timed alternately after a warm-up call."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -56,7 +56,7 @@ def medians(
 
 
 def of_queries(repetitions: int = 5) -> Iterator[Row]:
-    """Compare the edit of n queries with a flat search of 100,000 vectors for them."""
+    """Compare editing n queries with a flat search of 100,000 vectors for them."""
     import torch
     from torch.nn.functional import normalize
 
@@ -112,7 +112,7 @@ def _torch_search(base: Any) -> Callable[[Any], Any]:
 
 
 def server(name: str) -> Any:
-    """Return the app of one server: of images, a bare proxy, or balanced prompts."""
+    """Return the app of one server: the image server, a bare proxy, or balanced prompts."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -146,8 +146,7 @@ def server(name: str) -> Any:
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[tuple[str, Path]]:
-    """Run one server in a process of its own; yield its address for images, and the file of the
-    system that has its times."""
+    """Run a server in a separate process; yield its address for images and its stat file."""
     import httpx2
 
     command = [sys.executable, "-m", "eval.benchmarks.doors", "--serve", name]
@@ -166,8 +165,7 @@ def running(name: str) -> Iterator[tuple[str, Path]]:
 
 
 def of_images(requests: int = REQUESTS) -> Iterator[Row]:
-    """Compare requests for one image and for four: at the server, through a bare proxy, and
-    through balanced prompts."""
+    """Compare requests for one and four images: direct, through a bare proxy, and balanced."""
     import httpx2
 
     with contextlib.ExitStack() as stack:
@@ -191,7 +189,7 @@ def of_images(requests: int = REQUESTS) -> Iterator[Row]:
 
 
 def _processor_seconds(file: Path) -> float:
-    """Return the processor time of a process so far, its own and that of the system for it."""
+    """Return the user and system time of a process so far."""
     times = file.read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
@@ -232,10 +230,10 @@ def main() -> None:
     rows = [row for part in arguments.only or PARTS for row in PARTS[part]()]
     show(rows)
     if arguments.json:
-        about = f"medians in turn; {VECTORS:,} vectors of width {WIDTH}; {REQUESTS} requests"
+        description = f"medians in turn; {VECTORS:,} vectors of width {WIDTH}; {REQUESTS} requests"
         search = "faiss" if importlib.util.find_spec("faiss") else "torch"
         columns = ("queries", "images")
-        write_records(arguments.json, about, rows, "what", columns, search=search)
+        write_records(arguments.json, description, rows, "what", columns, search=search)
 
 
 if __name__ == "__main__":

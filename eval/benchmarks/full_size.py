@@ -1,12 +1,10 @@
-"""What an attachment costs on models of the size that people use, on a GPU: seconds and memory of a
-call.
+"""Measure time and memory of attachments on full-size models on a GPU.
 
 python -m eval.benchmarks.full_size --json eval/results/bench_full_size.json
 
-Stable Diffusion 1.5 (four images of 512 x 512 in 20 steps) and CLIP ViT-L/14 (256 texts), in half
-precision, made from configs with random weights: how long a call takes does not depend on what they
-are. Medians over calls in turn, after one that is not counted; "none" is measured twice, and the
-difference of the two is the noise.
+Stable Diffusion 1.5 (four images of 512 x 512 in 20 steps) and CLIP ViT-L/14 (256 texts) in half
+precision have random weights, since the time of a call does not depend on the weights. Medians over
+alternating calls, after a warm-up call. "none" is measured twice; the difference shows the noise.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ STATES = ("none", "cali", "balanced-prompts", "none again")
 
 
 def stable_diffusion() -> StableDiffusionPipeline:
-    """Return a pipeline of the architecture of Stable Diffusion 1.5, with the words of the
-    miniature."""
+    """Return a pipeline with the architecture of Stable Diffusion 1.5 and a small vocabulary."""
     tokenizer = load_text_tower()[1]
     sizes = {
         "hidden_size": 768,
@@ -68,7 +65,7 @@ def stable_diffusion() -> StableDiffusionPipeline:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Return the seconds of a call until the GPU has done all of it."""
+    """Return the seconds of a call, including the work of the GPU."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     call()
@@ -82,7 +79,7 @@ def main() -> None:
     parser.add_argument(
         "--repetitions", type=int, default=9, help="timed calls of each (%(default)s)"
     )
-    given = parser.parse_args()
+    args = parser.parse_args()
     rows: list[dict[str, Any]] = []
     torch.manual_seed(0)
     pipe = stable_diffusion()
@@ -109,10 +106,10 @@ def main() -> None:
             {"tokenizer": tokenizer},
         ),
     ]
-    for what, model, call, states, how in subjects:
+    for label, model, call, states, how in subjects:
         times: dict[str, list[float]] = {state: [] for state in states}
         peaks, attaching = dict.fromkeys(states, 0.0), dict.fromkeys(states, 0.0)
-        for repetition in range(given.repetitions + 1):
+        for repetition in range(args.repetitions + 1):
             for state in states:
                 attach = not state.startswith("none")
                 began = time.perf_counter()
@@ -128,7 +125,7 @@ def main() -> None:
             median = statistics.median(times[state])
             low, high = (sorted(times[state])[place] for place in (1, -2))
             row = {
-                "what": what,
+                "what": label,
                 "state": state,
                 "seconds": median,
                 "low": low,
@@ -137,13 +134,13 @@ def main() -> None:
             }
             rows.append(row | {"peak_mib": peaks[state], "attach_seconds": attaching[state]})
             print(*rows[-1].values(), sep="\t", flush=True)
-    if given.json:
-        about = (
+    if args.json:
+        description = (
             "Seconds of a call with and without an attachment, random weights of full size, half"
             " precision"
         )
         write_records(
-            given.json, about, rows, "what", ("state",), device=torch.cuda.get_device_name()
+            args.json, description, rows, "what", ("state",), device=torch.cuda.get_device_name()
         )
 
 

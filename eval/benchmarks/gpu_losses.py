@@ -1,9 +1,9 @@
-"""Time losses on a GPU under autocast beside open_clip's; nothing where there is no GPU.
+"""Compare the time of losses on a GPU under autocast with open_clip's; skipped without a GPU.
 
 python -m eval.benchmarks.speed --only gpu_losses --json eval/results/bench_gpu_losses.json
 
-A step is the value and the gradients of both features, which come in the precision of autocast.
-Wall times, minima over rounds in turn; peak memory of the GPU in MB.
+A step computes the value and the gradients of both features, which have the precision of autocast.
+Wall times are minima over alternating rounds; peak memory of the GPU is in MB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK = 4096
 
 
 def ways() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """Return losses of features by name; "plain" is open_clip's."""
+    """Return losses of features by name; "plain" is open_clip's loss."""
     from open_clip.loss import ClipLoss
 
     ours = partial(losses.info_nce, temperature=TEMPERATURE)
@@ -83,7 +83,7 @@ def gpu_losses(
 
 
 def _measured(call: Callable[[], float], rounds: int, device: str) -> Mapping[str, Any]:
-    """Return value, shortest time and peak memory of a call; NaN where memory does not suffice."""
+    """Return value, shortest time and peak memory of a call; NaN if memory is insufficient."""
     nothing = dict.fromkeys(("value", "seconds", "peak"), float("nan"))
     on_gpu = device == "cuda"
     try:

@@ -1,9 +1,10 @@
-"""How long does a re-ranking take, beside a sort of the same scores?
+"""Compare the time of a re-ranking with a sort of the same scores.
 
 python -m eval.benchmarks.rerank --json eval/results/bench_rerank.json
 
-Labels are whole numbers, of two groups that the scores prefer unevenly; the median processor time
-of repeated calls, on one thread. "all" orders every candidate, "first 1,000" those that are shown.
+Labels are integers of two groups, and the scores prefer one of them. Times are medians of repeated
+calls, in processor time of one thread. "all" orders every candidate, and "first 1,000" only the
+results that are shown.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _sorted(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def measured() -> TaskResult:
-    """Return the times of each size and method, and their ratio to a sort."""
+    """Return the times for each size and method, and their ratios to a sort."""
     result = TaskResult(
         TaskProvenance(
             task="re-ranking",
@@ -68,9 +69,9 @@ def measured() -> TaskResult:
             if size == FIRST and name == "mopr, first 1,000":
                 continue  # there is nothing to choose
             call = partial(vldebias.rerank, scores, labels=codes, **how)
-            taken = median_time(call)
-            result.add(TIME, name, taken, n=n, subset=f"{size:,}")
-            result.add(RATIO, name, taken / sort, n=n, subset=f"{size:,}")
+            seconds = median_time(call)
+            result.add(TIME, name, seconds, n=n, subset=f"{size:,}")
+            result.add(RATIO, name, seconds / sort, n=n, subset=f"{size:,}")
     return result
 
 

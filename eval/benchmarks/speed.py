@@ -1,16 +1,16 @@
-"""What users wait for, each against what they would use instead: all rows in one run; `make bench`.
+"""Compare the speed of operations with what users would use instead (`make bench`).
 
 python -m eval.benchmarks.speed                    # print the table
 python -m eval.benchmarks.speed --json FILE        # and write it
 python -m eval.benchmarks.speed --only losses,fit  # some of its parts
 
-Processor times on one thread, medians of calls in turn after one of each that is not counted; peak
-memory in MB above what a process held before, from /proc where there is one. They hold for one
-machine; the ratio of two times from one run is what carries over: above 1, ours is so many times
-faster. `difference` is that of the two results, of the same run: a row whose difference is not
-known, or above what it is to be `within`, is not printed and not written, and the command ends
-with 1. Attached towers, pictures and folders have shortest
-wall times instead (`eval.benchmarks.towers`); losses on a GPU are left out where there is none.
+Times are medians of alternating calls after a warm-up, in processor time of one thread. Peak memory
+is in MB above the memory that the process used before, from /proc if available. Times depend on the
+machine; ratios of times from the same run are comparable: above 1, ours is faster by this factor.
+`difference` is the difference of the two results. A row whose difference is unknown, or exceeds
+`within`, is neither printed nor written, and the command exits with 1. Attached towers, pictures
+and folders have minimum wall times instead (`eval.benchmarks.towers`), and losses on a GPU are
+skipped if there is none.
 """
 
 from __future__ import annotations
@@ -56,13 +56,12 @@ Row = dict[str, Any]
 Call = Callable[[], Any]
 
 
-def compared(what: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
-    """Return what was timed at which size, both times, plain / ours, peaks, and whatever else
-    belongs to it."""
+def compared(label: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
+    """Return a row with both times, their ratio plain / ours, peak memory, and further facts."""
     seconds = medians({"ours": ours, "plain": plain}, repetitions)
     peaks = {"peak MB, ours": peak(ours), "peak MB, plain": peak(plain)} if PEAK.exists() else {}
     return {
-        "what": what,
+        "what": label,
         "size": size,
         **seconds,
         "ratio": seconds["plain"] / seconds["ours"],
@@ -85,7 +84,7 @@ def medians(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
 
 
 def peak(call: Call) -> float:
-    """Return the MB that a call takes at most."""
+    """Return the peak memory of a call in MB."""
     ctypes.CDLL(None).malloc_trim(0)  # or what an earlier call gave back would be taken from there
     PEAK.write_text("5")
     before = _memory("VmRSS")
@@ -105,8 +104,7 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 
 
 def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> Iterator[Row]:
-    """Compare losses, whole and in blocks, with open_clip's: a step is value and gradient for both
-    features."""
+    """Compare losses, complete and in blocks, with open_clip's: value and gradients of a step."""
     from open_clip.loss import ClipLoss, SigLipLoss
 
     pairs = {
@@ -118,7 +116,7 @@ def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> It
             ours = partial(loss, temperature=T, chunk_size=blocks)
             name = f"{loss.__name__}{f', blocks of {CHUNK}' if blocks else ''} / open_clip's"
             for batch in batches:
-                steps = [partial(step, one, batch) for one in (ours, theirs)]
+                steps = [partial(step, model, batch) for model in (ours, theirs)]
                 difference = max(abs(a - b) for a, b in zip(steps[0](), steps[1](), strict=True))
                 size = f"batch {batch}"
                 row = compared(name, size, *steps, repetitions, difference=difference, within=1e-4)
@@ -162,8 +160,10 @@ def fit(d: int = 768, n_pairs: int = 80, n_spurious: int = 8, repetitions: int =
 
 
 def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int = 2) -> Row:
-    """Find the exact first k of n images for each query; difference: share of ranks that float32
-    gets otherwise."""
+    """Find the exact first k of n images for each query.
+
+    The difference is the share of ranks that differ in float32.
+    """
     items, texts = unit(n, DIM).float(), unit(queries, DIM, seed=1).float()
 
     def plain() -> np.ndarray:
@@ -175,16 +175,18 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
         return leaders(texts, items, k, np.arange(n))[1]
 
     difference, size = float((ours() != plain()).mean()), f"{n:,} rows, {queries} queries, k {k}"
-    what = "exact top ranks / float32 product and argpartition"
-    more = {"difference": difference, "within": 0.01}  # float32 orders near ties otherwise
-    return compared(what, size, ours, plain, repetitions, **more)
+    label = "exact top ranks / float32 product and argpartition"
+    facts = {"difference": difference, "within": 0.01}  # float32 orders near ties otherwise
+    return compared(label, size, ours, plain, repetitions, **facts)
 
 
 def intervals(
     n: int = 1_000_000, queries: int = 50, resamples: int = 40, repetitions: int = 1
 ) -> Row:
-    """Measure skew of four methods' queries on resampled galleries; difference: of mean NDKL, in
-    standard errors."""
+    """Measure the skew of four methods' queries on resampled galleries.
+
+    The difference is that of mean NDKL in standard errors.
+    """
     rng, k = np.random.default_rng(0), min(1000, n // 20)
     gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], resamples=resamples)
     ranked = {
@@ -193,7 +195,7 @@ def intervals(
     }
 
     def plain() -> np.ndarray:
-        """A weight for each image of each resample, as the bootstrap is written."""
+        """Implement the bootstrap literally, with a weight for each image of each resample."""
         orders, found = [order for rows in ranked.values() for order in rows], []
         for weights in resampled_weights(n, resamples, 0, n):
             tops = (gallery.codes[order[resampled_places(order, weights, k)]] for order in orders)
@@ -208,8 +210,8 @@ def intervals(
         abs(one.mean() - other.mean()) / (other.mean(axis=0).std() * (2 / resamples) ** 0.5)
     )
     size = f"{n:,} rows, 4 methods, {queries} queries, k {k}, {resamples} resamples"
-    what = "skew intervals / a weight for each image"
-    return compared(what, size, ours, plain, repetitions, difference=apart, within=5.0)
+    label = "skew intervals / a weight for each image"
+    return compared(label, size, ours, plain, repetitions, difference=apart, within=5.0)
 
 
 def embeddings(n: int, seed: int) -> Embeddings:
@@ -218,29 +220,31 @@ def embeddings(n: int, seed: int) -> Embeddings:
 
 
 def reference(n: int = 100_000, repetitions: int = 3) -> Row:
-    """Compare n rows of reference, a tenth of them measured too, with a set of bytes; difference:
-    of rows left."""
-    measured, other = embeddings(n, 1), embeddings(n, 2)
-    other.features[: n // 10] = measured.features[: n // 10]
+    """Compare the removal of measured images from n reference rows with a set of bytes.
+
+    A tenth of the rows are measured images. The difference is that of the remaining rows.
+    """
+    measured, second_sample = embeddings(n, 1), embeddings(n, 2)
+    second_sample.features[: n // 10] = measured.features[: n // 10]
 
     def ours() -> int:
-        kept, _ = disjoint(other, measured)
+        kept, _ = disjoint(second_sample, measured)
         assert kept is not None
         return len(kept)
 
     def plain() -> int:
         held = {row.tobytes() for row in measured.unit[:].numpy()}
-        return sum(row.tobytes() not in held for row in other.unit[:].numpy())
+        return sum(row.tobytes() not in held for row in second_sample.unit[:].numpy())
 
-    what, difference = "a reference apart: blocks / bytes", abs(ours() - plain())
-    more = {"difference": difference, "within": 0}
-    return compared(what, f"{n:,} rows", ours, plain, repetitions, **more)
+    label, difference = "a reference apart: blocks / bytes", abs(ours() - plain())
+    facts = {"difference": difference, "within": 0}
+    return compared(label, f"{n:,} rows", ours, plain, repetitions, **facts)
 
 
 def answers(repetitions: int = 5) -> Iterator[Row]:
-    """Compare how soon a slip in what a user brings is answered with `vldebias --help`.
+    """Compare the time until an input error is reported with that of `vldebias --help`.
 
-    ratio: the help's time by the answer's; a third and more is what is held. Written alone to
+    The ratio of both times should be at least a third. This is written separately to
     eval/results/bench_answers.json.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -276,13 +280,13 @@ def answers(repetitions: int = 5) -> Iterator[Row]:
             }
             seconds = _medians_of_children(calls, repetitions)
             ratio = seconds["plain"] / seconds["ours"]
-            what = "answer to a slip / vldebias --help"
+            label = "answer to a slip / vldebias --help"
             # Nothing is computed by both; an answer that does not name what was given is none.
             words = _answered(root, *arguments).split()
-            given = next(word for word in arguments if "." in word or word == "folder")
-            unnamed = not any(Path(given).stem in word for word in words)
-            more = {"difference": float(unnamed), "within": 0.0}
-            yield {"what": what, "size": slip, **seconds, "ratio": ratio, **more}
+            argument = next(word for word in arguments if "." in word or word == "folder")
+            unnamed = not any(Path(argument).stem in word for word in words)
+            facts = {"difference": float(unnamed), "within": 0.0}
+            yield {"what": label, "size": slip, **seconds, "ratio": ratio, **facts}
 
 
 _SHARES = ("--prompt", "prompt", "--value", "sex")
@@ -290,7 +294,7 @@ _AUDIT = ("--attribute", "gender", "--model", "miniature")
 
 
 def _answered(root: Path, *arguments: str) -> str:
-    """Run the command line, with compiled files as an installation has them; return its errors."""
+    """Run the command line with compiled files, as in an installation; return its errors."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(root / "compiled")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -331,8 +335,7 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
 
 
 def unequal(row: Row) -> str:
-    """Return why a row may not be printed: its two ways are not known to give the same; "" if they
-    are."""
+    """Return why a row must not be printed: both results may differ; "" if they agree."""
     difference = row.get("difference", float("nan"))
     within = row.get("within", float("nan"))
     # Also where one of them is NaN.
@@ -349,12 +352,12 @@ def main() -> int:
     parser.add_argument(
         "--only", default=",".join(PARTS), help="parts, with commas (default: %(default)s)"
     )
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows: list[Row] = []
     left_out = 0
-    for name in given.only.split(","):
+    for name in args.only.split(","):
         print(f"{name} ...", file=sys.stderr)
         for row in PARTS[name]():
             reason = unequal(row)
@@ -372,10 +375,10 @@ def main() -> int:
         equality = (f"{row[name]:.1g}" for name in ("difference", "within"))
         table.add_row(row["what"], row["size"], *times, f"{row['ratio']:.2f}", *peaks, *equality)
     Console(width=150).print(table)
-    if given.json:
+    if args.json:
         settings = {"threads": torch.get_num_threads(), "machine": platform.machine()}
         write_records(
-            given.json,
+            args.json,
             "Median processor times; ratio: plain / ours",
             rows,
             "what",

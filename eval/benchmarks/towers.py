@@ -1,9 +1,9 @@
-"""Time attached text towers, reading and embedding of pictures against the bare way, in turns.
+"""Compare attached text towers, and decoding and embedding of pictures, with plain code.
 
 `python -m eval.benchmarks.speed --only towers,pictures,folder` runs these parts. Processor times on
-one thread, but wall times of folders, whose workers are processes; each round calls every way once,
-and the minimum over rounds counts, which other programs on the machine disturb least. `bare again`
-is the bare way a second time in the same rounds: how far two equal things lie apart.
+one thread, except for folders, whose workers are processes, for which wall times are measured. Each
+round calls every variant once, and the minimum over rounds is used, since it is least disturbed by
+other programs. `bare again` is the plain code a second time in the same rounds, to show the noise.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _tower_row(
     rounds: int,
     is_warm: bool,
 ) -> Row:
-    """Compare the two ways on the same texts, in turns."""
+    """Compare both variants on the same texts, alternately."""
     features: dict[str, Tensor] = {}
 
     def encode(name: str, way: Callable[[Tensor], Tensor]) -> None:
@@ -130,8 +130,7 @@ def _tower_row(
 
 
 def _unlike(features: Mapping[str, Tensor], matrix: Tensor) -> float:
-    """Return how far each attached row is, in its length, from the bare one or from that times the
-    edit's matrix, whichever is nearer: the largest."""
+    """Return the largest relative distance of an attached row from the bare or the edited row."""
     bare = features["plain"]
     left_alone = (features["ours"] - bare).norm(dim=1)
     edited = (features["ours"] - bare @ matrix.T).norm(dim=1)
@@ -140,7 +139,7 @@ def _unlike(features: Mapping[str, Tensor], matrix: Tensor) -> float:
 
 @torch.no_grad()
 def _edit_alone(model: Any, ids: Tensor, rounds: int = 15) -> float:
-    """Return the seconds of an attached call whose tower takes no time, uncompiled."""
+    """Return the seconds of an uncompiled attached call without the time of the tower."""
     hook = model.encode_text
     tower = hook.original
     features = torch.randn(len(ids), model.text_projection.shape[1])
@@ -155,8 +154,7 @@ def _edit_alone(model: Any, ids: Tensor, rounds: int = 15) -> float:
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Return a picture of smooth colours with fine grain, which a JPEG file keeps as it does a
-    photograph's."""
+    """Return a picture of smooth colors with fine grain, which compresses like a photograph."""
     rng = np.random.default_rng(seed)
     coarse = np.tanh(rng.normal(size=(height // 16 + 1, width // 16 + 1, 3)))
     smooth = Image.fromarray(((coarse + 1) * 127).astype(np.uint8))
@@ -225,7 +223,7 @@ def _pixels(image: Image.Image, side: int) -> np.ndarray:
 
 
 class _Files(torch.utils.data.Dataset[Tensor]):
-    """Read and prepare pictures as one writes it for a DataLoader."""
+    """A typical data set for a DataLoader, which reads and preprocesses pictures."""
 
     def __init__(self, paths: list[Path], prepare: Callable[[Image.Image], Tensor]) -> None:
         self.paths = paths
@@ -245,8 +243,10 @@ def folder(
     workers: tuple[int, ...] = (0, 2),
     rounds: int = 2,
 ) -> Iterator[Row]:
-    """Compare `embed_images` with a DataLoader of as many workers, on a model so small that
-    reading takes most of the time."""
+    """Compare `embed_images` with a DataLoader with the same number of workers.
+
+    The model is so small that reading takes most of the time.
+    """
     model, preprocess, _ = miniature.load_clip()
     encoder = image_encoder(model, preprocess)
     with tempfile.TemporaryDirectory() as place:

@@ -1,12 +1,12 @@
-"""Processor seconds until the command line answers: help, lists and slips in its arguments.
+"""Measure the processor time of quick commands: help, lists and errors in arguments.
 
 python -m eval.benchmarks.usage                          # print the table
 python -m eval.benchmarks.usage --json FILE              # and write it
-python -m eval.benchmarks.usage --before FOLDER          # beside another checkout, in turn
+python -m eval.benchmarks.usage --before FOLDER          # compare with another checkout
 
-Each command is a new process. The least of a few runs is shown: what else the machine does only
-adds. Python has compiled each module before, as pip does when it installs a package.
-`python -c "import typer, pydantic"` is what any command of this kind costs at the least.
+Each command is a new process. The minimum of a few runs is shown, since other programs can only
+increase the time. Modules are compiled before, as pip does when it installs a package. A lower
+bound for any such command is `python -c "import typer, pydantic"`.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def measure(checkouts: dict[str, Path], runs: int, bytecode: Path) -> list[dict[
     bytecode: folder of the compiled modules, which a first run of each command writes.
     """
     calls = {"the libraries alone": FLOOR}
-    calls |= {what: ("-m", "vldebias", *text.split()) for what, text in COMMANDS.items()}
+    calls |= {label: ("-m", "vldebias", *text.split()) for label, text in COMMANDS.items()}
     rows = []
-    for what, arguments in calls.items():
+    for label, arguments in calls.items():
         times: dict[str, list[float]] = {name: [] for name in checkouts}
         for run in range(runs + 1):
             for name, folder in checkouts.items():
@@ -82,9 +82,9 @@ def measure(checkouts: dict[str, Path], runs: int, bytecode: Path) -> list[dict[
                 if run > 0:
                     times[name].append(seconds)
         rows += [
-            {"what": what, "state": name, "seconds": min(values)} for name, values in times.items()
+            {"what": label, "state": name, "seconds": min(values)} for name, values in times.items()
         ]
-        print(what, {name: round(min(values), 2) for name, values in times.items()}, flush=True)
+        print(label, {name: round(min(values), 2) for name, values in times.items()}, flush=True)
     return rows
 
 
@@ -102,9 +102,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(checkouts, options.runs, Path(folder))
     table = Table("what", *checkouts)
-    for what in dict.fromkeys(row["what"] for row in rows):
-        cells = [f"{row['seconds']:.2f}" for row in rows if row["what"] == what]
-        table.add_row(what, *cells)
+    for label in dict.fromkeys(row["what"] for row in rows):
+        cells = [f"{row['seconds']:.2f}" for row in rows if row["what"] == label]
+        table.add_row(label, *cells)
     Console(width=100).print(table)
     if options.json:
         title = "Least processor seconds until the command line answers"

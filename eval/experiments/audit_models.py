@@ -1,12 +1,12 @@
-"""How well `vldebias audit` predicts an occupation that was left out, by model.
+"""Measure how well `vldebias audit` predicts held-out occupations, by model.
 
 python -m eval.experiments.audit_models --json eval/results/audit_models.json
 
-For each calibration every occupation is left out once: its share is predicted from the others by a
-line on texts (CLIP ViT-B/32's, where its embeddings are there, and those of the embedded CLIP), by
-a line on the shares of another model, and by the mean share of the others. Coverage is that of the
-interval at the occupation that was left out. `same_side` is the share of occupations that lean to
-the same side in two models.
+For each calibration, every occupation is held out once. Its share is predicted from the others by a
+line on text embeddings (of CLIP ViT-B/32, if available, and of the embedded CLIP), by a line on the
+shares of another model, and by the mean share of the others. Coverage is the share of held-out
+occupations whose interval contains the true share. `same_side` is the share of occupations that
+lean to the same side in two models.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def add_left_out(out: TaskResult, x: np.ndarray, y: np.ndarray, part: str) -> No
     covered = 0
     widths = []
     for i in range(len(x)):
-        without = ShareLine(np.delete(x, i), np.delete(y, i))
-        low, high = without.interval(x[i : i + 1])
+        line_without = ShareLine(np.delete(x, i), np.delete(y, i))
+        low, high = line_without.interval(x[i : i + 1])
         covered += bool(low[0] - 1e-9 <= y[i] <= high[0] + 1e-9)
         widths.append(high[0] - low[0])
     add_share(out, "interval_coverage", NONE, covered, n, part)
@@ -85,7 +85,7 @@ def by_model(
     shares: name of a calibration -> share of the first value by occupation. texts: what embedded
     them -> lean by occupation.
     """
-    own = shares[calibration.name]
+    own_shares = shares[calibration.name]
     settings = {"level": LEVEL, "source": calibration.source, "guidance": calibration.guidance}
     description = (
         "Each occupation left out of the line, its share of men predicted from the others."
@@ -97,37 +97,37 @@ def by_model(
             model=calibration.model,
             split="occupations",
             seeds=[0],
-            n={"occupations": len(own)},
+            n={"occupations": len(own_shares)},
             settings=settings,
         )
     )
-    mean_of_others = (own.sum() - own) / (len(own) - 1)
-    error = (own - mean_of_others).abs().to_numpy()
+    mean_of_others = (own_shares.sum() - own_shares) / (len(own_shares) - 1)
+    error = (own_shares - mean_of_others).abs().to_numpy()
     spread = bootstrap_interval(error, statistic=lambda rows: float(rows.mean()))
     out.add(
         ERROR,
         NONE,
         float(error.mean()),
         (spread.low, spread.high),
-        n={"occupations": len(own)},
+        n={"occupations": len(own_shares)},
         subset="mean of the others",
     )
     for name, lean in texts.items():
-        both = own.index.intersection(lean.index)
+        both = own_shares.index.intersection(lean.index)
         if len(both) > LEAST:
-            add_left_out(out, lean[both].to_numpy(), own[both].to_numpy(), name)
+            add_left_out(out, lean[both].to_numpy(), own_shares[both].to_numpy(), name)
     source = PREDICTED_FROM.get(calibration.name)
     if source is not None:
-        both = own.index.intersection(shares[source].index)
+        both = own_shares.index.intersection(shares[source].index)
         add_left_out(
-            out, shares[source][both].to_numpy(), own[both].to_numpy(), f"shares of {source}"
+            out, shares[source][both].to_numpy(), own_shares[both].to_numpy(), f"shares of {source}"
         )
     for name, shares_of_model in shares.items():
-        both = own.index.intersection(shares_of_model.index)
+        both = own_shares.index.intersection(shares_of_model.index)
         if name == calibration.name or len(both) <= LEAST:
             continue
-        same = int(((own[both] > 0.5) == (shares_of_model[both] > 0.5)).sum())
-        add_share(out, SAME_SIDE, NONE, same, {"occupations": len(both)}, f"and {name}")
+        n_same = int(((own_shares[both] > 0.5) == (shares_of_model[both] > 0.5)).sum())
+        add_share(out, SAME_SIDE, NONE, n_same, {"occupations": len(both)}, f"and {name}")
     return out
 
 
@@ -158,9 +158,9 @@ def measure() -> Iterator[TaskResult]:
 
 @torch.no_grad()
 def main() -> None:
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     say_if_missing()
-    run("audit_models", measure, given.json)
+    run("audit_models", measure, args.json)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,16 @@
 
 python -m eval.experiments.audit_other_models --json eval/results/audit_other_models.json
 
-`vldebias audit` has counts of four models as they were released. Each of them is left out in turn,
-and its share of women in every occupation is compared with what the other models' counts give.
-DALL-E 2, Stable Diffusion 1.4 and Stable Diffusion 2 (`eval/counts/stable-bias.csv`) are compared
-with all four; the audit does not have their counts.
+`vldebias audit` contains counts of four released models. Each of them is held out in turn, and its
+share of women in every occupation is compared with the other models. DALL-E 2, Stable Diffusion 1.4
+and Stable Diffusion 2 (`eval/counts/stable-bias.csv`), whose counts the audit does not contain, are
+compared with all four.
 
 - `left_out_error`: distance of the share from the mean of the other models;
-- `interval_coverage`: how often it lies between the lowest and the highest of the other models,
-  which is the range that the audit shows;
-- `same_lean`, `opposite_lean`: of the occupations on which all other models clearly lean the same
-  way, how many clearly lean that way in the model that was left out, or clearly the opposite way.
+- `interval_coverage`: how often it is between the minimum and maximum of the other models, which is
+  the range that the audit shows;
+- `same_lean`, `opposite_lean`: among the occupations for which all other models clearly lean the
+  same way, the share for which the held-out model clearly leans the same or the opposite way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ERROR = Metric("left_out_error", "distance from the mean of the other models", b
 WIDTH = Metric("interval_width", "width of the range of the other models", bounds=(0.0, 1.0))
 SAME = Metric("same_lean", "leans as all other models do", bounds=(0.0, 1.0))
 OPPOSITE = Metric("opposite_lean", "leans the opposite way", bounds=(0.0, 1.0))
-# Rows are given for occupations that so many other models counted, or more.
+# Minimum number of other models with counts for an occupation.
 OTHERS = {"one other model or more": 1, "two other models or more": 2}
 
 
@@ -105,9 +105,9 @@ def add_rows(out: TaskResult, table: pd.DataFrame, subset: str) -> None:
     agreed = table[table["lean_of_others"] != 0]
     n_agreed = {"agreed occupations": len(agreed)}
     if len(agreed):
-        same = int((agreed["lean"] == agreed["lean_of_others"]).sum())
+        n_same = int((agreed["lean"] == agreed["lean_of_others"]).sum())
         opposite = int((agreed["lean"] == -agreed["lean_of_others"]).sum())
-        add_share(out, SAME, NONE, same, n_agreed, subset)
+        add_share(out, SAME, NONE, n_same, n_agreed, subset)
         add_share(out, OPPOSITE, NONE, opposite, n_agreed, subset)
 
 
@@ -116,7 +116,7 @@ def measure() -> Iterator[TaskResult]:
     shipped = shipped_counts()
     tables = {}
     for name, counts in (shipped | stable_bias_counts()).items():
-        others = {other: table for other, table in shipped.items() if other != name}
+        others = {other_name: table for other_name, table in shipped.items() if other_name != name}
         tables[name] = compared(counts, others)
     for name, table in (tables | {"all models": pd.concat(tables.values())}).items():
         out = TaskResult(
@@ -145,8 +145,8 @@ def measure() -> Iterator[TaskResult]:
 
 
 def main() -> None:
-    given = parser(__doc__).parse_args()
-    run("audit_other_models", measure, given.json)
+    args = parser(__doc__).parse_args()
+    run("audit_other_models", measure, args.json)
 
 
 if __name__ == "__main__":

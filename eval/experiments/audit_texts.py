@@ -1,16 +1,15 @@
-"""Shares predicted from texts alone beside those that were generated and found: how well, on what,
-and where not.
+"""Compare shares predicted from texts with those of generated images and search results.
 
     python -m eval.experiments.audit_texts --json eval/results/audit_texts.json
 
-Every prediction is out of sample: each concept is left out of its line, and coverage is that of
-lines fitted on two thirds of the concepts, over 200 random splits.
+All predictions are out of sample: each concept is held out from its line, and coverage is measured
+for lines fitted to two thirds of the concepts, over 200 random splits.
 
-    published  Share of men in what Stable Diffusion 1.5 generated (Fair Diffusion's counts) from
-               CLIP ViT-B/32's texts.
+    published  Share of men in images of Stable Diffusion 1.5 (Fair Diffusion's counts), predicted
+               from texts of CLIP ViT-B/32.
     retrieval  Share of men among the first 100 of CelebA pools with as many men as women.
-    miniature  Share of men in what the embedded pipeline generated (eval/results/miniature.json),
-               from its own texts and from the texts of the embedded CLIP.
+    miniature  Share of men in images of the embedded pipeline (eval/results/miniature.json),
+               predicted from its own texts and from those of the embedded CLIP.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def about(task: str, description: str, model: str, split: str, n: int) -> TaskRe
 
 
 def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
-    """Add all that is said of one line, out of sample."""
+    """Add the out-of-sample figures of a line."""
     x, y, n, rng, found = line.x, line.y, {"concepts": len(line.x)}, np.random.default_rng(0), []
     r = bootstrap_interval(x, y, statistic=lambda x, y: float(np.corrcoef(x, y)[0, 1]))
     out.add("lean_r", NONE, r.value, (r.low, r.high), n=n, subset=subset)
@@ -64,14 +63,14 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
     chances = np.array(
         [ShareLine(*np.delete([x, y], i, axis=1)).chance(x[[i]], 0.5)[0] for i in range(len(x))]
     )
-    said = np.maximum(chances, 1 - chances) >= SURE
-    if said.any():
-        hits = int(((chances > 0.5) == (y > 0.5))[said].sum())
-        add_share(out, SAID_RIGHT, NONE, hits, {"said": int(said.sum())}, subset)
+    is_sure = np.maximum(chances, 1 - chances) >= SURE
+    if is_sure.any():
+        hits = int(((chances > 0.5) == (y > 0.5))[is_sure].sum())
+        add_share(out, SAID_RIGHT, NONE, hits, {"said": int(is_sure.sum())}, subset)
 
 
 def published(gallery: Gallery) -> TaskResult:
-    """Measure lines of B/32's texts and what Stable Diffusion 1.5 generated."""
+    """Measure lines from texts of CLIP ViT-B/32 to images of Stable Diffusion 1.5."""
     host = gallery.texts
     shares = read_shares(PUBLISHED, gallery.prompts).rename(gallery.query_of_occupation)
     shares = shares[shares.index.isin(gallery.queries)]
@@ -89,7 +88,7 @@ def published(gallery: Gallery) -> TaskResult:
 
 
 def retrieval(gallery: Gallery) -> TaskResult:
-    """Measure which queries lean before any gallery is searched."""
+    """Predict which queries are biased before any gallery is searched."""
     host, role = gallery.texts, gallery.texts.roles[0]
     rows = host.under(gallery.queries, role, None)
     scores = (rows @ gallery.rows.T).numpy()
@@ -108,7 +107,7 @@ def retrieval(gallery: Gallery) -> TaskResult:
 
 
 def embedded() -> TaskResult:
-    """Measure lines of the embedded pipeline, whose texts know 100 professions."""
+    """Measure lines for the embedded pipeline with its 100 professions."""
     from vldebias.miniature import load_clip, load_pipeline
 
     prompts = load_prompts("professions-gender")
@@ -117,8 +116,8 @@ def embedded() -> TaskResult:
     model, _, tokenizer = load_clip()
     hosts = {"the pipeline's own texts": resolve(load_pipeline())}
     hosts["texts of the embedded CLIP"] = resolve(model, tokenizer=tokenizer)
-    wanted = ("generation gender", "share", NONE)
-    rows = [row for row in read("miniature").rows if (row.task, row.metric, row.method) == wanted]
+    key = ("generation gender", "share", NONE)
+    rows = [row for row in read("miniature").rows if (row.task, row.metric, row.method) == key]
     shares = {
         row.subset.partition(":")[0]: row.value for row in rows
     }  # of men among all images of a concept
@@ -132,7 +131,7 @@ def embedded() -> TaskResult:
 
 
 def measure() -> Iterator[TaskResult]:
-    """Measure all parts, those on real embeddings where they are there."""
+    """Measure all parts; those on real embeddings are skipped if these are missing."""
     if file().is_file():
         gallery = celeba()
         yield published(gallery)
@@ -142,9 +141,9 @@ def measure() -> Iterator[TaskResult]:
 
 @torch.no_grad()
 def main() -> None:
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     say_if_missing()
-    run("audit_texts", measure, given.json)
+    run("audit_texts", measure, args.json)
 
 
 if __name__ == "__main__":

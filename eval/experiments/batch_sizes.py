@@ -1,9 +1,7 @@
-"""Fine-tune with each loss and its defaults at batches of 64 to 8,192 pairs: the work of
-`batch_sizes`.
+"""Fine-tune with each loss and its defaults at batches of 64 to 8,192 pairs (`batch_sizes`).
 
-Some losses have a constant whose right value depends on the number of negatives, such as RINCE's
-lam. This experiment shows whether a default that is safe at one batch size ruins a model at
-another.
+The best value of some constants, such as RINCE's lam, depends on the number of negatives. This
+experiment shows whether a default that works for one batch size ruins a model at another.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ SHARE = 0.2  # of the captions, which are those of other images
 
 
 def batch_sizes(cell: Cell) -> dict[str, Any]:
-    """Return the zero-shot accuracy on held-out renders after fine-tuning with one loss at one
-    batch size."""
+    """Return the held-out zero-shot accuracy after fine-tuning with a loss and a batch size."""
     pool = renders(POOL, 8000 + cell["seed"])
     model = captions.learner("heads", cell["seed"])
     if cell["arm"] != "not trained":

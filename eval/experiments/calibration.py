@@ -1,9 +1,9 @@
-"""Count the men and women that the embedded pipeline generates of each profession.
+"""Count the men and women that the embedded pipeline generates for each profession.
 
     python -m eval.experiments.calibration
 
-`vldebias audit` predicts the embedded models' images from these counts, as it predicts those of
-Stable Diffusion from published ones. Some minutes on two cores.
+`vldebias audit` uses these counts to predict images of the embedded models, as it uses published
+counts for Stable Diffusion. This takes some minutes on two cores.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def lines() -> Iterator[str]:
-    """Yield a line for each profession: its name, and how many men and women were generated."""
+    """Yield a line for each profession: its name, and the numbers of men and women."""
     professions = load_prompts("professions-gender")
     names = (*professions.class_names, *professions.held_out_class_names)
     prompts = (*professions.classes, *professions.held_out_classes)
@@ -68,7 +68,7 @@ def generated(pipe: Any, prompt: str) -> Sequence[Any]:
 
 
 def values_seen(judge: Judge, images: Sequence[Any]) -> list[str]:
-    """Return the gender of each image of which it is known."""
+    """Return the genders of the images for which the judge is sure."""
     genders = judge.names["gender"]
     codes = decide(predict(judge, images)["gender"], genders, SURE).codes
     return [genders[code] for code in codes if code >= 0]

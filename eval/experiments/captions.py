@@ -1,11 +1,10 @@
-"""Small CLIPs that learn from captions of which some are wrong: the work of three experiments.
+"""Train small CLIPs on captions of which some are wrong, for three experiments.
 
-A model learns from renders of birds, whose captions name the species ("a photo of a robin."): 48
-texts, which are the classes of zero-shot accuracy too; in retrieval each text is asked once. It
-learns from scratch, or the two projections of the shipped model go on alone ("heads"). Pairs are
-wrong in three ways (tables A.1 and A.2 of the thesis): mixture (a caption taken from all), class
-(the species taken for the next one with half the share), crop (a fifth of the image's sides is
-left).
+A model is trained on renders of birds, whose captions name the species ("a photo of a robin."). The
+48 texts are also the classes of zero-shot accuracy and the queries of retrieval. The model is
+trained from scratch, or only the two projections of the shipped model are trained ("heads"). Pairs
+are wrong in three ways (tables A.1 and A.2 of the thesis): mixture (a random caption), class (the
+next species, with half the probability) and crop (the image is cropped to a fifth of its sides).
 """
 
 from __future__ import annotations
@@ -85,18 +84,19 @@ def captions(species: NDArray[np.int64] | Tensor) -> list[str]:
 def class_noise(
     labels: NDArray[np.int64], eta: float, classes: int, seed: int
 ) -> NDArray[np.int64]:
-    """Return labels (n,) of which each is taken for the next class with probability eta / 2 (thesis
-    section 5.3.1)."""
+    """Return labels (n,), each replaced by the next class with probability eta / 2.
+
+    See section 5.3.1 of the thesis.
+    """
     flipped = numpy_generator("class noise", seed).random(len(labels)) < eta / 2
     return np.where(flipped, (labels + 1) % classes, labels)
 
 
 def crop_noise(images: Tensor, eta: float, generator: torch.Generator) -> Tensor:
-    """Return images (b, 3, h, w) of which each is cropped to a fifth of its sides, and enlarged,
-    with probability eta.
+    """Crop each image (b, 3, h, w) to a fifth of its sides with probability eta, and enlarge it.
 
-    The source (thesis section 5.3.1) says "1/5 of their original size", which is read as that of
-    the sides: a patch of a fifth of the area still shows most objects.
+    The thesis (section 5.3.1) says "1/5 of their original size". This is interpreted as the length
+    of the sides, since a patch with a fifth of the area still shows most objects.
     """
     b, _, h, w = images.shape
     draws = torch.rand(b, 3, generator=generator)
@@ -119,7 +119,7 @@ def fewer(seed: int) -> Birds:
 
 
 def learned_from(noise: str, share: float, seed: int) -> tuple[Tensor, list[str]]:
-    """Return pixels and captions of which a share is wrong."""
+    """Return pixels and captions, some of which are wrong."""
     images, species = pixels(fewer(seed)), fewer(seed).species.numpy()
     if noise == "mixture":
         species = species[Pairs.noise(len(species), share, seed)]
@@ -135,7 +135,7 @@ def learned_from(noise: str, share: float, seed: int) -> tuple[Tensor, list[str]
 
 
 def fresh() -> Towers:
-    """Return towers of fresh weights from torch's generator."""
+    """Return towers with random weights from torch's generator."""
     import open_clip
 
     tokenizer = open_clip_tokenizer(weights_dir())
@@ -148,10 +148,9 @@ def fresh() -> Towers:
 
 
 class Heads(nn.Module):
-    """The projections of the shipped model over features of its frozen towers, which are computed
-    once.
+    """The projections of the shipped model on precomputed features of its frozen towers.
 
-    It stands where towers do: an image is its feature (w, 1, 1), a text the number of its row.
+    It replaces towers: an image is its feature (w, 1, 1), and a text the number of its row.
     """
 
     def __init__(self) -> None:
@@ -187,8 +186,10 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 @torch.no_grad()
 def frozen(images: Tensor | None) -> Tensor:
-    """Return what the shipped towers give before their projections: of images (n, w, 1, 1), or of
-    the texts (48, w)."""
+    """Return outputs of the shipped towers before the projection, for images or for the texts.
+
+    Their shapes are (n, w, 1, 1) and (48, w).
+    """
     model, _, tokenizer = load_clip()
     model.eval()
     if images is None:
@@ -199,13 +200,13 @@ def frozen(images: Tensor | None) -> Tensor:
 
 
 def learner(start: str, seed: int) -> Any:
-    """Return the model as it starts: "heads" or "scratch"."""
+    """Return the initial model for "heads" or "scratch"."""
     torch.manual_seed(seed)
     return Heads() if start == "heads" else fresh()
 
 
 def train(
-    found: Any,
+    trained: Any,
     images: Tensor,
     texts: Sequence[str],
     loss: Mapping[str, Any],
@@ -213,25 +214,26 @@ def train(
     labels: Tensor | None = None,
     **loop: Any,
 ) -> Any:
-    """Return the model after training on images with their captions; `loss` are settings of
-    LossSettings. labels: (n,) classes, for losses that read them."""
+    """Return the model after training on images with captions.
+
+    `loss` are settings of LossSettings; `labels` are classes (n,) for losses that use them.
+    """
     settings = LoopSettings(warmup=0.1, weight_decay=0.05, **loop)
     sampling = {"batch_size": settings.batch_size, "seed": settings.seed}
-    batches = TensorBatches(images, texts, tokenize=found.tokenize, labels=labels, **sampling)
+    batches = TensorBatches(images, texts, tokenize=trained.tokenize, labels=labels, **sampling)
     objective = Objective(LossSettings(**loss), temperature=loss["temperature"], items=len(images))
-    fit(Trainee(found, objective), batches, settings, monitor=watch)
-    return found
+    fit(Trainee(trained, objective), batches, settings, monitor=watch)
+    return trained
 
 
 def from_scratch(cell: Cell, world: Birds, texts: Sequence[str]) -> Any:
-    """Return a fresh model after training; the loss has the settings of the arm, and those that the
-    cell has."""
+    """Return a new model after training; the loss has the settings of the arm and the cell."""
     loop = {"steps": cell["steps"], "batch_size": BATCH, "lr": 1e-3, "seed": cell["seed"]}
     return train(learner("scratch", cell["seed"]), pixels(world), texts, loss_of(cell), **loop)
 
 
 def loss_of(cell: Cell) -> dict[str, Any]:
-    """Return settings of LossSettings: those of the arm, and what the cell has of them."""
+    """Return settings of LossSettings from the arm and the cell."""
     own = {
         name: cell[name] for name in LossSettings.model_fields if name in cell and name != "loss"
     }
@@ -243,26 +245,23 @@ def loss_of(cell: Cell) -> dict[str, Any]:
 
 
 def noisy(seed: int, eta: float) -> tuple[Birds, NDArray[np.int64]]:
-    """Return the renders of a seed, and the species that each caption names: a share eta is drawn
-    from all."""
+    """Return the renders of a seed, and the species in each caption; a share eta is random."""
     world = birds.sample(IMAGES, seed=1000 + seed)
     return world, world.species.numpy()[Pairs.noise(IMAGES, eta, seed)]
 
 
 def scores(cell: Cell) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return (n,) the cosine of each image with the caption that it was given after training, and
-    which are wrong."""
+    """Return the cosine of each image with its caption (n,) after training, and which are wrong."""
     world, named = noisy(cell["seed"], cell["eta"])
-    found = from_scratch(cell, world, captions(named))
-    texts = text_features(found, TEXTS, 64)[torch.from_numpy(named)]
-    return (image_features(found, pixels(world)) * texts).sum(
+    trained = from_scratch(cell, world, captions(named))
+    texts = text_features(trained, TEXTS, 64)[torch.from_numpy(named)]
+    return (image_features(trained, pixels(world)) * texts).sum(
         dim=1
     ).numpy(), named != world.species.numpy()
 
 
 def wrong_pairs(cell: Cell) -> dict[str, float]:
-    """Measure how well the scores of one training tell wrong pairs from right ones, and how high
-    they are."""
+    """Measure how well the scores of a training separate wrong from right pairs."""
     found, wrong = scores(cell)
     return {
         "auroc": auroc(found, wrong, resamples=2).value,
@@ -272,12 +271,11 @@ def wrong_pairs(cell: Cell) -> dict[str, float]:
 
 
 def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
-    """Draw densities of the scores of right and wrong pairs, from a training of each loss on one
-    seed."""
-    (told,) = result.provenance
-    figure, axes = subplots(1, len(told.methods), (1 + 3.6 * len(told.methods), 3.1))
-    for axis, (loss, settings) in zip(axes, told.methods.items(), strict=True):
-        cell = {"seed": 0, "eta": eta, "settings": settings, "steps": told.settings["steps"]}
+    """Plot densities of the scores of right and wrong pairs for each loss and one seed."""
+    (provenance,) = result.provenance
+    figure, axes = subplots(1, len(provenance.methods), (1 + 3.6 * len(provenance.methods), 3.1))
+    for axis, (loss, settings) in zip(axes, provenance.methods.items(), strict=True):
+        cell = {"seed": 0, "eta": eta, "settings": settings, "steps": provenance.settings["steps"]}
         found, wrong = scores(cell)
         edges = np.histogram_bin_edges(found, bins=40)
         for name, rows in (("right", ~wrong), ("wrong", wrong)):
@@ -301,24 +299,24 @@ def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
 
 @lru_cache(maxsize=4)
 def monitor(start: str, n: int, seed: int) -> Monitor:
-    """Return scores of clean renders, to validate or to report."""
+    """Return scores on clean renders, for validation or for reporting."""
     clean = birds.sample(n, seed=seed, balanced=True)
     images = frozen(pixels(clean)) if start == "heads" else pixels(clean)
     return Monitor(images, labels=clean.species, class_texts=TEXTS)
 
 
 class Watch:
-    """Validates as the run goes, and keeps the early model."""
+    """Validate during training, and store the early model."""
 
     def __init__(self, start: str) -> None:
         self.validation = monitor(start, VALIDATION, VALIDATION_SEED)
         self.seen: list[float] = []
         self.early: dict[str, Tensor] = {}
 
-    def __call__(self, found: Any) -> dict[str, float]:
-        self.seen.append(self.validation(found)[METRIC])
+    def __call__(self, trained: Any) -> dict[str, float]:
+        self.seen.append(self.validation(trained)[METRIC])
         if len(self.seen) == EARLY:
-            self.early = copy.deepcopy(found.model.state_dict())
+            self.early = copy.deepcopy(trained.model.state_dict())
         return {"validation": self.seen[-1]}
 
 
@@ -333,19 +331,21 @@ def which_loss(cell: Cell) -> dict[str, Any]:
     images, texts = learned_from(cell["noise"], cell["share"], seed)
     if start == "heads":
         images = frozen(images)
-    found, watch = watched(cell, images, texts)
+    trained, watch = watched(cell, images, texts)
     if cell.get("tuning"):
         return {"validation": watch.seen[-1]}
-    figures, end = worth(start, found), copy.deepcopy(found.model.state_dict())
+    figures, end = worth(start, trained), copy.deepcopy(trained.model.state_dict())
     if arm in cell["mixed"]:
-        begun = learner(start, seed).model.state_dict()
-        found.model.load_state_dict(
-            {name: torch.lerp(begun[name].float(), end[name].float(), 0.5) for name in end}
+        initial_state = learner(start, seed).model.state_dict()
+        trained.model.load_state_dict(
+            {name: torch.lerp(initial_state[name].float(), end[name].float(), 0.5) for name in end}
         )
-        figures |= {f"{arm}, WiSE-FT: {name}": value for name, value in worth(start, found).items()}
+        figures |= {
+            f"{arm}, WiSE-FT: {name}": value for name, value in worth(start, trained).items()
+        }
     if arm == "InfoNCE":
-        found.model.load_state_dict(watch.early)
-        again = filtered(cell, found, images, texts)
+        trained.model.load_state_dict(watch.early)
+        again = filtered(cell, trained, images, texts)
         figures |= {
             f"InfoNCE, filtered: {name}": value for name, value in worth(start, again).items()
         }
@@ -353,20 +353,22 @@ def which_loss(cell: Cell) -> dict[str, Any]:
 
 
 def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watch]:
-    """Return the model of one training of a cell's arm on these pairs, and its validations."""
+    """Train the arm of a cell on these pairs; return the model and its validations."""
     watch, steps = Watch(cell["start"]), cell["steps"]
     loop = {"steps": steps, "batch_size": FEWER_BATCH, "lr": cell["lr"], "seed": cell["seed"]}
     loss = {**cell["settings"], "temperature": cell["temperature"]}
-    found = learner(cell["start"], cell["seed"])
+    trained = learner(cell["start"], cell["seed"])
     return (
-        train(found, images, texts, loss, watch, **loop, eval_every=max(1, steps // LOOKS)),
+        train(trained, images, texts, loss, watch, **loop, eval_every=max(1, steps // LOOKS)),
         watch,
     )
 
 
 def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> Any:
-    """Return a model that learned from the pairs whose early scores are highest: the share that
-    validates best."""
+    """Return a model trained on the pairs with the highest early scores.
+
+    The share of the pairs is chosen by validation.
+    """
     codes = torch.tensor([TEXTS.index(text) for text in texts])
     features = torch.cat([image_features(early, part) for part in images.split(500)])
     order = softmax_scores(
@@ -377,24 +379,23 @@ def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> An
         kept = order[: round(share * len(order))].sort().values
         again, validated = watched(cell, images[kept], [texts[row] for row in kept.tolist()])
         runs.append((validated.seen[-1], again))
-    return max(runs, key=lambda one: one[0])[1]
+    return max(runs, key=lambda run: run[0])[1]
 
 
 def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Tensor:
-    """Return how surely image and caption pick each other: (n,) at most 0, low where they do not
-    fit.
+    """Return the joint log probability (n,) that image and caption select each other.
 
         (log softmax_j(<x_i, v_j> / t) + log softmax_i(<x_i, v_j> / t)) / 2  at j = codes[i]
 
-    images: (n, d) and texts: (m, d) of norm 1, each different caption once. codes: (n,) the caption
-    of each image.
+    `images` (n, d) and `texts` (m, d) are unit vectors of images and distinct captions, and `codes`
+    (n,) contains the caption of each image.
     """
     logits = images @ texts.T / t
-    own = logits.gather(1, codes[:, None])[:, 0]
-    return own - (logits.logsumexp(1) + logits.logsumexp(0)[codes]) / 2
+    own_logits = logits.gather(1, codes[:, None])[:, 0]
+    return own_logits - (logits.logsumexp(1) + logits.logsumexp(0)[codes]) / 2
 
 
-def worth(start: str, found: Any) -> dict[str, Any]:
-    """Return zero-shot accuracy on held-out renders, with what each of them scored."""
-    rows = monitor(start, HELD_OUT, HELD_OUT_SEED).rows(found)[METRIC].numpy()
+def worth(start: str, trained: Any) -> dict[str, Any]:
+    """Return zero-shot accuracy on held-out renders, with the score of each."""
+    rows = monitor(start, HELD_OUT, HELD_OUT_SEED).rows(trained)[METRIC].numpy()
     return {METRIC: float(rows.mean()), **packed(METRIC, rows)}

@@ -1,13 +1,14 @@
-"""Do the digits inside a coarse class stay apart? MNIST with two labels, below 5 or not.
+"""Do the digits within a coarse class stay separate? MNIST with two labels, below 5 or not.
 
 python -m eval.experiments.run coarse_digits
 python -m eval.experiments.run rare_digit
 
-Fu et al., The Details Matter (2022): under a supervised contrastive loss a class collapses, and the
-spread loss keeps its parts. A network learns from the two coarse labels with each loss; then a
-logistic regression reads the ten digits from its features. One data set has few eights. On it the
-embeddings are clustered within each coarse class, and the clusters are the groups of Group DRO,
-which trains a classifier of the coarse label; it is scored by the digit with the lowest accuracy.
+Fu et al., The Details Matter (2022): with a supervised contrastive loss, classes collapse, and the
+spread loss preserves their parts. A network is trained with each loss on the two coarse labels;
+then a logistic regression predicts the ten digits from its features. One data set contains few
+eights. For it, the embeddings are clustered within each coarse class, and the clusters are the
+groups of Group DRO, which trains a classifier of the coarse label; it is scored by the digit with
+the lowest accuracy.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ PAIRS = ("same digit", "other digit of the class", "other class")
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """Learn with one loss, and return what its features and embeddings show of the digits.
+    """Train with one loss, and measure how well features and embeddings separate the digits.
 
-    Settings with "strata" instead of a loss train the classifier alone, with the true digits as
+    Settings with "strata" instead of a loss only train the classifier, with the true digits as
     groups ("digits") or without groups ("none").
     """
     images, test = data(cell)
@@ -63,7 +64,7 @@ def work(cell: Cell) -> dict[str, Any]:
 
 
 def data(cell: Cell) -> tuple[Images, Images]:
-    """Return images to learn from, all digits alike or with few eights, and images to test on."""
+    """Return training images, with equally frequent digits or few eights, and test images."""
     shares = np.ones(CLASSES)
     if cell["digits"] == "few eights":
         shares[RARE] = cell["rare"]
@@ -71,7 +72,7 @@ def data(cell: Cell) -> tuple[Images, Images]:
 
 
 def trained(cell: Cell, images: Images) -> Learner:
-    """Return a network that learned from two views of images and their coarse labels."""
+    """Return a network trained on two views of images and their coarse labels."""
     batches = TensorBatches(
         images.pixels,
         labels=torch.from_numpy((images.labels >= 5).astype(np.int64)),

@@ -1,14 +1,15 @@
-"""How often do the 95 % intervals cover the truth? Simulated, on data whose truth is known.
+"""How often do the 95 % intervals contain the true value? By simulation.
 
 python -m eval.experiments.coverage all --json eval/results   # every kind of interval, verdicts
 python -m eval.experiments.coverage --sets 300                # of groups, to have a look
 
-`shares`, `kinds` and `verdicts` are in the modules of those names, `large` in that of `kinds`; this
-one has the accuracies of groups. A data set is n images whose groups are drawn too; each image is
-right without a method and with it with the probabilities of its group. The truth of the worst group
-is the lowest accuracy over the groups, that of the gap the average minus it. Intervals that a
-setting expects to cover must do so for 92-98 % of the data sets. The others show where, and by how
-much, a percentile bootstrap of a minimum fails: ties, tiny groups, accuracies near 0 or 1.
+`shares`, `kinds` and `verdicts` are in modules of the same names, and `large` is in that of
+`kinds`; this module is about accuracies of groups. A data set consists of n images with random
+groups; each image is correct without and with a method with the probabilities of its group. The
+true value of the worst group is the lowest accuracy over the groups, and that of the gap is the
+average minus it. Intervals that are expected to work in a setting must contain the true value for
+92-98 % of the data sets. The others show when, and by how much, a percentile bootstrap of a minimum
+fails: ties, tiny groups, accuracies near 0 or 1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from vldebias.measure.metric import Metric, computed
 from vldebias.measure.resampling import percentile_interval, resampled_counts, wilson_interval
 from vldebias.report.result import TaskProvenance, TaskResult
 
-STATISTICS = {one.name: of for one, of in computed("groups")}
+STATISTICS = {metric.name: statistic for metric, statistic in computed("groups")}
 LEVEL = 0.95
 ALL = (*STATISTICS, *(f"change of {name}" for name in STATISTICS), "average_reweighted")
 AVERAGE = ("average", "change of average", "average_reweighted")
@@ -168,25 +169,28 @@ def intervals(
 ) -> dict[str, tuple[float, float, float]]:
     """(value, low, high) of everything for one data set; the last ones compare with and without
     Wilson's."""
-    alone, found = cells[hardest : hardest + 1], dict[str, tuple[float, float, float]]()
+    alone, interval_of_name = cells[hardest : hardest + 1], dict[str, tuple[float, float, float]]()
     drawn, drawn_alone = (
         np.concatenate([*resampled_counts(one, resamples, seed)]) for one in (cells, alone)
     )
-    for name, of in {**STATISTICS, REWEIGHTED: Reweighted(weights)}.items():
-        value, ends, change = interval_of(of, cells, drawn)
-        found |= {name: (value, *ends)} | (
+    for name, statistic in {**STATISTICS, REWEIGHTED: Reweighted(weights)}.items():
+        value, ends, change = interval_of(statistic, cells, drawn)
+        interval_of_name |= {name: (value, *ends)} | (
             {f"change of {name}": change} if name in STATISTICS else {}
         )
         if name in (REWEIGHTED, "worst_group", "gap"):
-            found[f"{name}, percentile alone"] = (value, *_percentile(of, drawn))
+            interval_of_name[f"{name}, percentile alone"] = (value, *_percentile(statistic, drawn))
     hits, size = int(alone[0, :, 1].sum()), int(alone.sum())
-    found[f"{HARDEST}, Wilson"] = (hits / size, *wilson_interval(hits, size))
-    found[f"{HARDEST}, percentile"] = (hits / size, *_percentile(mean_accuracy, drawn_alone))
-    return found
+    interval_of_name[f"{HARDEST}, Wilson"] = (hits / size, *wilson_interval(hits, size))
+    interval_of_name[f"{HARDEST}, percentile"] = (
+        hits / size,
+        *_percentile(mean_accuracy, drawn_alone),
+    )
+    return interval_of_name
 
 
-def _percentile(of: Statistic, drawn: np.ndarray) -> tuple[float, float]:
-    return percentile_interval(of(drawn[..., 1].sum(-1), drawn.sum((-1, -2))))
+def _percentile(statistic: Statistic, drawn: np.ndarray) -> tuple[float, float]:
+    return percentile_interval(statistic(drawn[..., 1].sum(-1), drawn.sum((-1, -2))))
 
 
 def simulate(
@@ -197,11 +201,11 @@ def simulate(
     hardest = int(np.argmin(setting.after))
     rows: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for i, cells in enumerate(setting.draw(sets, seed)):
-        for name, found in intervals(cells, weights, hardest, resamples, i).items():
-            rows[name].append(found)
+        for name, ends in intervals(cells, weights, hardest, resamples, i).items():
+            rows[name].append(ends)
     for name in rows.keys() - truth.keys():
         truth[name] = truth.get(name.removesuffix(", percentile alone"), min(setting.after))
-    return {name: summary(np.array(found), truth[name]) for name, found in rows.items()}
+    return {name: summary(np.array(ends), truth[name]) for name, ends in rows.items()}
 
 
 def expected(setting: Setting, name: str) -> bool:
@@ -228,7 +232,7 @@ def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
     """A task per setting, a method per interval."""
     for i, setting in enumerate(SETTINGS):
         found = simulate(setting, sets, resamples, seed + i)
-        about = TaskProvenance(
+        provenance = TaskProvenance(
             task=setting.name,
             title=f"Intervals that should cover in {LEVEL:.0%}: {setting.name}",
             description="How often intervals of data sets from a known truth hold it.",
@@ -239,7 +243,7 @@ def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
             n={"data sets": sets, "images": setting.n},
             settings=asdict(setting) | {"level": LEVEL, "resamples": resamples},
         )
-        done = TaskResult(about)
+        done = TaskResult(provenance)
         for name, figures in found.items():
             for metric, value in figures.items():
                 of_interval = Metric(metric, metric.replace("_", " "), "fact", "neither")
@@ -268,8 +272,8 @@ def main() -> None:
         "--resamples", type=int, default=600, help="bootstrap resamples per data set, of groups"
     )
     options.add_argument("--seed", type=int, default=0)
-    given = options.parse_args()
-    parts = PARTS if given.parts == ["all"] else given.parts
+    args = options.parse_args()
+    parts = PARTS if args.parts == ["all"] else args.parts
     unknown = sorted(set(parts) - set(PARTS))
     if unknown:
         options.error(f"parts: expected some of {', '.join(PARTS)}, or all, got {unknown}")
@@ -277,15 +281,15 @@ def main() -> None:
     from eval.experiments import coverage_kinds, coverage_shares, coverage_verdicts
 
     measures = {
-        "groups": lambda: measure(given.sets, given.resamples, given.seed),
+        "groups": lambda: measure(args.sets, args.resamples, args.seed),
         # Twice and four times as many data sets where they are quick.
-        "shares": lambda: coverage_shares.measure(given.sets // 2),
-        "kinds": lambda: coverage_kinds.measure(given.sets),
-        "large": lambda: coverage_kinds.measure(given.sets, (coverage_kinds.LARGE,)),
-        "verdicts": lambda: coverage_verdicts.measure(given.sets),
+        "shares": lambda: coverage_shares.measure(args.sets // 2),
+        "kinds": lambda: coverage_kinds.measure(args.sets),
+        "large": lambda: coverage_kinds.measure(args.sets, (coverage_kinds.LARGE,)),
+        "verdicts": lambda: coverage_verdicts.measure(args.sets),
     }
     for part in parts:
-        path = given.json
+        path = args.json
         # Several parts are several files in a folder.
         if path is not None and path.is_dir():
             path = path / f"{FILES[part]}.json"

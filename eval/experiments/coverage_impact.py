@@ -1,10 +1,10 @@
-"""How often do the 95 % intervals of impact ratios hold the true ratio?
+"""How often do the 95 % intervals of impact ratios contain the true ratio?
 
     python -m eval.experiments.coverage_impact --json eval/results/coverage_impact.json
 
-Simulated: categories with known selection rates, from which applicants are selected independently.
-The truth of a category is its rate over the highest rate. Coverage is that of the category whose
-intervals hold it least often.
+Applicants are selected independently from categories with known selection rates. The true ratio of
+a category is its rate divided by the highest rate. Coverage is reported for the category with the
+lowest coverage.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ def measure(sets: int) -> Iterator[TaskResult]:
                 low, high = (0.0, 1.0) if category.ratio is None else category.ratio[1:]
                 covered[place] += low - 1e-12 <= truth[place] <= high + 1e-12
                 widths[place] += high - low
-        about = "How often intervals of impact ratios of simulated applicants hold the true ratio."
+        description = (
+            "How often intervals of impact ratios of simulated applicants hold the true ratio."
+        )
         settings = {"rates": list(rates), "applicants": list(sizes), "level": 0.95}
-        result = simulated(task, about, sets, settings)
+        result = simulated(task, description, sets, settings)
         hits = int(covered.min())
         n = {"data sets": sets}
         result.add(COVERAGE, "impact ratio", hits / sets, wilson_interval(hits, sets), n=n)
@@ -62,8 +64,8 @@ def main() -> None:
     """Measure and print."""
     arguments = parser(__doc__)
     arguments.add_argument("--sets", type=int, default=4000, help="data sets of each setting")
-    given = arguments.parse_args()
-    run("coverage_impact", lambda: measure(given.sets), given.json)
+    args = arguments.parse_args()
+    run("coverage_impact", lambda: measure(args.sets), args.json)
 
 
 if __name__ == "__main__":

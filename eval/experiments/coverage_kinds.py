@@ -1,16 +1,16 @@
-"""How often do the other 95 % intervals that pages print hold the truth? Simulated, kind by kind.
+"""How often do the other 95 % intervals on pages contain the true value? By simulation.
 
 python -m eval.experiments.coverage kinds --json eval/results/coverage_kinds.json   # three minutes
 python -m eval.experiments.coverage kinds --sets 100                # a quick look
 python -m eval.experiments.coverage large --json eval/results/coverage_large.json   # larger sizes
 
-A data set is drawn from a known truth, and the code that a task calls makes its intervals. Where
-the truth has no formula it is the mean of the values over all data sets, what such a measurement
-gives in the mean: a gap of few images then has the truth of so few images. "Usual" is the size that
-the pages have: 20 prompts of 20 images, galleries of 400, areas of 1,000 images, probes of 400,
-calibrations of 50 prompts. "Large" are sizes beyond, which tell from which on an interval of means
-over prompts, of rankings and of probes holds; they are a part of their own. A change is that from
-"none" on the same images, of two runs that of different ones.
+Data sets are sampled from a known distribution, and the code of a task computes the intervals. If
+there is no formula for the true value, it is the mean of the values over all data sets, that is,
+the expected value of such a measurement; for a gap, this depends on the number of images. "Usual"
+is the size on the pages: 20 prompts with 20 images, galleries of 400, areas of 1,000 images, probes
+of 400, calibrations of 50 prompts. "Large" sizes, which are a separate part, show how many prompts
+or images are needed for intervals of means over prompts, rankings and probes. Changes are from
+"none" on the same images, or between two runs on different images.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Case:
 
 def figures_of(result: TaskResult) -> dict[str, tuple[float, float, float]]:
     """Return the figures of both methods, and their change, by name."""
-    found = {}
+    intervals = {}
     for row in result.rows:
         if row.method == NONE:
-            found[row.metric] = (row.value, *row.interval)
+            intervals[row.metric] = (row.value, *row.interval)
         elif row.change is not None:
-            found[f"change of {row.metric}"] = row.change
-    return found
+            intervals[f"change of {row.metric}"] = row.change
+    return intervals
 
 
 # ---- generation: prompts with images
@@ -96,9 +96,9 @@ def of_prompts(
     with patch("vldebias.study.shares.rows.GAPS", ()):  # what chance gives is no interval of these
         rows.add_gaps()
     rows.add_means("share", {method: part[:, 0] for method, part in rows.shares.items()})
-    found = figures_of(result)
-    del found["discrepancy_deviation"]
-    return found
+    figures = figures_of(result)
+    del figures["discrepancy_deviation"]
+    return figures
 
 
 def seed_of(rng: np.random.Generator) -> int:
@@ -169,7 +169,7 @@ class Searches:
         )
         ranked = {name: np.argsort(-of, axis=1, kind="stable") for name, of in scores.items()}
         drawn = gallery.skews(ranked)
-        found = {}
+        intervals = {}
         for metric in drawn[NONE]:
             means = {method: drawn[method][metric].mean(axis=0) for method in drawn}
             figure = metric.partition("@")[0]
@@ -180,8 +180,8 @@ class Searches:
                 (f"change of {figure}", means[AFTER] - means[NONE]),
             ):
                 ends = recentred_interval(float(values[0]), values[1:])
-                found[name] = (float(values[0]), *ends)
-        return found
+                intervals[name] = (float(values[0]), *ends)
+        return intervals
 
     def kept(self, rng: np.random.Generator) -> Found:
         """Return the share of the first hits of each group that the method keeps."""
@@ -261,11 +261,11 @@ def areas(rng: np.random.Generator, n: int, positive: float, apart: tuple[float,
 def answers(rng: np.random.Generator, units: int, right: float, share: float) -> Found:
     """Draw answers of three annotators who are right with a probability, else guess."""
     true = rng.random(units) < share
-    told = np.where(rng.random((3, units)) < right, true, rng.random((3, units)) < 0.5)
-    if np.unique(told).size < 2:
+    labels = np.where(rng.random((3, units)) < right, true, rng.random((3, units)) < 0.5)
+    if np.unique(labels).size < 2:
         return answers(rng, units, right, share)
-    found = agreement(told.astype(int), resamples=RESAMPLES, seed=seed_of(rng))
-    return {"alpha": tuple(found.alpha), "percent agreement": tuple(found.percent)}
+    figure = agreement(labels.astype(int), resamples=RESAMPLES, seed=seed_of(rng))
+    return {"alpha": tuple(figure.alpha), "percent agreement": tuple(figure.percent)}
 
 
 def probes(rng: np.random.Generator, n: int, share: float, apart: float, reader: str) -> Found:
@@ -366,13 +366,13 @@ def simulate(case: Case, sets: int, seed: int) -> dict[str, tuple[float, float]]
     for _ in range(sets):
         for name, figures in case.draw(rng).items():
             drawn[name].append(figures)
-    found = {}
+    intervals = {}
     for name, rows in drawn.items():
         values, low, high = np.array(rows).T
         true = case.truth.get(name, float(values.mean()))
         held = (low <= true + 1e-9) & (true <= high + 1e-9)
-        found[name] = (float(held.mean()), float((high - low).mean()))
-    return found
+        intervals[name] = (float(held.mean()), float((high - low).mean()))
+    return intervals
 
 
 ABOUT = "How often intervals of data sets from a known truth hold it."

@@ -1,18 +1,16 @@
-"""How often do the 95 % intervals of shares, gaps from even shares and MaxSkew hold the truth, by
-a judge alone and corrected?
+"""How often do intervals of shares, gaps and MaxSkew contain the true value, with a judge's errors?
 
     python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json
     python -m eval.experiments.coverage_shares --sets 100     # a quick look
 
 The first takes about four minutes of one core.
 
-Simulated. "counted": n images whose value everybody sees, as a judge that is always right would
-count them, four times as many data sets. "corrected": 1,000 images, a judge that errs and calls
-every third one of the second value the first, and people who labelled n images chosen at random; 3
-% of the images show no value. Coverage of shares is that of the value that is covered least.
-"gallery": MaxSkew of the first fifth of n images, mean over 8 queries that lean to groups at
-random; the groups have the shares of the task, and the truth is the mean over 2,000 galleries of
-that size.
+"counted": n images with known values, as counted by a perfect judge, and four times as many data
+sets. "corrected": 1,000 images, a judge that calls every third image with the second value the
+first, and annotators who label n random images; 3 % of the images show no value. Coverage of shares
+is reported for the value with the lowest coverage. "gallery": MaxSkew of the first fifth of n
+images, averaged over 8 queries that prefer random groups; the groups have the shares of the task,
+and the true value is the mean over 2,000 galleries of that size.
 """
 
 from __future__ import annotations
@@ -57,8 +55,8 @@ def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
         float(discrepancies(counts[None])[0]),
         float(shares_radius(counts[None], resamples=1000)[0]),
     )
-    found: Found = {f"share {i}": wilson_interval(int(c), n) for i, c in enumerate(counts)}
-    return found | {GAP: (gap - reach, gap + reach), SKEW: log_skew(counts / n, reach)[1:]}
+    intervals: Found = {f"share {i}": wilson_interval(int(c), n) for i, c in enumerate(counts)}
+    return intervals | {GAP: (gap - reach, gap + reach), SKEW: log_skew(counts / n, reach)[1:]}
 
 
 def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
@@ -69,14 +67,19 @@ def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
     judge[1] = 0
     judge[1, [0, 1, k]] = 1 / 3, 0.6, 2 / 3 - 0.6
     shown = rng.choice(k + 1, size=IMAGES, p=[*(truth * (1 - UNKNOWN)), UNKNOWN])
-    said = np.minimum((rng.random(IMAGES)[:, None] > judge.cumsum(1)[shown]).sum(1), k)
-    people, asked = np.full(IMAGES, NOT_LABELLED), rng.choice(IMAGES, n, replace=False)
-    people[asked] = shown[asked]
+    judged = np.minimum((rng.random(IMAGES)[:, None] > judge.cumsum(1)[shown]).sum(1), k)
+    people, labelled_rows = np.full(IMAGES, NOT_LABELLED), rng.choice(IMAGES, n, replace=False)
+    people[labelled_rows] = shown[labelled_rows]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SuspectInputWarning)
-        of = corrected_shares(said, people, k + 1, resamples=1000, seed=int(rng.integers(1 << 30)))
+        estimates = corrected_shares(
+            judged, people, k + 1, resamples=1000, seed=int(rng.integers(1 << 30))
+        )
     names = [*(f"share {i}" for i in range(k)), GAP, SKEW]
-    return {name: (one.low, one.high) for name, one in zip(names, of.figures(k), strict=True)}
+    return {
+        name: (figure.low, figure.high)
+        for name, figure in zip(names, estimates.figures(k), strict=True)
+    }
 
 
 class Population:
@@ -115,7 +118,7 @@ class Population:
 
 def simulated(task: str, description: str, sets: int, settings: Mapping[str, object]) -> TaskResult:
     """Return the empty result of a task whose data sets are simulated."""
-    about = TaskProvenance(
+    provenance = TaskProvenance(
         task=task,
         description=description,
         model="none",
@@ -124,7 +127,7 @@ def simulated(task: str, description: str, sets: int, settings: Mapping[str, obj
         n={"data sets": sets},
         settings=dict(settings),
     )
-    return TaskResult(about)
+    return TaskResult(provenance)
 
 
 def measure(sets: int) -> Iterator[TaskResult]:
@@ -138,8 +141,8 @@ def measure(sets: int) -> Iterator[TaskResult]:
         )
         settings = {"shares": list(shares), "unknown": UNKNOWN, "judge right": RIGHT, "level": 0.95}
         settings |= {"queries": QUERIES, "lean": LEAN, "k": "a fifth of the gallery"}
-        about = "How often intervals of data sets that are drawn from a known truth hold it."
-        done = simulated(name, about, sets, settings)
+        description = "How often intervals of data sets that are drawn from a known truth hold it."
+        done = simulated(name, description, sets, settings)
         for way, draw in (("counted", counted), ("corrected", corrected)):
             images = truth if way == "counted" else truth * (1 - UNKNOWN)
             true = {f"share {i}": share for i, share in enumerate(images.tolist())} | {
@@ -182,10 +185,10 @@ def add(
         held = float(((low <= true[name] + 1e-9) & (true[name] <= high + 1e-9)).mean())
         width = float((high - np.maximum(low, 0)).mean())
         cells.setdefault("share" if name.startswith("share") else name, []).append((held, width))
-    for subset, found in cells.items():
+    for subset, rows in cells.items():
         covered, width = (
-            min(held for held, _ in found),
-            float(np.mean([width for _, width in found])),
+            min(held for held, _ in rows),
+            float(np.mean([width for _, width in rows])),
         )
         times = len(next(iter(intervals.values())))
         n = {"data sets": times}
@@ -203,8 +206,8 @@ def add(
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--sets", type=int, default=500, help="data sets of each setting")
-    given = options.parse_args()
-    run("coverage_shares", lambda: measure(given.sets), given.json)
+    args = options.parse_args()
+    run("coverage_shares", lambda: measure(args.sets), args.json)
 
 
 if __name__ == "__main__":

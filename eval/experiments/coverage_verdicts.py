@@ -1,13 +1,12 @@
-"""How often does a verdict say "better" or "worse" where nothing was done, how often does it see
-what README shows, and would the number of units that it asks for do?
+"""How often are verdicts wrong without an effect, and how often do they detect README's effects?
 
 python -m eval.experiments.coverage verdicts --json eval/results/coverage_verdicts.json
 
-Simulated: 20 professions of 20 images each whose shares vary as those of the miniature, 51 queries
-over a gallery, and the four groups of its birds. "no effect" draws both sides from one truth.
-"as in README" moves it as far as the first lines of README do; "a fifth of it" a fifth as far, with
-the images of a pilot, where verdicts are "too few to tell": the number of units that such a verdict
-asks for is then drawn, and counted is how often that tells.
+The simulations have 20 professions with 20 images each, whose shares vary as in the miniature, 51
+queries over a gallery, and the four groups of its birds. For "no effect", both sides have the same
+distribution. "as in README" has the effects at the beginning of README, and "a fifth of it" a fifth
+of these with the images of a pilot, where verdicts are "too few to tell". The number of units that
+such a verdict recommends is then simulated, to count how often it is sufficient.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What does a value set in cross-attention do on the miniature, compared with words and EquiSteer?
+"""Compare values set in cross-attention with words and EquiSteer on the miniature pipeline.
 
     python -m eval.experiments.cross_attention evidence --json eval/results/steer.json
     python -m eval.experiments.cross_attention jointly --json eval/results/steer_jointly.json
     python -m eval.experiments.cross_attention beside --json eval/results/steer_beside.json
     python -m eval.experiments.cross_attention cost --json eval/results/steer_cost.json
 
-"A photo of a {profession}." on the miniature pipeline, from the same noise for all methods, judged
-by the world's own classifier; unknown below .8. `evidence` measures gender, age and five skin tones
-on the 20 professions that the world's sets hold out; `jointly` sets gender and tone together;
-`beside` uses other prompts, as texts and as embeddings; `cost` times a step and a fit. Other models
-are compared in `eval.experiments.steering_models`. What was generated is kept below --work, so that
-an interrupted run continues. Intervals are over professions.
+Images of "A photo of a {profession}." are generated from the same noise for all methods, and judged
+by the world's own classifier; probabilities below .8 count as unknown. `evidence` measures gender,
+age and five skin tones on the 20 held-out professions of the world's sets, `jointly` sets gender
+and tone together, `beside` uses other prompts, as texts and as embeddings, and `cost` measures the
+time of a step and a fit. For other models, see `eval.experiments.steering_models`. Labels are
+stored below --work, so that an interrupted run continues. Intervals are over professions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BATCH, SURE = 48, 0.8
 VALUES = {"gender": GENDERS, "age": AGES, "tone": TONES}
 JOINT = "gender x tone"
 SIZES = {**{name: len(values) for name, values in VALUES.items()}, JOINT: len(GENDERS) * len(TONES)}
-# Left out of the fits, as in `eval.small_models.benches`.
+# Held out from the fits, as in `eval.small_models.benches`.
 HELD_BACK = TRAIN_PROFESSIONS[3::7][:10]
 FIT = tuple(name for name in TRAIN_PROFESSIONS if name not in HELD_BACK)
 RESAMPLES = 2000
@@ -95,15 +95,18 @@ def set_of(attribute: str) -> PromptSet:
 
 @dataclass(frozen=True)
 class Deal:
-    """A way of giving values to images: a name, how it is attached (None: not at all), and the gate
-    that leaves prompts alone beside the rules of balanced prompts."""
+    """A method that assigns values to images.
+
+    It consists of a name, a function that attaches it (None: not attached), and a gate for prompts
+    to leave unchanged in addition to the rules of balanced prompts.
+    """
 
     name: str
     attach: Callable[[], Any] | None = None
     gate: Gate | None = None
 
     def from_texts(self, studio: Studio, texts: Sequence[str], noise: Sequence[int]) -> Painted:
-        """Return the picture of each text, and the value that it was dealt."""
+        """Return the picture of each text, and its assigned value."""
         is_left = [False] * len(texts)
         if self.gate is not None:
             is_left = self.gate.leaves_alone(studio.pipe, texts, noise, studio.steps)
@@ -111,23 +114,22 @@ class Deal:
         options = {"num_inference_steps": studio.steps, "guidance_scale": studio.guidance}
         with prepared(studio.pipe, self.attach, texts, noise, **options) as generator:
             pairs = zip(generator.values, is_left, strict=True)
-            dealt = [None if left else value for value, left in pairs]
+            assigned = [None if is_unchanged else value for value, is_unchanged in pairs]
             if self.gate is not None:
-                generator = replace(generator, values=dealt)
+                generator = replace(generator, values=assigned)
             for start in range(0, len(texts), BATCH):
                 batch = range(start, min(start + BATCH, len(texts)))
                 pictures += [picture for picture, _ in generator(batch)]
-        return pictures, dealt
+        return pictures, assigned
 
     def from_embeddings(
         self, studio: Studio, texts: Sequence[str], noise: Sequence[int]
     ) -> Painted:
-        """Return the picture of each text, which the pipeline gets as an embedding, and the value
-        that it was dealt."""
+        """Return the picture of each text, passed as an embedding, and its assigned value."""
         embedded, negative = studio.pipe.encode_prompt(list(texts), "cpu", 1, True)
         attachment = None if self.attach is None else self.attach()
         pictures = []
-        dealt: list[Any] = []
+        assigned: list[Any] = []
         for start in range(0, len(texts), BATCH):
             batch = slice(start, start + BATCH)
             output = studio.pipe(
@@ -138,14 +140,14 @@ class Deal:
                 generator=[torch.Generator().manual_seed(seed) for seed in noise[batch]],
             )
             pictures += output.images
-            dealt += [None] * len(output.images) if attachment is None else attachment.sampled
+            assigned += [None] * len(output.images) if attachment is None else attachment.sampled
         if attachment is not None:
             attachment.remove()
-        return pictures, dealt
+        return pictures, assigned
 
 
 class Studio:
-    """The pipeline, and what its pictures show, kept in a folder."""
+    """The pipeline, and the labels of its pictures, which are stored in a folder."""
 
     def __init__(self, work: Path, guidance: float, steps: int) -> None:
         self.guidance = guidance
@@ -166,11 +168,11 @@ class Studio:
         *,
         embedded: bool = False,
     ) -> Labels:
-        """Return what the pictures of every prompt show: attribute -> (prompts, images) codes, -1
-        where the judge is unsure; the values that were dealt, and the mean pixel distance to the
-        pictures of "none".
+        """Return the labels of the pictures of all prompts.
 
-        embedded: pass embeddings in the place of the prompts.
+        The result contains codes (prompts, images) by attribute, -1 if the judge is not sure, the
+        assigned values, and the mean pixel distance to the pictures of "none". With `embedded`,
+        embeddings are passed instead of prompts.
         """
         mark = hash_of([list(prompts), images, seed, embedded])[:12]
         name = f"{deal.name}-{attribute if deal.attach else ''}-{mark}".replace(" ", "-")
@@ -181,9 +183,9 @@ class Studio:
         noise = [100_000 * seed + number for number in range(len(texts))]
         started = time.perf_counter()
         if embedded:
-            pictures, dealt = deal.from_embeddings(self, texts, noise)
+            pictures, assigned = deal.from_embeddings(self, texts, noise)
         else:
-            pictures, dealt = deal.from_texts(self, texts, noise)
+            pictures, assigned = deal.from_texts(self, texts, noise)
         seconds = time.perf_counter() - started
         shape = (len(prompts), images)
         answers = predict(self.judge, pictures)
@@ -193,7 +195,7 @@ class Studio:
             labels[field] = codes.reshape(shape)
         labels["profession"] = answers["profession"].argmax(1).reshape(shape)
         for field, values in VALUES.items():
-            codes = [_code(values, value) for value in dealt]
+            codes = [_code(values, value) for value in assigned]
             labels[f"dealt {field}"] = np.array(codes).reshape(shape)
         pixels = np.stack([np.asarray(picture.convert("RGB")) for picture in pictures])
         bare = pixels
@@ -212,15 +214,15 @@ class Studio:
     def pixels(
         self, prompts: Sequence[str], images: int, seed: int, *, embedded: bool = False
     ) -> NDArray[np.uint8]:
-        """Return the pictures of the pipeline as it is."""
+        """Return pictures of the pipeline without a method."""
         self.labels(Deal(NONE), "", prompts, images, seed, embedded=embedded)
         mark = hash_of([list(prompts), images, seed, embedded])[:12]
         return np.load(self.work / f"{NONE}--{mark}.pixels.npy")
 
 
-def _code(values: Sequence[str], dealt: Any) -> int:
-    """Return the code of the value of an attribute that an image was dealt, -1 for none."""
-    parts = dealt if isinstance(dealt, tuple) else (dealt,)
+def _code(values: Sequence[str], assigned: Any) -> int:
+    """Return the code of the value that was assigned to an image, -1 for none."""
+    parts = assigned if isinstance(assigned, tuple) else (assigned,)
     for part in parts:
         if part in values:
             return list(values).index(part)
@@ -235,10 +237,10 @@ def professions(names: Sequence[str]) -> list[str]:
 Figures = dict[Metric, NDArray[Any]]  # metric -> a number for each subject
 
 
-def figures(draws: Sequence[Labels], attribute: str, wanted: Sequence[int]) -> Figures:
-    """Return the figures of each subject, means over draws; a gap is of the images of one draw.
+def figures(draws: Sequence[Labels], attribute: str, expected: Sequence[int]) -> Figures:
+    """Return the figures of each subject as means over draws; gaps are computed for each draw.
 
-    Shares are of the images that the judge can tell; one that it cannot tell agrees with nothing.
+    Shares only include images with known labels; images with unknown labels count as disagreement.
     """
     size = SIZES[attribute]
     gaps = []
@@ -248,16 +250,16 @@ def figures(draws: Sequence[Labels], attribute: str, wanted: Sequence[int]) -> F
         counts = np.stack([(codes == value).sum(1) for value in range(size)], axis=1)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         gaps.append(np.sqrt(np.square(shares - 1 / size).sum(1)))
-        dealt = labels[f"dealt {attribute}"]
-        is_dealt = dealt >= 0
-        agrees = (codes == dealt) & is_dealt
+        assigned = labels[f"dealt {attribute}"]
+        is_dealt = assigned >= 0
+        agrees = (codes == assigned) & is_dealt
         agreements.append(agrees.sum(1) / np.maximum(is_dealt.sum(1), 1))
     profession = np.concatenate([labels["profession"] for labels in draws], axis=1)
     codes = np.concatenate([labels[attribute] for labels in draws], axis=1)
     return {
         GAP: np.mean(gaps, axis=0),
         AGREES: np.mean(agreements, axis=0),
-        RIGHT: (profession == np.array(wanted)[:, None]).mean(1),
+        RIGHT: (profession == np.array(expected)[:, None]).mean(1),
         KNOWN: (codes < 0).mean(1),
         MOVED: np.mean([labels["distance"].mean(1) for labels in draws], axis=0),
     }
@@ -270,32 +272,34 @@ def add_rows(
     n: Mapping[str, int],
     subset: str = "",
 ) -> None:
-    """Add the rows of an attribute, with intervals over subjects; subset: their name, if not that
-    of the attribute."""
+    """Add the rows of an attribute, with intervals over subjects.
+
+    The subset is named after the attribute unless `subset` is passed.
+    """
     subset = subset or attribute
     rng = np.random.default_rng(0)
     subjects = len(of_method[NONE][GAP])
     places = rng.integers(subjects, size=(RESAMPLES, subjects))
     for metric in (GAP, AGREES, RIGHT, KNOWN, MOVED):
-        rows = {name: found[metric] for name, found in of_method.items()}
+        rows = {name: figure_of_metric[metric] for name, figure_of_metric in of_method.items()}
         if metric is AGREES:
             rows.pop(NONE)
         means = {name: float(row.mean()) for name, row in rows.items()}
         draws = {name: row[places].mean(1) for name, row in rows.items()}
         result.add_draws(metric, means, draws, n=n, subset=subset)
-    gaps = {name: found[GAP] for name, found in of_method.items()}
-    left = {name: float(gap.mean() / gaps[NONE].mean()) for name, gap in gaps.items()}
+    gaps = {name: figure_of_metric[GAP] for name, figure_of_metric in of_method.items()}
+    remaining_share = {name: float(gap.mean() / gaps[NONE].mean()) for name, gap in gaps.items()}
     bare = gaps[NONE][places].mean(1)
     draws = {name: gap[places].mean(1) / bare for name, gap in gaps.items()}
-    result.add_draws(LEFT, left, draws, n=n, subset=subset)
+    result.add_draws(LEFT, remaining_share, draws, n=n, subset=subset)
 
 
-def provenance(studio: Studio, about: str, **settings: Any) -> TaskProvenance:
+def provenance(studio: Studio, description: str, **settings: Any) -> TaskProvenance:
     """Return the protocol of a result."""
     return TaskProvenance(
         task="cross-attention",
         title="Values set in cross-attention",
-        description=about,
+        description=description,
         model="miniature StableDiffusionPipeline",
         fingerprint=weights_fingerprint(studio.pipe.unet).to_dict(),
         prompts="professions",
@@ -305,7 +309,7 @@ def provenance(studio: Studio, about: str, **settings: Any) -> TaskProvenance:
 
 
 def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
-    """Return the edit of an attribute, fitted once and kept."""
+    """Return the edit of an attribute, which is fitted once and cached."""
     folder = studio.edits / f"{attribute}-{method.name}-{method.concepts}-{method.steps}"
     if not folder.is_dir():
         edits = fit_projections(studio.pipe, set_of(attribute), method=method)
@@ -315,7 +319,7 @@ def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
 
 
 def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
-    """Return EquiSteer with its gate, fitted to the texts of our fit."""
+    """Return EquiSteer with its gate, fitted to the same texts as our edit."""
     method = CrossAttention()
     ours = fit(studio, attribute, method)
     path = studio.edits / f"{attribute}-equisteer"
@@ -333,13 +337,12 @@ def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
 
 
 def stated(studio: Studio, attribute: str, seed: int = 0) -> Callable[[], Any]:
-    """Return what attaches balanced prompts, with the seed of their values."""
+    """Return a function that attaches balanced prompts, with the seed of their values."""
     return lambda: debias(studio.pipe, set_of(attribute), method=Balanced(seed=seed))
 
 
 def attached(studio: Studio, edit: Any, seed: int = 0) -> Callable[[], Any]:
-    """Return what attaches an edit, or several by the names of their sets, with the seed of the
-    values."""
+    """Return a function that attaches one or several edits, with the seed of the values."""
 
     def attach() -> Any:
         attachment = debias(studio.pipe, edit)
@@ -354,7 +357,7 @@ def attached(studio: Studio, edit: Any, seed: int = 0) -> Callable[[], Any]:
 
 
 def about_draws(images: int, draws: Sequence[int]) -> str:
-    """Write how many pictures of the held-out professions there are."""
+    """Return the number of pictures of the held-out professions as text."""
     return (
         f"{len(TEST_PROFESSIONS)} held-out professions, {images} images each, draws"
         f" {list(draws)}: other noise and other deals."
@@ -362,17 +365,17 @@ def about_draws(images: int, draws: Sequence[int]) -> str:
 
 
 def held_out_codes(studio: Studio) -> list[int]:
-    """Return what the judge calls the held-out professions."""
+    """Return the judge's codes of the held-out professions."""
     return [studio.judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
 
 
 def evidence(
     studio: Studio, images: int, attributes: Sequence[str], draws: Sequence[int]
 ) -> Iterator[TaskResult]:
-    """Measure what was chosen on held-out professions, beside words."""
+    """Measure the chosen form on held-out professions, and compare it with words."""
     result = TaskResult(provenance(studio, about_draws(images, draws)))
-    wanted = held_out_codes(studio)
-    found: dict[tuple[str, str], list[Labels]] = {}
+    expected = held_out_codes(studio)
+    labels_of_cell: dict[tuple[str, str], list[Labels]] = {}
     for draw in draws:  # so that a run that is stopped has whole draws
         for name in (NONE, "cross-attention", "balanced-prompts", "EquiSteer"):
             for attribute in attributes:
@@ -385,15 +388,15 @@ def evidence(
                 elif name == "balanced-prompts":
                     deal = Deal(name, stated(studio, attribute, draw))
                 labels = studio.labels(deal, attribute, professions(TEST_PROFESSIONS), images, draw)
-                found.setdefault((attribute, name), []).append(labels)
-                shown = figures([labels], attribute, wanted)
+                labels_of_cell.setdefault((attribute, name), []).append(labels)
+                shown = figures([labels], attribute, expected)
                 means = [round(float(row.mean()), 3) for row in shown.values()]
                 print(attribute, name, draw, means, flush=True)
     n = {"professions": len(TEST_PROFESSIONS), "images each": images, "draws": len(draws)}
     for attribute in attributes:
         of_method = {
-            name: figures(labels, attribute, wanted)
-            for (field, name), labels in found.items()
+            name: figures(labels, attribute, expected)
+            for (field, name), labels in labels_of_cell.items()
             if field == attribute
         }
         add_rows(result, of_method, attribute, n)
@@ -405,16 +408,18 @@ def evidence(
 
 
 def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskResult]:
-    """Measure gender and tone set together on held-out professions, beside words: each of them, and
-    their ten combinations."""
+    """Measure gender and tone set together on held-out professions, and compare with words.
+
+    Figures are about each of them, and about their ten combinations.
+    """
     description = f"Gender and skin tone together: {about_draws(images, draws)}"
     result = TaskResult(provenance(studio, description))
-    wanted = held_out_codes(studio)
+    expected = held_out_codes(studio)
     sets = [set_of("gender"), set_of("tone")]
     edits = {}
     for attribute, prompt_set in zip(("gender", "tone"), sets, strict=True):
         edits[prompt_set.name] = fit(studio, attribute, CrossAttention())
-    found: dict[str, list[Labels]] = {}
+    labels_of_cell: dict[str, list[Labels]] = {}
     for draw in draws:
         deals = [Deal(NONE), Deal("cross-attention", attached(studio, edits, draw))]
         words = Balanced(seed=draw)
@@ -422,10 +427,12 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
         for deal in deals:
             prompts = professions(TEST_PROFESSIONS)
             labels = studio.labels(deal, JOINT, prompts, images, draw)
-            found.setdefault(deal.name, []).append(with_joint_codes(labels))
+            labels_of_cell.setdefault(deal.name, []).append(with_joint_codes(labels))
     n = {"professions": len(TEST_PROFESSIONS), "images each": images, "draws": len(draws)}
     for attribute in ("gender", "tone", JOINT):
-        of_method = {name: figures(labels, attribute, wanted) for name, labels in found.items()}
+        of_method = {
+            name: figures(labels, attribute, expected) for name, labels in labels_of_cell.items()
+        }
         add_rows(result, of_method, attribute, n, f"jointly, {attribute}")
         for name, shown in of_method.items():
             means = [round(float(row.mean()), 3) for row in shown.values()]
@@ -434,8 +441,7 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
 
 
 def with_joint_codes(labels: Labels) -> Labels:
-    """Return labels with the codes of gender and tone together; -1 where one of them is unknown or
-    was not dealt."""
+    """Return labels with joint codes of gender and tone; -1 if one is unknown or unassigned."""
     labels = dict(labels)
     for prefix in ("", "dealt "):
         gender = labels[f"{prefix}gender"]
@@ -477,10 +483,14 @@ GERMAN = {
 
 
 def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
-    """Measure gender on prompts without a profession, in German, with stated values and without a
-    person, as texts and as embeddings that are passed in."""
-    about = provenance(studio, f"Six to twenty prompts of each kind, {images} images of each.")
-    result = TaskResult(about)
+    """Measure gender on other prompts, passed as texts and as embeddings.
+
+    These are prompts without a profession, in German, with stated values, and without a person.
+    """
+    task_provenance = provenance(
+        studio, f"Six to twenty prompts of each kind, {images} images of each."
+    )
+    result = TaskResult(task_provenance)
     gender = fit(studio, "gender", CrossAttention())
     ours = Deal("cross-attention", attached(studio, gender))
     stated_prompts = []
@@ -499,21 +509,27 @@ def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
             if embedded and kind == "people":
                 continue
             subset = f"gender, {kind}, {'embeddings' if embedded else 'texts'}"
-            found = {}
+            labels_of_form = {}
             for deal in (Deal(NONE), ours):
                 labels = studio.labels(deal, "gender", prompts, images, 3, embedded=embedded)
-                found[deal.name] = labels
+                labels_of_form[deal.name] = labels
             n = {"prompts": len(prompts), "images each": images}
-            add_kind(result, found, kind, subset, n)
+            add_kind(result, labels_of_form, kind, subset, n)
     yield result
 
 
 def add_kind(
-    result: TaskResult, found: Mapping[str, Labels], kind: str, subset: str, n: Mapping[str, int]
+    result: TaskResult,
+    labels_of_form: Mapping[str, Labels],
+    kind: str,
+    subset: str,
+    n: Mapping[str, int],
 ) -> None:
     """Add the rows of prompts of one kind, with intervals over prompts."""
-    unasked = [0] * len(found[NONE]["gender"])
-    of_method = {name: figures([labels], "gender", unasked) for name, labels in found.items()}
+    unasked = [0] * len(labels_of_form[NONE]["gender"])
+    of_method = {
+        name: figures([labels], "gender", unasked) for name, labels in labels_of_form.items()
+    }
     rng = np.random.default_rng(0)
     places = rng.integers(len(unasked), size=(RESAMPLES, len(unasked)))
     rows: dict[Metric, dict[str, NDArray[Any]]] = {MOVED: {}}
@@ -525,11 +541,11 @@ def add_kind(
             rows.setdefault(GAP, {})[name] = shown[GAP]
         if kind == "stated":
             half = len(unasked) // 2
-            asked = np.repeat([0, 1], [half, half])[:, None]
-            is_known = found[name]["gender"] >= 0
-            shows = (found[name]["gender"] == asked) & is_known
+            requested = np.repeat([0, 1], [half, half])[:, None]
+            is_known = labels_of_form[name]["gender"] >= 0
+            shows = (labels_of_form[name]["gender"] == requested) & is_known
             rows.setdefault(KEPT, {})[name] = shows.sum(1) / np.maximum(is_known.sum(1), 1)
-    acted = found["cross-attention"]["dealt gender"] >= 0
+    acted = labels_of_form["cross-attention"]["dealt gender"] >= 0
     rows[ACTED] = {"cross-attention": acted.mean(1)}
     for metric, of_name in rows.items():
         means = {name: float(row.mean()) for name, row in of_name.items()}
@@ -545,12 +561,11 @@ REPEATS, COPIES = 12, 16
 
 
 def cost(studio: Studio) -> Iterator[TaskResult]:
-    """Measure what a fit takes, and a step with the edit beside one without, in seconds of the
-    processor, so that other work of the machine does not count."""
-    about = provenance(
+    """Measure the processor time of a fit, and of a step with and without the edit."""
+    task_provenance = provenance(
         studio, f"One core; {REPEATS} turns of {COPIES} images, with and without alternating."
     )
-    result = TaskResult(about)
+    result = TaskResult(task_provenance)
     started = time.process_time()
     edits = fit_projections(studio.pipe, set_of("gender"), method=CrossAttention())
     fitting = time.process_time() - started
@@ -563,12 +578,12 @@ def cost(studio: Studio) -> Iterator[TaskResult]:
     seconds: dict[str, list[float]] = {NONE: [], "cross-attention": []}
     with debias(studio.pipe, edit) as attachment:
         for _ in range(REPEATS + 1):
-            for name, taken in seconds.items():
+            for name, times in seconds.items():
                 attachment.strength = 0.0 if name == NONE else 1.0
                 started = time.process_time()
                 studio.pipe(prompts, num_inference_steps=studio.steps, output_type="latent")
-                taken.append((time.process_time() - started) / studio.steps)
-    turns = np.array([taken[1:] for taken in seconds.values()])  # the first one warms up
+                times.append((time.process_time() - started) / studio.steps)
+    turns = np.array([times[1:] for times in seconds.values()])  # the first one warms up
     rng = np.random.default_rng(0)
     places = rng.integers(REPEATS, size=(RESAMPLES, REPEATS))
     for name, row in zip(seconds, turns, strict=True):
@@ -591,20 +606,20 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=8)
     options.add_argument("--attributes", nargs="*", default=list(VALUES))
     options.add_argument("--work", type=Path, default=Path("results/cross_attention"))
-    given = options.parse_args()
+    args = options.parse_args()
     warnings.simplefilter("ignore", VldebiasWarning)
     torch.set_num_threads(1)
-    studio = Studio(given.work, given.guidance, given.steps)
-    attributes = given.attributes
-    # Part -> what measures it, and its images of each profession.
+    studio = Studio(args.work, args.guidance, args.steps)
+    attributes = args.attributes
+    # The function that measures each part, and its number of images per profession.
     parts: dict[str, tuple[Callable[[int], Iterator[TaskResult]], int]] = {
-        "evidence": (lambda images: evidence(studio, images, attributes, given.draws), 8),
-        "jointly": (lambda images: jointly(studio, images, given.draws), 8),
+        "evidence": (lambda images: evidence(studio, images, attributes, args.draws), 8),
+        "jointly": (lambda images: jointly(studio, images, args.draws), 8),
         "beside": (lambda images: beside(studio, images), 6),
         "cost": (lambda images: cost(studio), COPIES),
     }
-    measure, images = parts[given.part]
-    run(NAMES[given.part], lambda: measure(given.images or images), given.json)
+    measure, images = parts[args.part]
+    run(NAMES[args.part], lambda: measure(args.images or images), args.json)
 
 
 if __name__ == "__main__":

@@ -1,38 +1,33 @@
-"""Which form is the default? By a stated rule, from the committed tables; and what each table alone
-would choose.
+"""Choose the default methods by a fixed rule from committed tables, and by each table alone.
 
 python -m eval.experiments.default_choice --json eval/results/default_choice.json
 
-Nothing is fitted or generated here: rivals_real.json, rivals_miniature.json, generation.json and
-steer.json are read.
+This only reads rivals_real.json, rivals_miniature.json, generation.json and steer.json.
 
-Models. Of each form in each table of the rivals:
+Models. For each method in each table of `rivals`:
 
-    gain   what it takes away of what could be gained: of none's skew, (none - value) / none, or of
-           what the worst group of none lacks, (value - none) / (1 - none)
-    cost   what is lost of the order of images inside a group, 1 - Spearman's correlation of scores
-           before and after
-    score  gain - cost: a share of the bias counts as much as a share of the order
-    harm   the table is worse than without, beyond its 95 % interval
+    gain   the removed share of the possible gain: of the skew of "none", (none - value) / none, or
+           of the distance of the worst group from 1, (value - none) / (1 - none)
+    cost   1 - Spearman's correlation of scores before and after, within groups
+    score  gain - cost: a share of the bias has the same weight as a share of the order
+    harm   the table is worse than "none", beyond its 95 % interval
 
-The rule: of the forms that do no harm in any table, the one with the highest mean score over the
-tables; of those within .02 of it, the one whose worst table is best. Once of the forms that need
-prompts alone, once of those that use unlabelled images (what `reference=` gives).
+The rule: among the methods without harm in any table, the one with the highest mean score over the
+tables; among those within .02 of it, the one with the best worst table. It is applied separately to
+methods that only need prompts, and to those that use unlabelled images (`reference=`).
 
-Pipelines. Of the forms that merge, choose no value for each image and need no judge; the same rule,
-over the one table that there is:
+Pipelines. For methods that can be merged, do not assign values and need no judge, the same rule
+applies to the only table:
 
-    gain   what is taken away of the square of the gap from even shares, corrected for the number
-           of images, as a share of none's
-    cost   the share of subjects, and of people and birds outside the fit, that are lost; the
-           largest counts
-    harm   the share left is above 1 beyond its interval
+    gain   the removed share of the squared gap from even shares, corrected for the number of images
+    cost   the lost share of subjects, and of people and birds outside the fit; the largest counts
+    harm   the remaining share is above 1 beyond its interval
 
-Dealing. Of the forms that give each image a value, each attribute is a table:
+Assigned values. For methods that assign a value to each image, each attribute is a table:
 
-    gain   what is taken away of the gap from even shares, as a share of none's
-    cost   the share of professions that are lost
-    harm   the share left is above 1 beyond its interval
+    gain   the removed share of the gap from even shares
+    cost   the lost share of professions
+    harm   the remaining share is above 1 beyond its interval
 """
 
 from __future__ import annotations
@@ -75,27 +70,30 @@ class Place(NamedTuple):
 
 
 def choose(places: Sequence[Place]) -> str | None:
-    """Return the form that the rule names; None where every one does harm somewhere."""
+    """Return the method chosen by the rule; None if all of them do harm in some table."""
     by_form: dict[str, list[Place]] = {}
     for place in places:
         by_form.setdefault(place.form, []).append(place)
-    most = max(map(len, by_form.values()), default=0)
+    n_places = max(map(len, by_form.values()), default=0)
     harmless = {
-        form: own
-        for form, own in by_form.items()
-        if len(own) == most and not any(place.harm for place in own)
+        form: places_of_form
+        for form, places_of_form in by_form.items()
+        if len(places_of_form) == n_places and not any(place.harm for place in places_of_form)
     }
-    means = {form: sum(place.score for place in own) / most for form, own in harmless.items()}
+    means = {
+        form: sum(place.score for place in places_of_form) / n_places
+        for form, places_of_form in harmless.items()
+    }
     near = [form for form, mean in means.items() if mean >= max(means.values()) - NEAR]
     return max(near, key=lambda form: min(place.score for place in harmless[form]), default=None)
 
 
 def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
-    """Return each of the forms in each table of the results."""
+    """Return the figures of each method in each table of the results."""
     places = []
     for result in results:
-        for about in result.provenance:
-            rows = Rivals(result, about.task)
+        for provenance in result.provenance:
+            rows = Rivals(result, provenance.task)
             none = rows.rows[rows.main, "none"].value
             for method in rows.methods:
                 form = rows.fact(method, "name")
@@ -107,12 +105,12 @@ def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
                     rows.sign * (main.value - none) / most,
                     max(rows.sign * end for end in main.change[1:]) < 0,
                 )
-                places.append(Place(about.task, form, gain, 1 - kept.value, harm))
+                places.append(Place(provenance.task, form, gain, 1 - kept.value, harm))
     return places
 
 
 def of_pipelines(result: Result) -> list[Place]:
-    """Return each of the forms on the professions that a fit leaves out."""
+    """Return the figures of each method on held-out professions."""
     task = result.provenance[0].task
     unseen, outside = (
         rows_in(result, task, UNSEEN),
@@ -120,10 +118,12 @@ def of_pipelines(result: Result) -> list[Place]:
     )
     places = []
     for form in GENERATED:
-        left = unseen[form, LEFT]
+        remaining = unseen[form, LEFT]
         lost = [1 - unseen[form, "recognised"].value / unseen["none", "recognised"].value]
         lost += [1 - rows[form, ASKED].value / rows["none", ASKED].value for rows in outside]
-        places.append(Place(task, form, 1 - left.value, max(0.0, *lost), left.interval[0] > 1))
+        places.append(
+            Place(task, form, 1 - remaining.value, max(0.0, *lost), remaining.interval[0] > 1)
+        )
     return places
 
 
@@ -133,22 +133,23 @@ def of_dealing(result: Result) -> list[Place]:
     for attribute in ("gender", "age", "tone"):
         rows = rows_in(result, "cross-attention", attribute)
         for form in DEALING:
-            left = rows[form, "discrepancy, share of none"]
+            remaining = rows[form, "discrepancy, share of none"]
             kept = rows[form, "recognised"].value / rows["none", "recognised"].value
-            harm = left.interval[0] > 1
-            places.append(Place(attribute, form, 1 - left.value, max(0.0, 1 - kept), harm))
+            harm = remaining.interval[0] > 1
+            places.append(Place(attribute, form, 1 - remaining.value, max(0.0, 1 - kept), harm))
     return places
 
 
-def told(kind: str, places: Sequence[Place]) -> TaskResult:
-    """Return gain, cost, score and harm of every form in every table, and in the settings what is
-    chosen."""
-    about = (
+def summarize(kind: str, places: Sequence[Place]) -> TaskResult:
+    """Return gain, cost, score and harm of every method per table; settings have the choice."""
+    description = (
         "The rule over committed tables: gain - cost, and harm; `chosen` of the settings is what it"
         " names."
     )
     done = TaskResult(
-        TaskProvenance(task=kind, title=f"The default among forms of {kind}", description=about)
+        TaskProvenance(
+            task=kind, title=f"The default among forms of {kind}", description=description
+        )
     )
     for place in places:
         figures = {
@@ -168,20 +169,20 @@ def told(kind: str, places: Sequence[Place]) -> TaskResult:
 
 
 def main() -> None:
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     results = [read(name) for name in TABLES]
-    parts = [told(kind, of_models(results, forms)) for kind, forms in FORMS.items()]
+    parts = [summarize(kind, of_models(results, forms)) for kind, forms in FORMS.items()]
     result = run(
         "default_choice",
         lambda: [
             *parts,
-            told("pipelines", of_pipelines(read("generation"))),
-            told("dealing", of_dealing(read("steer"))),
+            summarize("pipelines", of_pipelines(read("generation"))),
+            summarize("dealing", of_dealing(read("steer"))),
         ],
-        given.json,
+        args.json,
     )
-    for about in result.provenance:
-        print(about.task, about.settings["chosen"])
+    for provenance in result.provenance:
+        print(provenance.task, provenance.settings["chosen"])
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
-"""Balanced prompts beside facts: are values written that history excludes, and are others left out?
+"""Balanced prompts and facts: are values stated that contradict history, and are others missing?
 
     python -m eval.experiments.dofair DIR
     python -m eval.experiments.dofair DIR --template "A painting of {group}, {event}" --json FILE
 
-DIR holds the tables of DoFaiR (Wan et al., EMNLP 2024; github.com/elainew728/factuality-tax-t2i, in
-its folder `output`), which are not part of this project: `*gender*_imggen.csv` and
+DIR contains the tables of DoFaiR (Wan et al., EMNLP 2024; github.com/elainew728/factuality-tax-t2i,
+folder `output`), which are not part of this project: `*gender*_imggen.csv` and
 `*race*_imggen.csv`, with the columns group, event_name and existence_gender_list or
-existence_race_list. Each row is a group of people at an event, with the values that its sources
-name. The prompt is made of group and event by `--template`.
+existence_race_list. Each row is a group of people at an event, with the values in its sources.
+`--template` creates the prompt from group and event.
 
-One value named: writing another into the picture is over-diversification; the share of prompts that
-get a value is shown, which should be low. Several named: leaving the prompt to the model is
-under-diversification; the share that gets a value should be high. Both stand beside each other,
-since leaving everything alone makes the first one perfect.
+If the sources name one value, stating another is over-diversification; the share of prompts with a
+stated value should be low. If they name several, an unchanged prompt is under-diversification; the
+share with a stated value should be high. Both are reported, since the first is perfect if no prompt
+is changed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def read(folder: Path, attribute: str) -> list[Event]:
 
 
 def measure(folder: Path, template: str) -> Iterator[TaskResult]:
-    """Yield both errors for gender and race, and the reasons of what is left alone."""
+    """Yield both errors for gender and race, and the reasons for unchanged prompts."""
     for attribute in ("gender", "race"):
         events = read(folder, attribute)
         part = TaskResult(
@@ -103,12 +103,12 @@ def measure(folder: Path, template: str) -> Iterator[TaskResult]:
                 for event in events
                 if event.kind == kind
             ]
-            found = balance_prompts(prompts, attribute, seed=0)
-            written = sum(value is not None for value in found.values)
+            balanced = balance_prompts(prompts, attribute, seed=0)
+            written = sum(value is not None for value in balanced.values)
             n = {"prompts": len(prompts)}
             interval = wilson_interval(written, len(prompts))
             part.add(metric, METHOD, written / len(prompts), interval, n=n)
-            reasons = Counter(reason for reason in found.reasons if reason is not None)
+            reasons = Counter(reason for reason in balanced.reasons if reason is not None)
             for reason, count in reasons.most_common():
                 where = f"{kind}: {reason}"
                 part.add(REASON, METHOD, count / len(prompts), n=n, subset=where)
@@ -120,8 +120,8 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("folder", type=Path, help="with the tables of DoFaiR")
     options.add_argument("--template", default=TEMPLATE, help="of a prompt, with {group}, {event}")
-    given = options.parse_args()
-    run("dofair", lambda: measure(given.folder, given.template), given.json)
+    args = options.parse_args()
+    run("dofair", lambda: measure(args.folder, args.template), args.json)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""Measure what `embed_images(..., fast=True)` changes of figures: the same photographs, read whole
-and small.
+"""Measure how `embed_images(..., fast=True)` changes figures, by decoding images at both sizes.
 
     python -m eval.experiments.draft_figures        # eval/results/draft_figures.json, minutes
 
-The pictures of the miniature world are enlarged to large JPEG files, so that decoding can shrink
-them by the most that is allowed: an eighth, twice the side that the model reads. Both tasks are
-then measured on the features of either way.
+The pictures of the miniature world are enlarged to large JPEG files, so that they can be decoded at
+the smallest allowed size: an eighth, which is twice the input size of the model. Both tasks are
+then measured on both kinds of features.
 """
 
 from __future__ import annotations
@@ -74,9 +73,9 @@ def embeddings_of(world: str, count: int) -> Iterator[Embeddings]:
 
 def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
     """Yield each figure of a world with both ways of reading."""
-    whole, small = embeddings_of(world, count)
+    full, small = embeddings_of(world, count)
     cosines = torch.nn.functional.cosine_similarity(
-        torch.from_numpy(np.array(whole.features)), torch.from_numpy(np.array(small.features))
+        torch.from_numpy(np.array(full.features)), torch.from_numpy(np.array(small.features))
     )
     yield {
         "figure": "cosine of both features, least",
@@ -85,7 +84,7 @@ def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
     }
     model, _, tokenizer = load_clip()
     results = []
-    for features in (whole, small):
+    for features in (full, small):
         results.append(
             vldebias.evaluate(
                 model, features, tokenizer=tokenizer, methods="default", **SETTINGS[world]
@@ -97,7 +96,7 @@ def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
         is_of_a_query = world == "portraits" and bool(row.subset)
         if is_of_texts or is_of_a_query:
             continue
-        other = figures_read_small[row.metric, row.method, row.subset]
+        small_figure = figures_read_small[row.metric, row.method, row.subset]
         low, high = row.interval
         yield {
             "figure": row.metric,
@@ -105,8 +104,8 @@ def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
             "read whole": row.value,
             "low": low,
             "high": high,
-            "read small": other.value,
-            "change": other.value - row.value,
+            "read small": small_figure.value,
+            "change": small_figure.value - row.value,
         }
 
 

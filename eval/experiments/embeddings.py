@@ -1,4 +1,4 @@
-"""What the experiments on embeddings share: real and rendered images and texts.
+"""Load real and rendered images and texts for the experiments on embeddings.
 
 The real embeddings are not part of the project (CelebA is for non-commercial research). They are
 read from the folder in VLDEBIAS_REAL, or from ../shared/real beside the checkout:
@@ -34,7 +34,7 @@ Rows = NDArray[np.int64]
 
 
 def file() -> Path:
-    """Return where the real embeddings should be; the file may not exist."""
+    """Return the path of the real embeddings; the file may not exist."""
     return (
         Path(
             os.environ.get("VLDEBIAS_REAL", Path(__file__).resolve().parents[3] / "shared" / "real")
@@ -44,7 +44,7 @@ def file() -> Path:
 
 
 def say_if_missing() -> None:
-    """Print on stderr that figures on the real embeddings are left out, where they are missing."""
+    """Print a note on stderr if the real embeddings are missing and their figures are left out."""
     if not file().is_file():
         print(f"SKIPPED: {file()} is missing; set VLDEBIAS_REAL to its folder", file=sys.stderr)
 
@@ -71,12 +71,12 @@ class Gallery:
 
     @property
     def query_of_occupation(self) -> dict[str, str]:
-        """Return occupation, as files of counts name it -> its query."""
+        """Return a mapping from the name of an occupation in files of counts to its query."""
         return {query.removeprefix("A photo of "): query for query in self.queries}
 
     @property
     def text_direction(self) -> Tensor:
-        """Return (d,) what the texts of men differ in from those of women."""
+        """Return the difference (d,) between the texts of men and those of women."""
         texts = [text for group in self.prompts.groups for text in group]
         return directions(self.texts, self.prompts, texts)[0]
 

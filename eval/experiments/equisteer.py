@@ -3,16 +3,16 @@
 For every cross-attention and time, with c the output at one position of the picture:
 
     s_v = mean c of texts with value v - mean c of texts without it, of length 1
-    gate   leave a prompt alone if max over positions of <c, s_v> exceeds t_v for any v, at one
+    gate   leave a prompt unchanged if max over positions of <c, s_v> exceeds t_v for any v, at one
            layer in the first pass; t_v is midway between the mean of these maxima over texts with
            v and that over neutral texts (Eq. 5)
     erase  c - P c, P the projection on the span of all s_v (Eq. 7)
     add    + a_v s_v, a_v the mean of the maxima over texts with v (Eq. 8)
 
-Texts without a value are those of the other one where there are two, as in the authors' code, and
-neutral ones otherwise. The layer of the gate is the one that tells both kinds of texts best. The
-authors' code adds t_v in the place of a_v unless it is told otherwise, and can give each output
-its old length; here the formulas of the paper are built.
+Texts without a value are those of the other value if there are two, as in the authors' code, and
+neutral ones otherwise. The layer of the gate is the one that separates both kinds of texts best.
+The authors' code adds t_v in place of a_v by default, and can restore the length of each output;
+this module follows the formulas of the paper.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Place = tuple[float, str]  # a time and a layer
 
 @dataclass(frozen=True)
 class Gate:
-    """Leave prompts alone by the first pass of one layer: its directions (values, d), and a
-    threshold for each."""
+    """Select the prompts to leave unchanged by the first pass of one layer: its directions
+    (values, d), and a threshold for each."""
 
     layer: str
     directions: Tensor
@@ -43,7 +43,7 @@ class Gate:
     def leaves_alone(
         self, pipe: Any, prompts: Sequence[str], noise: Sequence[int], steps: int
     ) -> list[bool]:
-        """Return for each image whether the gate leaves its prompt alone."""
+        """Return for each image whether the gate leaves its prompt unchanged."""
         is_left: list[bool] = []
         for _, output in outputs(pipe, prompts, steps, [self.layer], noise, first_pass=True):
             largest = (output @ self.directions.T).amax(1)
@@ -59,8 +59,8 @@ def outputs(
     noise: Sequence[int] | None = None,
     first_pass: bool = False,
 ) -> Iterator[tuple[Place, Tensor]]:
-    """Generate prompts, text i from noise i, and yield what the cross-attentions give for the
-    conditional half, (b, positions, d), batch by batch; first_pass: of the first pass alone."""
+    """Generate prompts, text i from noise i, and yield outputs of the cross-attentions for the
+    conditional half, (b, positions, d), batch by batch; first_pass: only of the first pass."""
     modules = dict(pipe.unet.named_modules())
     seeds = range(len(prompts)) if noise is None else noise
     kept: list[tuple[Place, Tensor]] = []
@@ -106,8 +106,8 @@ def directions_of(means: Mapping[str, Tensor]) -> Tensor:
     values = [kind for kind in means if kind != NEUTRAL]
     rows = []
     for place, value in enumerate(values):
-        without = values[1 - place] if len(values) == 2 else NEUTRAL
-        row = means[value] - means[without]
+        contrast = values[1 - place] if len(values) == 2 else NEUTRAL
+        row = means[value] - means[contrast]
         rows.append(row / row.norm())
     return torch.stack(rows)
 

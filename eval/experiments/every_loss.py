@@ -50,14 +50,14 @@ Learned = tuple[Species, Species]  # rows of the pool, and the species that each
 
 @dataclass(frozen=True)
 class Renders:
-    """Renders as the frozen image tower gives them, (n, w, 1, 1), with what they show."""
+    """Features of renders from the frozen image tower, (n, w, 1, 1), and their labels."""
 
     features: Tensor
     species: Species
     group: Species
 
     def cosines(self, model: Any) -> Tensor:
-        """Return (n, texts) the cosine of each image with each species' text."""
+        """Return the cosine of each image with the text of each species, (n, texts)."""
         return image_features(model, self.features) @ text_features(model, TEXTS).T
 
     def right_zero_shot(self, model: Any) -> NDArray[np.float64]:
@@ -106,11 +106,11 @@ def few_classes(species: Species, seed: int) -> Learned:
 def long_tail(species: Species, seed: int) -> Learned:
     """Return fewer images of each next species, down to one in `TAIL` of the first's."""
     count = len(TEXTS)
-    most = np.bincount(species, minlength=count).min()
-    sizes = np.round(most * TAIL ** (-np.arange(count) / (count - 1))).astype(int).clip(1)
+    limit = np.bincount(species, minlength=count).min()
+    sizes = np.round(limit * TAIL ** (-np.arange(count) / (count - 1))).astype(int).clip(1)
     rows = [np.flatnonzero(species == code)[:size] for code, size in enumerate(sizes)]
-    found = np.concatenate(rows)
-    return found, species[found]
+    chosen_rows = np.concatenate(rows)
+    return chosen_rows, species[chosen_rows]
 
 
 def coarse(species: Species, seed: int) -> Learned:
@@ -151,7 +151,7 @@ def every_loss(cell: Cell) -> dict[str, Any]:
     images = pool.features[rows]
     texts = [TEXTS[code] for code in named]
     began = time.process_time()
-    found = captions.train(
+    learner = captions.train(
         start,
         images,
         texts,
@@ -164,8 +164,8 @@ def every_loss(cell: Cell) -> dict[str, Any]:
     )
     spent = (time.process_time() - began) / cell["steps"] * 1000
     if cell.get("tuning"):
-        return {"validation": validated(found, cell["data"], pool, rows)}
-    figures = worth(found, cell["data"], pool, rows) | {COST: spent}
+        return {"validation": validated(learner, cell["data"], pool, rows)}
+    figures = worth(learner, cell["data"], pool, rows) | {COST: spent}
     if cell["arm"] == "InfoNCE" and "wrong" in cell["data"]:
         again = filtered(cell, images, texts)
         second = worth(again, cell["data"], pool, rows)
@@ -174,7 +174,7 @@ def every_loss(cell: Cell) -> dict[str, Any]:
 
 
 def filtered(cell: Cell, images: Tensor, texts: list[str]) -> Any:
-    """Return a model that learned from the pairs of the highest early scores, begun anew."""
+    """Return a new model trained only on the pairs with the highest early scores."""
     cell = {**cell, "start": "heads", "temperature": captions.loss_of(cell)["temperature"]}
     _, watch = captions.watched(cell, images, texts)
     early = captions.learner("heads", cell["seed"])
@@ -182,23 +182,23 @@ def filtered(cell: Cell, images: Tensor, texts: list[str]) -> Any:
     return captions.filtered(cell, early, images, texts)
 
 
-def validated(found: Any, data: str, pool: Renders, rows: Species) -> float:
-    """Return the score by which settings are chosen: that of the species."""
+def validated(learner: Any, data: str, pool: Renders, rows: Species) -> float:
+    """Return the score that settings are chosen by: the accuracy of the species."""
     unseen = renders(captions.VALIDATION, captions.VALIDATION_SEED)
     if data == "coarse captions":
-        return float(unseen.right_by_means(found, pool, rows).mean())
-    return float(unseen.right_zero_shot(found).mean())
+        return float(unseen.right_by_means(learner, pool, rows).mean())
+    return float(unseen.right_zero_shot(learner).mean())
 
 
-def worth(found: Any, data: str, pool: Renders, rows: Species) -> dict[str, Any]:
-    """Return the figures of a model on held-out renders, with what each of them scored."""
+def worth(learner: Any, data: str, pool: Renders, rows: Species) -> dict[str, Any]:
+    """Return the figures of a model on held-out renders, and the scores of each render."""
     unseen = renders(captions.HELD_OUT, captions.HELD_OUT_SEED)
     if data == "coarse captions":
-        right = unseen.right_by_means(found, pool, rows)
+        right = unseen.right_by_means(learner, pool, rows)
         return {FINE: float(right.mean()), **packed(FINE, right)}
-    right = unseen.right_zero_shot(found)
+    right = unseen.right_zero_shot(learner)
     groups = [right[unseen.group == code].mean() for code in np.unique(unseen.group)]
-    first = unseen.first_is_right(found)
+    first = unseen.first_is_right(learner)
     return {
         ACCURACY: float(right.mean()),
         **packed(ACCURACY, right),

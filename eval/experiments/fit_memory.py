@@ -49,7 +49,7 @@ SDXL = {
 
 
 class FusedAttention(TorchFunctionMode):
-    """Replace attention by its output alone, without a matrix of weights."""
+    """Replace attention by a tensor of its output's shape, without a matrix of weights."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return an output of the shape of the queries."""
@@ -113,13 +113,13 @@ def peak_of(unet: UNet2DConditionModel, size: int, images: int) -> int:
 
 def measure() -> Iterator[TaskResult]:
     """Yield the peaks of both denoisers."""
-    about = TaskProvenance(
+    provenance = TaskProvenance(
         task="fit memory",
         title="Memory of the cross-attention fit",
         description="Activations of one guided pass in half precision, without weights.",
         settings={"sizes": list(SIZES), "batches": list(BATCHES)},
     )
-    result = TaskResult(about)
+    result = TaskResult(provenance)
     for name, config in (("Stable Diffusion 1.5", SD), ("Stable Diffusion XL", SDXL)):
         with torch.device("meta"):
             unet = UNet2DConditionModel(sample_size=64, **config)  # type: ignore[arg-type]

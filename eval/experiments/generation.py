@@ -4,15 +4,15 @@ from the same noise.
     python -m eval.experiments.generation --images 8 --json eval/results/generation.json
     python -m eval.experiments.generation --images 2 --forms none difference    # a quick look
 
-The first takes half an hour of a core, and goes on where it was stopped.
+The first takes half an hour on one core; an interrupted run resumes.
 
 "A photo of a {profession}.", judged by the classifier of the miniature world. Three fits, each on
 80 of the world's 100 professions and asked for the 20 that it leaves out, 60 in all: the first is
-the set that ships, the others leave out others, chosen by chance. Intervals are over fits and
-professions (fits are resampled, then the professions of each). Pixels are kept below --work, so
-that a run that was stopped goes on. Ten steps, where the subject is recognised as often as with
-twenty. Beside the professions, prompts about none: does a person stay a person and a bird a bird,
-of the images that are one without a method?
+the set that ships, the others leave out randomly chosen ones. Intervals are over fits and
+professions (fits are resampled, then the professions of each). Pixels are stored in --work, so
+that an interrupted run resumes. Ten steps are used, since the subject is recognised as often as
+with twenty. Prompts without a profession are also measured: of the images that show a person (or
+a bird) without a method, how many still do with it?
 
     none          the pipeline as it is
     default       debias(pipe, set, method="default"): calibration, its lam lowered until it spares
@@ -24,8 +24,8 @@ of the images that are one without a method?
     cali          the paper's settings
     stated value  "balanced-prompts": a value for each image, stated in its prompt
 
-n images of a fair prompt have a discrepancy of about sqrt(0.5 / n), which pulls shares of none's
-up; `discrepancy_squared` and its share are corrected for that.
+n images of a fair prompt have a discrepancy of about sqrt(0.5 / n), which biases ratios to "none"
+upwards; `discrepancy_squared` and its ratio are corrected for that.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SEEDS = (0, 1, 2)
 FITS, LEFT_OUT = 3, 20  # fits, and professions that each leaves out
 OUTSIDE_IMAGES = 4  # of each outside prompt
 HALF = 0.5  # of what the pairs differ in
-SURE = 0.8  # of the judge: below it a gender is unknown
+SURE = 0.8  # of the judge; a gender with a lower one is unknown
 SHARE = Metric(
     "discrepancy, share of none", "gap from even shares, remaining share", "fact", "lower"
 )
@@ -85,7 +85,7 @@ SHARE_OF_SQUARES = Metric(
     "lower",
 )
 SHOWS = Metric("shows what was asked for", "shows what was asked for", "utility", "higher")
-OUTSIDE = {  # world of what is asked for -> prompts that state no profession
+OUTSIDE = {  # world of the subject -> prompts without a profession
     "portraits": [
         "A photo of a person.",
         "A photo of a celebrity.",
@@ -100,8 +100,10 @@ Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
 
 @dataclass(frozen=True)
 class Form:
-    """One way to generate. draw: (prompts, generators, seed) -> pixels; fitted: to the professions
-    of a fit; fits: how many its figures are of."""
+    """One way to generate.
+
+    draw: (prompts, generators, seed) -> pixels. fitted: whether it is fitted to the professions of
+    a fit. fits: the number of fits that its figures cover."""
 
     name: str
     draw: Draw
@@ -111,8 +113,8 @@ class Form:
 
 
 def _leading(problem: Problem, role: str) -> Tensor:
-    """Return (r, d) the directions that the prompt pairs differ most in, as many as explain half of
-    it."""
+    """Return the leading directions (r, d) of the pairs' differences that explain half of their
+    variance."""
     rows = torch.cat(pair_scatters(problem, role))
     _, lengths, directions = torch.linalg.svd(rows, full_matrices=False)
     explained = lengths.square().cumsum(0) / lengths.square().sum()
@@ -156,19 +158,21 @@ def splits() -> tuple[PromptSet, ...]:
 
 
 def noise(prompt: str, seed: int) -> int:
-    """Return the seed of an image's generator: the same under every method, another for every
+    """Return the seed of an image's generator: the same for every method, a different one for each
     prompt."""
     return int.from_bytes(hashlib.sha256(f"{seed}\0{prompt}".encode()).digest()[:6], "big")
 
 
 class Studio:
-    """The pipeline, and the pixels of every form: generated once, kept in a folder."""
+    """The pipeline and the pixels of every form, generated once and stored in a folder."""
 
     def __init__(self, work: Path, images: int) -> None:
-        # Of these weights: pixels of others are no substitute.
+        # The folder is specific to these weights.
         self.work, self.images = work / digest(weights_dir() / "unet.safetensors")[:8], images
         self.pipe = load_pipeline()
-        self.pipe.unet.to(memory_format=torch.channels_last)  # convolutions run faster so on a CPU
+        self.pipe.unet.to(
+            memory_format=torch.channels_last
+        )  # convolutions run faster in this layout on a CPU
         self.pipe.set_progress_bar_config(disable=True)
 
     def pixels(
@@ -212,7 +216,7 @@ class Studio:
         return torch.as_tensor(self.pipe(list(prompts), generator=generators, **how).images).float()
 
     def forms(self, fit: int = 0) -> list[Form]:
-        """Return all of them, fitted to the professions of a fit."""
+        """Return all forms, fitted to the professions of a fit."""
         return [
             Form(
                 "none",
@@ -229,7 +233,7 @@ class Studio:
         ]
 
     def attached(self, method: Any, fit: int) -> Draw:
-        """Return what generates with a method attached, which is fitted once."""
+        """Return a function that generates with a method attached; the method is fitted once."""
 
         @cache
         def edits() -> Any:
@@ -261,13 +265,13 @@ class Studio:
 def judged(pixels: Pixels) -> dict[str, NDArray[Any]]:
     """Return the gender, unknown where the judge is unsure, the profession and the world of pixels
     (n, h, w, 3)."""
-    told = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
-    sure = told["gender_probabilities"].amax(1) >= SURE
-    gender = torch.where(sure, told["gender"], UNKNOWN)
+    predictions = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+    sure = predictions["gender_probabilities"].amax(1) >= SURE
+    gender = torch.where(sure, predictions["gender"], UNKNOWN)
     return {
         "gender": gender.numpy(),
-        "profession": told["profession"].numpy(),
-        "world": told["world"].numpy(),
+        "profession": predictions["profession"].numpy(),
+        "world": predictions["world"].numpy(),
     }
 
 
@@ -296,11 +300,11 @@ def over_fits(
         return {name: mean / means["none"] if share else mean for name, mean in means.items()}
 
     labels = fits if len(set(fits.tolist())) > 1 else np.arange(len(fits))
-    members = [np.flatnonzero(labels == one) for one in np.unique(labels)]
+    members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     draws: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(2000):
         chosen = [members[i] for i in rng.integers(len(members), size=len(members))]
-        places = np.concatenate([one[rng.integers(len(one), size=len(one))] for one in chosen])
+        places = np.concatenate([rows[rng.integers(len(rows), size=len(rows))] for rows in chosen])
         for name, value in of(places).items():
             draws[name].append(value)
     result.add_draws(
@@ -335,7 +339,7 @@ def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) 
     left_out: list[str] = []
     for split in splits()[:fits]:
         left_out += [name.lower() for name in split.held_out_class_names]
-    wanted = np.array([[PROFESSIONS.index(name)] for name in left_out])
+    expected = np.array([[PROFESSIONS.index(name)] for name in left_out])
     gaps: dict[str, Floats] = {}
     squares: dict[str, Floats] = {}
     right: dict[str, Floats] = {}
@@ -344,9 +348,9 @@ def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) 
         counts = np.stack([(gender == value).sum(1) for value in range(len(GENDERS))], axis=1)
         gaps[name] = discrepancies(counts)
         squares[name] = squared_discrepancies(counts)
-        right[name] = (profession == wanted).mean(1)
+        right[name] = (profession == expected).mean(1)
     n = {"professions": len(left_out), "images each": studio.images * len(SEEDS), "fits": fits}
-    which = np.repeat(np.arange(fits), LEFT_OUT)
+    fit_of_row = np.repeat(np.arange(fits), LEFT_OUT)
     for metric, values in (
         ("discrepancy", gaps),
         (SHARE, gaps),
@@ -355,7 +359,7 @@ def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) 
         ("recognised", right),
     ):
         share = metric in (SHARE, SHARE_OF_SQUARES)
-        over_fits(result, metric, values, which, subset="unseen professions", n=n, share=share)
+        over_fits(result, metric, values, fit_of_row, subset="unseen professions", n=n, share=share)
 
 
 def outside(
@@ -369,9 +373,11 @@ def outside(
             if form.name in names:
                 # generated once if fitted to nothing
                 part = f"outside-{world}-{fit if form.fitted else 0}"
-                told = judged(studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0]))["world"]
+                predicted_world = judged(
+                    studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0])
+                )["world"]
                 shown.setdefault(form.name, []).append(
-                    (told == WORLDS.index(world)).reshape(len(prompts), -1)
+                    (predicted_world == WORLDS.index(world)).reshape(len(prompts), -1)
                 )
     kept(
         result,
@@ -385,15 +391,18 @@ def kept(
     result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, subset: str
 ) -> None:
     """Add the rows of `outside`. shown: form -> (fits * prompts, images), fit by fit."""
-    there = shown["none"].sum(1)
-    some = there > 0
-    values = {form: (one & shown["none"])[some].sum(1) / there[some] for form, one in shown.items()}
-    n = {"prompts": len(there) // fits, "images each": shown["none"].shape[1], "fits": fits}
+    totals = shown["none"].sum(1)
+    has_any = totals > 0
+    values = {
+        form: (is_shown & shown["none"])[has_any].sum(1) / totals[has_any]
+        for form, is_shown in shown.items()
+    }
+    n = {"prompts": len(totals) // fits, "images each": shown["none"].shape[1], "fits": fits}
     over_fits(
         result,
         SHOWS,
         values,
-        np.repeat(np.arange(fits), len(there) // fits)[some],
+        np.repeat(np.arange(fits), len(totals) // fits)[has_any],
         subset=subset,
         n=n,
     )
@@ -404,7 +413,7 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
     forms = [
         form for form in studio.forms() if not chosen or form.name in chosen or form.name == "none"
     ]
-    about = TaskProvenance(
+    provenance = TaskProvenance(
         task="generation gender",
         title="Generated professions under every method",
         description=(
@@ -429,9 +438,9 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
             "resamples": 2000,
         },
     )
-    result = TaskResult(about)
+    result = TaskResult(provenance)
     for fits in (FITS, 1):
-        part = TaskResult(about)
+        part = TaskResult(provenance)
         names = [form.name for form in forms if form.fits == fits or form.name == "none"]
         unseen(part, studio, names, fits)
         for world in OUTSIDE:
@@ -447,10 +456,10 @@ def main() -> None:
         "--work", type=Path, default=Path("results/generation"), help="where pixels are kept"
     )
     options.add_argument("--forms", nargs="*", help="only these, and none")
-    given = options.parse_args()
+    args = options.parse_args()
     torch.set_num_threads(1)
-    studio = Studio(given.work / f"{STEPS}-steps", given.images)
-    run("generation", lambda: measure(studio, given.forms), given.json)
+    studio = Studio(args.work / f"{STEPS}-steps", args.images)
+    run("generation", lambda: measure(studio, args.forms), args.json)
 
 
 if __name__ == "__main__":

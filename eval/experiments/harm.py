@@ -1,15 +1,15 @@
-"""Does the default of searches make any search worse? Cells of attribute, prompt set, queries and
-gallery, and what each method does to them.
+"""Does the default method make any search worse? Measure every method on cells of an attribute, a
+prompt set, queries and a gallery.
 
     python -m eval.experiments.harm                  # the miniature's portraits
-    python -m eval.experiments.harm --on real        # and photographs, from $VLDEBIAS_REAL
+    python -m eval.experiments.harm --on real        # photographs too, from $VLDEBIAS_REAL
     python -m eval.experiments.harm --draw 1         # other galleries and references
     python -m eval.experiments.harm --json FILE
 
 A cell is harmed where the 95 % interval of the change of MaxSkew@k (mean over queries, paired,
-over images) lies above 0, and helped where it lies below. The gap that could be removed is what the
-best of the compared methods removes, chosen by looking at the labels. The reference has no labels
-and shares no image with the gallery.
+over images) lies above 0, and helped where it lies below. The removable gap is the part that the
+best of the compared methods removes, chosen with the labels. The reference has no labels and shares
+no image with the gallery.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ TALLIES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One search: who is asked for, among which images, with which set and which reference.
+    """One search: its queries, gallery, prompt set and reference.
 
-    prior: "uniform" where the gallery is even, "dataset" where it is not.
+    prior: "uniform" if the gallery is even, "dataset" otherwise.
     """
 
     family: str
@@ -68,7 +68,7 @@ class Cell:
     prior: str = "uniform"
 
     def changes(self, methods: Sequence[str] = (*COUNTED, *OTHERS)) -> dict[str, Measurement]:
-        """Return method -> the row of MaxSkew, with its change to the search without an edit."""
+        """Return method -> the row of MaxSkew, with its change from the search without an edit."""
         k = min(60, max(10, len(self.gallery) // 8))
         rows = {}
         for method in methods:
@@ -99,7 +99,7 @@ def miniature(draw: int) -> Iterator[Cell]:
     images = portraits("portraits", n=1500, seed=9002, balanced=True)
     # The reference is as people come: not balanced.
     reference = portraits("portraits", n=REFERENCE, seed=9013 + draw, balanced=False)
-    own = {name: _own_set(name, about) for name, about in content["sets"].items()}
+    own = {name: _own_set(name, definition) for name, definition in content["sets"].items()}
     for family in content["cells"]:
         for name in family["sets"]:
             prompts = own.get(name) or load_prompts(name)
@@ -147,10 +147,12 @@ def photographs(draw: int) -> Iterator[Cell]:
             )
 
 
-def _own_set(name: str, about: Mapping[str, Any]) -> PromptSet:
+def _own_set(name: str, definition: Mapping[str, Any]) -> PromptSet:
     """Return a set of the file, whose classes are the ten concepts of another set."""
-    prompts = make_prompt_set(name, about["attribute"], about["concepts"], about["templates"])
-    classes = tuple(load_prompts(about["classes"]).classes) if about["classes"] else ()
+    prompts = make_prompt_set(
+        name, definition["attribute"], definition["concepts"], definition["templates"]
+    )
+    classes = tuple(load_prompts(definition["classes"]).classes) if definition["classes"] else ()
     return replace(prompts, spurious=(), classes=classes, class_names=classes)
 
 
@@ -213,7 +215,7 @@ def tally(family: str, cells: Sequence[Mapping[str, Measurement]]) -> TaskResult
 
 
 def _change(rows: Mapping[str, Measurement], method: str) -> tuple[float, float, float]:
-    """Return the change of a method with its interval; none where it was refused."""
+    """Return the change of a method with its interval; none if it was refused."""
     row = rows.get(method)
     if row is None or row.change is None:
         return (0.0, 0.0, 0.0)
@@ -227,18 +229,18 @@ def _best(rows: Mapping[str, Measurement]) -> float:
 
 
 def main() -> None:
-    """Measure the cells that are asked for."""
+    """Measure the cells that the arguments select."""
     options = parser(__doc__)
     options.add_argument("--on", choices=["miniature", "real"], default="miniature")
     options.add_argument("--draw", type=int, default=0, help="of galleries and references")
-    given = options.parse_args()
+    args = options.parse_args()
 
     def cells() -> Iterator[Cell]:
-        yield from miniature(given.draw)
-        if given.on == "real":
-            yield from photographs(given.draw)
+        yield from miniature(args.draw)
+        if args.on == "real":
+            yield from photographs(args.draw)
 
-    run("harm", lambda: measure(cells()), given.json)
+    run("harm", lambda: measure(cells()), args.json)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ GAP = "generalisation error"
 def medians(seed: int, share: float) -> dict[str, float]:
     """Return the median of each margin of a network that fits labels of which a share is random.
 
-    The generalisation error is among them: training accuracy less that on the images left out.
+    The generalisation error is included: training accuracy minus that on the held-out images.
 
     Raises:
         RuntimeError: the network does not fit all of its labels.
@@ -57,15 +57,15 @@ def medians(seed: int, share: float) -> dict[str, float]:
     predicted = head(features).argmax(1).numpy()
     if (predicted[rows] != labels).any():
         raise RuntimeError(f"seed {seed}, share {share}: not all labels are fitted")
-    found, _ = margins(head, features[rows], labels)
-    medians_of_metric = {name: float(np.median(values)) for name, values in found.items()}
+    margins_of_rows, _ = margins(head, features[rows], labels)
+    medians_of_metric = {name: float(np.median(values)) for name, values in margins_of_rows.items()}
     return medians_of_metric | {GAP: 1 - float((predicted == digits)[unseen].mean())}
 
 
 def measure() -> Iterator[TaskResult]:
     """Yield how many times larger each margin is with correct labels, and the generalisation
     errors."""
-    about = TaskProvenance(
+    provenance = TaskProvenance(
         task="label_margins",
         description="Median margin with correct labels over that with random ones.",
         seeds=list(SEEDS),
@@ -75,7 +75,7 @@ def measure() -> Iterator[TaskResult]:
             "intervals": "of Student's t over seeds of images, labels and weights",
         },
     )
-    part = TaskResult(about)
+    part = TaskResult(provenance)
     ratio = Metric("ratio", "clean / random", "utility", "higher")
     error = Metric(GAP, GAP, "utility", "lower")
     for share in (0.0, *SHARES):
@@ -88,9 +88,9 @@ def measure() -> Iterator[TaskResult]:
                     continue
                 values = [medians(seed, 0.0)[name] / medians(seed, share)[name] for seed in SEEDS]
                 metric = ratio
-            whole = interval(values)
-            ends = (whole["low"], whole["high"])
-            part.add(metric, name, whole["value"], ends, n={"seeds": len(SEEDS)}, subset=place)
+            overall = interval(values)
+            ends = (overall["low"], overall["high"])
+            part.add(metric, name, overall["value"], ends, n={"seeds": len(SEEDS)}, subset=place)
     yield part
 
 

@@ -10,11 +10,11 @@ r"""Evaluate frozen features by a logistic regression: accuracy, worst group and
 
 The protocol of chapters 3 to 5 of the thesis: the encoder is frozen, one linear layer is trained on
 the training split and scored on the test split. The layer is scikit-learn's LogisticRegression on
-rows of norm 1; its C is chosen among `PENALTIES` on a fifth of the training rows, unless --c names
-it. Data are a world of the miniature (birds, portraits), a data set by name (`vldebias eval data`),
-among them cifar10, cifar100 and stl10 in their binary layouts, or a folder with one subfolder per
-class in train/ and test/. --features backbone reads what the image tower gives its head, as SimCLR
-and its successors do, where the default reads the joint space.
+rows of norm 1; its C is chosen among `PENALTIES` on a fifth of the training rows, unless --c sets
+it. Data are a world of the miniature (birds, portraits), a data set by name (`vldebias eval data`;
+cifar10, cifar100 and stl10 are read in their binary layouts), or a folder with one subfolder per
+class in train/ and test/. --features backbone uses the input of the image tower's head, as SimCLR
+and its successors do; the default is the joint space.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Split:
 
 
 def open_images(data: str, split: str, root: Path | None) -> ImageData:
-    """Open one split of the data that the command names."""
+    """Open one split of the data that the arguments select."""
     path = Path(data)
     if data in WORLDS:
         return open_world(data, split=WORLD_SPLITS[split])
@@ -214,8 +214,8 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def before_head(encoder: ImageEncoder, head: nn.Parameter | nn.Module | None) -> ImageEncoder:
-    """Return an encoder whose features are what the image tower gives its head, the last layer into
-    the joint space.
+    """Return an encoder whose features are the input of the image tower's head, the last layer
+    before the joint space.
 
     Raises:
         InvalidInputError: the tower has no head, or one whose input cannot be read, such as the

@@ -185,7 +185,7 @@ class Learner(nn.Module):
         return self
 
     def image(self, pixels: Tensor) -> Tensor:
-        """Return what the loss sees, (b, 32)."""
+        """Return the inputs of the loss, (b, 32)."""
         embeddings: Tensor = self.head(self.encoder(pixels))
         return embeddings
 
@@ -266,7 +266,7 @@ def learn(
 def correct(
     train: Tensor, labels: NDArray[np.int64], test: Tensor, true: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return which test rows (n,) a logistic regression on the training rows classifies rightly."""
+    """Return which test rows (n,) a logistic regression on the training rows gets right."""
     weight, bias = logistic_regression(
         train, labels, CLASSES, c=1.0, like=train, tolerance=TOLERANCE
     )
@@ -275,7 +275,7 @@ def correct(
 
 
 def scored(metric: str, rows: NDArray[np.float64]) -> dict[str, Any]:
-    """Return a figure with what each image scored."""
+    """Return a figure with the score of each image."""
     return {metric: float(rows.mean()), **packed(metric, rows)}
 
 

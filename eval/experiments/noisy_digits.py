@@ -1,13 +1,13 @@
-"""Does RINCE pay on real images whose classes are wrong? Digits of scikit-learn, SimCLR-style, from
+"""Does RINCE help on real images with wrong classes? Digits of scikit-learn, SimCLR-style, from
 random weights.
 
 python -m eval.experiments.run noisy_digits
 
-The shape of Table A.1 of the thesis: a positive pair are two images that the labels call alike, of
-which class noise makes a share wrong (a class taken for the next one with probability eta / 2). A
-small network learns from the pairs alone, the other rows of both views being negatives; then its
-features are read by a logistic regression on the true labels of a hundred images, and scored on
-images that it did not see. Temperatures are chosen for every arm on images of their own, at a rate
+The design of Table A.1 of the thesis: a positive pair is two images with the same label, of which
+class noise makes a share wrong (a class is replaced by the next one with probability eta / 2). A
+small network learns from the pairs alone, with the other rows of both views as negatives; then a
+logistic regression on its features learns from the true labels of a hundred images, and is scored
+on images that it did not see. Temperatures are chosen for every arm on separate images, at a rate
 of .4 and a seed that is not reported.
 """
 
@@ -68,7 +68,7 @@ def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def network() -> tuple[nn.Module, nn.Module]:
-    """Return an encoder, whose features are read, and the projection that the loss sees."""
+    """Return an encoder, whose features are scored, and the projection for the loss."""
     encoder = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -84,9 +84,9 @@ def network() -> tuple[nn.Module, nn.Module]:
 
 
 def partners(labels: np.ndarray, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return for each row another image that has its label, drawn at random."""
-    own = [np.flatnonzero(labels == code) for code in range(CLASSES)]
-    return np.array([generator.choice(own[labels[row]]) for row in rows])
+    """Return for each row a random other image with the same label."""
+    rows_of_class = [np.flatnonzero(labels == code) for code in range(CLASSES)]
+    return np.array([generator.choice(rows_of_class[labels[row]]) for row in rows])
 
 
 def work(cell: Cell) -> dict[str, Any]:

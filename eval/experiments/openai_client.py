@@ -1,10 +1,10 @@
-"""Run the real openai client through `vldebias serve`, before a server that makes no images.
+"""Run the real openai client through `vldebias serve`, in front of a fake image server.
 
-    python -m eval.experiments.openai_client               # print what the client gets
+    python -m eval.experiments.openai_client               # print the client's results
     python -m eval.experiments.openai_client --out FILE
 
 It needs openai, uvicorn and starlette (`make test-integrations` installs them). The server is the
-one of the tests: words of a prompt say how it fails.
+one of the tests: words of a prompt select how it fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIBRARIES = ("openai", "httpx2", "starlette", "uvicorn")
 
 @contextlib.contextmanager
 def serving(upstream: str, *options: str) -> Iterator[str]:
-    """Run the command in a process of its own; yield its base_url."""
+    """Run the command in a separate process; yield its base_url."""
     command = [sys.executable, "-m", "vldebias", "serve", "--upstream", upstream, "--port", "0"]
     command += ["--attribute", "gender", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -47,7 +47,7 @@ def serving(upstream: str, *options: str) -> Iterator[str]:
 
 
 def runs(base_url: str, upstream: FalseUpstream) -> Iterator[str]:
-    """Yield a line for each thing that a client does."""
+    """Yield a line for each call of a client."""
     import openai
 
     client = openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0, timeout=20)
@@ -107,7 +107,7 @@ def failure(name: str, call: Callable[[], Any]) -> str:
 
 
 def main() -> None:
-    """Run the client, print what it gets, write it where asked to."""
+    """Run the client, print its results, and write them to --out."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

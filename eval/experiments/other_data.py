@@ -3,7 +3,7 @@
     pip download --no-deps --no-binary :all: vaderSentiment==3.3.2
     .venv-integrations/bin/python -m eval.experiments.other_data --json other_data.json
 
-The programs are run as the page prints them, in the folder of the downloaded archive; `make
+The programs run exactly as printed on the page, in the folder of the downloaded archive; `make
 test-integrations` installs the libraries that they need.
 """
 
@@ -85,9 +85,9 @@ def score_function(program: str) -> Callable[..., Any]:
 
 
 def figures(score: Callable[..., Any], **arguments: Any) -> dict[str, float]:
-    """Return what a training is worth, by the name of its test; "" for the only one."""
-    found = score(**arguments)
-    return found if isinstance(found, dict) else {"": found}
+    """Return the scores of a training, by the name of its test; "" for a single one."""
+    score_of_test = score(**arguments)
+    return score_of_test if isinstance(score_of_test, dict) else {"": score_of_test}
 
 
 def measure() -> Iterator[TaskResult]:
@@ -97,10 +97,10 @@ def measure() -> Iterator[TaskResult]:
         values: dict[str, dict[str, list[float]]] = {}
         for arm, loss in {UNTRAINED: arms[BASE], **arms}.items():
             for seed in SEEDS:
-                more = {"steps": 0} if arm == UNTRAINED else {}
-                for test, value in figures(score, loss=loss, seed=seed, **more).items():
+                settings = {"steps": 0} if arm == UNTRAINED else {}
+                for test, value in figures(score, loss=loss, seed=seed, **settings).items():
                     values.setdefault(arm, {}).setdefault(test, []).append(value)
-        about = TaskProvenance(
+        provenance = TaskProvenance(
             task=task,
             description=f"The losses on {task}: the program of {PAGE.name} with each of them.",
             methods={arm: {} for arm in values},
@@ -110,17 +110,17 @@ def measure() -> Iterator[TaskResult]:
                 "change": "to InfoNCE on the same seed",
             },
         )
-        part = TaskResult(about)
+        part = TaskResult(provenance)
         for arm, values_of_test in values.items():
             for test, found in values_of_test.items():
-                whole = interval(found)
+                overall = interval(found)
                 base = values[BASE][test]
                 gain = interval([a - b for a, b in zip(found, base, strict=True)])
                 part.add(
                     Metric(metric, metric, "utility", "higher"),
                     arm,
-                    whole["value"],
-                    (whole["low"], whole["high"]),
+                    overall["value"],
+                    (overall["low"], overall["high"]),
                     n={"seeds": len(found)},
                     change=None if arm == BASE else tuple(gain.values()),
                     subset=test,

@@ -1,25 +1,24 @@
-"""How often do balanced prompts decide as people who labelled prompts? By label, attribute and
-reason.
+"""How often do balanced prompts agree with human labels? By label, attribute and reason.
 
     python -m eval.experiments.prompt_rules
     python -m eval.experiments.prompt_rules mine.jsonl --json FILE
 
 Without a file it reads `tests/wording/labelled.jsonl`. A line is {"prompt": ..., "attribute": ...,
-"label": ...}; the label says what is right:
+"label": ...}; the label is the correct result:
 
     open                        a value is written
-    fixed, stated, named, none  the prompt is left alone
-    group                       left alone, or several values in each of four pictures
+    fixed, stated, named, none  the prompt is left unchanged
+    group                       unchanged, or several values in each of four pictures
     mixed                       one of "ok": a person whose value is stated beside one whose is not
-    syntax                      one of "expected", in which {v} is the value that is dealt
-    rewritten                   a rewriter made "prompt" of "original": the two "expected" texts, of
-                                women and of men; left alone where there are none
+    syntax                      one of "expected", in which {v} is the assigned value
+    rewritten                   a rewriter turned "original" into "prompt": the two "expected"
+                                texts, of women and of men; unchanged if there are none
 
-A "kind" ("several", "markup") is counted beside its label. A prompt that was changed otherwise than
-labelled is a wrong edit: worse than one that is left alone, since nobody looks at the text again.
+A "kind" ("several", "markup") is counted next to its label. A prompt that was changed differently
+from its label is a wrong edit: worse than an unchanged one, since nobody reads the text again.
 
-"expected" of an open prompt says where the value has to stand, and is counted beside ("placed").
-The lists of `labelled.jsonl` were made with its prompts in view, so its rates are no estimate for
+"expected" of an open prompt shows the place of the value, and is counted separately ("placed"). The
+lists of `labelled.jsonl` were written with its prompts in view, so its rates are no estimate for
 other prompts. Intervals are Wilson's.
 """
 
@@ -53,9 +52,9 @@ IMAGES = 4
 
 @dataclass(frozen=True)
 class Decision:
-    """What was done with a labelled prompt, and whether that is right.
+    """The decision on a labelled prompt, and whether it is correct.
 
-    placed: whether the value stands where it was labelled, None where that is not labelled.
+    placed: whether the value is at the labelled place, None if no place is labelled.
     """
 
     attribute: str
@@ -94,8 +93,8 @@ def decide(row: Mapping[str, Any]) -> Decision:
     values = list(load_prompts(attribute).attributes)
     value = "female" if "female" in values else values[0]
     shares = {name: float(name == value) for name in values}
-    found = balance_prompts(prompt, attribute, shares=shares, seed=0)
-    (written,) = found.prompts
+    balanced = balance_prompts(prompt, attribute, shares=shares, seed=0)
+    (written,) = balanced.prompts
     is_left = written == prompt
     expected = {_plain(text.replace("{v}", value)) for text in row["expected"]}
     is_placed = None
@@ -108,29 +107,29 @@ def decide(row: Mapping[str, Any]) -> Decision:
     else:
         is_right = not is_left
         is_placed = _plain(written) in expected if expected and is_right else None
-    reason = str(found.reasons[0]) if is_left else "written"
+    reason = str(balanced.reasons[0]) if is_left else "written"
     return Decision(attribute, label, reason, is_right, is_placed)
 
 
 def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
-    """Balance what a rewriter made of a prompt, once for each value, and compare."""
+    """Balance a rewritten prompt, once for each value, and compare."""
     texts = [row["prompt"]] * 2
-    found = balance_prompts(texts, row["attribute"], original=[row["original"]] * 2, seed=0)
+    balanced = balance_prompts(texts, row["attribute"], original=[row["original"]] * 2, seed=0)
     expected = row["expected"] or texts
-    is_right = {_plain(text) for text in found.prompts} == {_plain(text) for text in expected}
-    reason = "written" if found.prompts != texts else str(found.reasons[0])
+    is_right = {_plain(text) for text in balanced.prompts} == {_plain(text) for text in expected}
+    reason = "written" if balanced.prompts != texts else str(balanced.reasons[0])
     return Decision(row["attribute"], "rewritten", reason, is_right, None)
 
 
 def _plain(text: str) -> str:
-    """Return a text without what is no matter of the decision: case, spaces, "an" for "a"."""
+    """Return a text without irrelevant differences: case, spaces, "an" for "a"."""
     return re.sub(r"\s+", " ", re.sub(r"\ban\b", "a", text.lower())).strip()
 
 
 def _has_one_value(prompt: str, attribute: str) -> bool:
-    """Tell whether one of four pictures of a group is of one value, where shares are even."""
-    found = balance_prompts([prompt] * IMAGES, attribute, seed=0)
-    return any(isinstance(value, str) for value in found.values)
+    """Return whether one of four pictures of a group has a single value, with even shares."""
+    balanced = balance_prompts([prompt] * IMAGES, attribute, seed=0)
+    return any(isinstance(value, str) for value in balanced.values)
 
 
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
@@ -173,7 +172,7 @@ def add_reasons(part: TaskResult, title: str, decisions: Sequence[Decision]) -> 
 
 
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
-    """Add the share that is right, and of those that say where, the share that is placed."""
+    """Add the correct share, and among those with a labelled place, the share at that place."""
     right = sum(decision.is_right for decision in decisions)
     n = len(decisions)
     interval = wilson_interval(right, n)
@@ -186,12 +185,12 @@ def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> No
 
 
 def main() -> None:
-    """Measure the files that are named."""
+    """Measure the files of the arguments."""
     options = parser(__doc__)
     options.add_argument("files", nargs="*", type=Path, help="labelled prompts, JSONL")
-    given = options.parse_args()
-    name = given.json.stem if given.json else "prompt_rules"  # a result is called as its file
-    run(name, lambda: measure(given.files or [LABELLED]), given.json)
+    args = options.parse_args()
+    name = args.json.stem if args.json else "prompt_rules"  # a result is called as its file
+    run(name, lambda: measure(args.files or [LABELLED]), args.json)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What do balanced prompts do with ordinary prompts of others? Reasons by attribute, and how often
-facts hold a value back.
+"""How do balanced prompts treat ordinary public prompts? Reasons by attribute, and how often facts
+prevent a value.
 
     python -m eval.experiments.public_prompts PartiPrompts.tsv complex.txt --json FILE
 
-Files have a prompt a line, or a column "Prompt" where they end in .tsv; a prompt counts once. Such
-prompts have no labels. The share of those that would be written into but for the rules of context
-("held_back") should be low, since ordinary prompts are seldom about facts: what is held back is
-printed, to be read.
+Files have one prompt per line, or a column "Prompt" if they end in .tsv; a repeated prompt counts
+once. Such prompts have no labels. The share of prompts that would get a value without the rules of
+context ("held_back") should be low, since ordinary prompts are seldom about facts: these prompts
+are printed for review.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def read(path: Path) -> list[str]:
 
 
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
-    """Yield for each attribute the share of each reason, and of what facts hold back."""
+    """Yield for each attribute the share of each reason, and that of prompts about facts."""
     prompts = list(dict.fromkeys(prompt for path in paths for prompt in read(path)))
     for attribute in ATTRIBUTES:
-        found = balance_prompts(prompts, attribute, seed=0)
+        balanced = balance_prompts(prompts, attribute, seed=0)
         part = TaskResult(
             TaskProvenance(
                 task=attribute,
@@ -49,12 +49,12 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
                 seeds=[0],
             )
         )
-        counts = Counter(reason or "written" for reason in found.reasons)
+        counts = Counter(reason or "written" for reason in balanced.reasons)
         for reason, count in counts.most_common():
             interval = wilson_interval(count, len(prompts))
             share = count / len(prompts)
             part.add(SHARE, METHOD, share, interval, n={"prompts": len(prompts)}, subset=reason)
-        held = [p for p, why in zip(prompts, found.reasons, strict=True) if why == "context"]
+        held = [p for p, why in zip(prompts, balanced.reasons, strict=True) if why == "context"]
         print(*(f"{attribute}: {prompt}" for prompt in held), sep="\n")
         able = counts["written"] + len(held)
         if able:
@@ -64,11 +64,11 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
 
 
 def main() -> None:
-    """Measure the files that are named."""
+    """Measure the files of the arguments."""
     options = parser(__doc__)
     options.add_argument("files", nargs="+", type=Path, help="prompts, one a line, or .tsv")
-    given = options.parse_args()
-    run("public_prompts", lambda: measure(given.files), given.json)
+    args = options.parse_args()
+    run("public_prompts", lambda: measure(args.files), args.json)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ WIDTH = Metric("interval_width", "mean width of the intervals", bounds=(0.0, 1.0
 
 
 def add(out: TaskResult, coverage: Coverage, subset: str) -> None:
-    """Add the rows of one coverage; nothing if nothing could be tried."""
+    """Add the rows of one coverage; none if there was no trial."""
     if not coverage.tried:
         return
     n = {coverage.unit: coverage.tried}

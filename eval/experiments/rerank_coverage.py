@@ -2,10 +2,11 @@
 
 python -m eval.experiments.rerank_coverage --json eval/results/rerank_coverage.json
 
-Candidates have a true group, a label that is right as often as the setting says, and a score that
-may prefer the first group. The quota re-ranks by the labels. The true groups of some candidates, a
-random sample of the results or of all candidates, are checked; the interval knows these, the scores
-and the labels. The coverage is how often it holds the true share of a group among the first k.
+Candidates have a true group, a label that is correct with the probability of the setting, and a
+score that may prefer the first group. The quota re-ranks by the labels. The true groups of some
+candidates, a random sample of the results or of all candidates, are checked; the interval uses
+these, the scores and the labels. The coverage is how often it contains the true share of a group
+among the first k.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ SIMULATIONS = 300
 
 @dataclass(frozen=True)
 class Setting:
-    """What is simulated.
+    """A setting of the simulation.
 
     Attributes:
         n: number of candidates.
         shares: shares of the groups among them.
-        accuracy: share of the labels that are right.
+        accuracy: share of the labels that are correct.
         lean: by how many standard deviations the scores prefer the first group.
         k: number of results.
         checked: number of candidates that are checked.
@@ -54,8 +55,8 @@ class Setting:
         )
 
     def simulate(self, seed: int) -> tuple[float, float]:
-        """Return the share of the groups whose true share the interval holds, and the mean width of
-        the intervals, in one simulation."""
+        """Return the share of the groups whose interval contains the true share, and the mean
+        width of the intervals, in one simulation."""
         rng = np.random.default_rng(seed)
         g = len(self.shares)
         confusion = np.full((g, g), (1 - self.accuracy) / (g - 1))
@@ -96,7 +97,7 @@ SETTINGS = (
 
 
 def measured() -> TaskResult:
-    """Return the coverage in each setting, with Wilson's interval of as many simulations."""
+    """Return the coverage in each setting, with Wilson's interval over the simulations."""
     result = TaskResult(
         TaskProvenance(
             task="coverage of true shares",

@@ -1,9 +1,8 @@
-"""Edit the query, or re-rank the results? What each does to the searches of `harm`, and at what
-cost.
+"""Edit the query, or re-rank the results? The effect and cost of each on the searches of `harm`.
 
     python -m eval.experiments.rerank_harm                    # the miniature's portraits
-    python -m eval.experiments.rerank_harm --on real          # and photographs, from $VLDEBIAS_REAL
-    python -m eval.experiments.rerank_harm --cells FOLDER     # in their place those of a `cells.py`
+    python -m eval.experiments.rerank_harm --on real          # photographs too ($VLDEBIAS_REAL)
+    python -m eval.experiments.rerank_harm --cells FOLDER     # the cells of a `cells.py` instead
     python -m eval.experiments.rerank_harm --draw 1           # other galleries and references
     python -m eval.experiments.rerank_harm --json FILE
 
@@ -43,7 +42,7 @@ from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking.groups import Groups
 
 RESAMPLES = 200
-OTHERS_EVERY = 5  # slow methods are measured in one of so many cells of the first draw
+OTHERS_EVERY = 5  # slow methods are measured in one of this many cells of the first draw
 MMR_POOL = 5  # candidates for each result, as stores fetch them
 FIGURES = {
     "cells": Metric("cells", "cells"),
@@ -132,7 +131,7 @@ def of_folder(folder: Path, draw: int) -> Iterator[Search]:
 
 
 def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
-    """Return queries (q, d) under the default; None where it is refused or attaches nothing."""
+    """Return queries (q, d) under the default; None if it is refused or attaches nothing."""
     try:
         edit = vldebias.fit_projection(host, search.prompts, **how)
     except VldebiasError:
@@ -162,7 +161,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
         if method == "mmr":
             # Stores compare some times as many as they return.
             pool = np.argsort(-scores, axis=1, kind="stable")[:, : MMR_POOL * search.k]
-            given = vldebias.rerank(
+            reranked = vldebias.rerank(
                 np.take_along_axis(scores, pool, axis=1),
                 first,
                 features=search.features,
@@ -170,12 +169,12 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
                 method=method,
             )
         else:
-            given = vldebias.rerank(
+            reranked = vldebias.rerank(
                 scores, first, labels=labels, method=method, **{"shares": shares, **how}
             )
         if first == m and method in ("quota", "fair"):
-            return np.asarray(given)
-        return _filled(np.asarray(given), rows(queries), m)
+            return np.asarray(reranked)
+        return _filled(np.asarray(reranked), rows(queries), m)
 
     default = edited(search, host)
     reference = edited(search, host, reference=search.reference.astype(np.float32))
@@ -189,20 +188,20 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
         "default + fair": rows(default, "fair"),
         "reference=": rows(plain if reference is None else reference),
     }
-    # An uneven gallery is asked for the shares of its candidates anyway.
+    # An uneven gallery already has the shares of its candidates as targets.
     if search.is_even:
         by_method["quota, shares of the pool"] = rows(plain, "quota", shares="pool")
         by_method["fair, shares of the pool"] = rows(plain, "fair", shares="pool")
     if others:
         by_method["mopr"] = rows(plain, "mopr")
         by_method["mmr"] = rows(plain, "mmr")
-        # PBM has even shares alone.
+        # PBM supports only even shares.
         by_method["pbm"] = rows(plain, "pbm", shares=None)
     return by_method, right
 
 
 def _filled(first: Rows, base: Rows, m: int) -> Rows:
-    """Return rows (q, m): those that a method chose, then what is left by score."""
+    """Return rows (q, m): those that a method chose, then the remaining ones by score."""
     filled = []
     for chosen, ranking in zip(first, base, strict=True):
         chosen = chosen[chosen >= 0]
@@ -213,8 +212,8 @@ def _filled(first: Rows, base: Rows, m: int) -> Rows:
 
 
 def _share_right(labels: Rows, true: Rows) -> float:
-    """Return the share of labels that are right, under the naming of the groups that fits best: the
-    set and the gallery may name one group in two words."""
+    """Return the share of labels that are correct, under the matching of names that fits best: the
+    set and the gallery may use different words for one group."""
     table = np.zeros((labels.max() + 1, true.max() + 1))
     np.add.at(table, (labels, true), 1)
     if table.shape[0] > table.shape[1]:
@@ -225,7 +224,7 @@ def _share_right(labels: Rows, true: Rows) -> float:
 
 
 def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
-    """Return method -> its change of MaxSkew with the interval, kept, and the skews."""
+    """Return method -> its change of MaxSkew with the interval, the kept share, and the skews."""
     by_method, right = orders(search, others=others)
     n = len(search.codes)
     sizes = np.bincount(search.codes)
@@ -324,26 +323,26 @@ def tally(family: str, cells: list[Mapping[str, Mapping[str, Any]]]) -> TaskResu
 
 
 def main() -> None:
-    """Measure the searches that are asked for."""
+    """Measure the searches that the arguments select."""
     options = parser(__doc__)
     options.add_argument("--on", choices=["miniature", "real"], default="miniature")
     options.add_argument("--cells", type=Path, help="a folder with a cells.py")
     options.add_argument("--draw", type=int, default=0, help="of galleries and references")
-    given = options.parse_args()
+    args = options.parse_args()
     kinds = [harm.miniature]
-    if given.on == "real":
+    if args.on == "real":
         kinds.append(harm.photographs)
 
     def searches() -> Iterator[tuple[int, Search]]:
-        if given.cells is not None:
-            found = of_folder(given.cells, given.draw)
+        if args.cells is not None:
+            found = of_folder(args.cells, args.draw)
         else:
-            found = of_project(given.draw, kinds)
+            found = of_project(args.draw, kinds)
         for search in found:
-            yield given.draw, search
+            yield args.draw, search
 
-    name = given.json.stem if given.json else "rerank_harm"
-    run(name, lambda: results(searches()), given.json)
+    name = args.json.stem if args.json else "rerank_harm"
+    run(name, lambda: results(searches()), args.json)
 
 
 if __name__ == "__main__":

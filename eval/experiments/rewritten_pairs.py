@@ -7,10 +7,10 @@ DIR is the folder `data` of FairPro (Park et al., 2025; github.com/nahyeonkaty/f
 not part of this project. Of its files `prompts_occupations.txt` has 256 prompts, and
 `prompts_occupations_rewrite.txt` what Qwen2.5-7B-Instruct made of each, a line for a prompt.
 
-Words of women and of men are counted by the plain list below, which shares nothing with the rules
-that are measured. A value is invented where the rewritten prompt has such a word and the original
-has none. It stays where it is still there when the other value is dealt, or no value is written.
-`--texts` writes the prompts, to be read by somebody.
+Words of women and of men are counted with the plain list below, which is independent of the
+measured rules. A value is invented if the rewritten prompt has such a word and the original has
+none. It stays if it is still present when the other value is assigned, or if no value is written.
+`--texts` writes the prompts for review.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REASON = Metric("left_alone", "left alone, by reason")
 
 
 def count_words(text: str, value: str) -> int:
-    """Return how many words of a list a text has."""
+    """Return the number of words of a list in a text."""
     return sum(word in WORDS[value] for word in re.findall(r"[a-z]+", text.lower()))
 
 
@@ -59,7 +59,7 @@ def has_any(text: str) -> bool:
 
 
 def read_pairs(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the originals and what was made of each.
+    """Return the original and the rewritten prompts.
 
     Raises:
         InvalidInputError: a file is missing, or they have different numbers of lines.
@@ -80,9 +80,9 @@ def read_pairs(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def stays(original: str, text: str, written: dict[str, str]) -> bool:
-    """Return whether a value that was invented is still there.
+    """Return whether an invented value is still present.
 
-    written: value -> the prompt when this value is dealt.
+    written: value -> the prompt if this value is assigned.
     """
     for value, other in (("female", "male"), ("male", "female")):
         is_invented = count_words(text, other) > 0 and not has_any(original)
@@ -92,7 +92,7 @@ def stays(original: str, text: str, written: dict[str, str]) -> bool:
 
 
 def measure(originals: Sequence[str], rewritten: Sequence[str]) -> Iterator[TaskResult]:
-    """Yield what was invented, what stays of it, and why prompts are left alone."""
+    """Yield the shares of invented values and of those that stay, and why prompts are unchanged."""
     results: dict[str, BalancedPrompts] = {}
     for value, other in (("female", "male"), ("male", "female")):
         shares = {value: 1.0, other: 0.0}

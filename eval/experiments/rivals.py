@@ -1,5 +1,5 @@
-"""All methods for texts and images, ours and the field's: what each needs, gains and costs, on one
-set of images.
+"""Compare all methods for texts and images, ours and published ones: their needs, gains and costs,
+on one set of images.
 
     python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
     python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
@@ -14,15 +14,15 @@ true ones of the reference, and once more the zero-shot ones of the model.
                on one, measured on as many men as women of the other. Queries: 51 professions.
                Groups: old or young (the mean of the 32 stated prompts of each is its class text)
                by gender.
-    miniature  renders without correlation are measured, others with the world's own correlation
-               are fitted on, of three seeds. Queries: the ten concepts of FairFace, professions.
+    miniature  measured on renders without correlation, fitted on others with the world's own
+               correlation; three seeds. Queries: the ten concepts of FairFace, professions.
                Groups: birds by place, hair by gender.
 
 A value is the mean over the splits, its interval the mean of the 95 % bootstrap intervals of one
-split (over queries; of groups over images), a change that of the paired ones: what one study of
-this size would see. Beside what `vldebias.evaluate` measures, `order_kept` is Spearman's
-correlation of the scores of images of one group before and after, mean over queries and groups: is
-what has nothing to do with the attribute still there?
+split (over queries; of groups over images), a change that of the paired ones: the result that one
+study of this size would get. In addition to the metrics of `vldebias.evaluate`, `order_kept` is
+Spearman's correlation of the scores of images of one group before and after, mean over queries and
+groups: is information unrelated to the attribute preserved?
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class _Light(EditMethod):
 
 
 class ZeroShotLabels(EditMethod):
-    """A method that needs labelled images, given the model's own zero-shot labels even where there
-    are others."""
+    """A method that needs labelled images, with the model's own zero-shot labels even if others
+    exist."""
 
     def __init__(self, method: str | Method) -> None:
         self.method = get_edit_method(method)
@@ -135,15 +135,15 @@ LIGHT, WEAKER = _Light(CALI), _Light(CALI + EQUALISE)
 
 
 def compared() -> list[Method]:
-    """Return methods to search and to classify: ours, theirs, and those that need labels with the
-    true and with the zero-shot ones."""
+    """Return methods for retrieval and classification: ours, published ones, and those that need
+    labels, with the true and with the zero-shot labels."""
     sides = [Lian("text"), Lian("image")]
     named = [METHODS[name] for name in (*NAMED, *LABELLED)]
     return [*named, LIGHT, WEAKER, *sides, *(ZeroShotLabels(name) for name in LABELLED)]
 
 
 def classifying(sage: Sage, dat: Dat) -> list[Method]:
-    """Return the methods that are for classes alone; DAT also with zero-shot labels."""
+    """Return the methods for classification only; DAT also with zero-shot labels."""
     return [sage, dat, ZeroShotLabels(dat)]
 
 
@@ -152,8 +152,7 @@ DAT_OF_CELEBA = Dat(images=128, power=1.0)  # as its authors set it there
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One reference, one gallery, the texts of the same model; queries to rank for, or classes to
-    tell apart."""
+    """One reference, one gallery, the texts of the same model; queries for ranking, or classes."""
 
     texts: Host
     reference: Embeddings
@@ -168,14 +167,14 @@ class Split:
     def fit(self, methods: Iterable[Method]) -> dict[str, Edit]:
         """Return title -> edit; methods that ask for texts nobody has are left out."""
         edits, sets = {}, self.classes or self.prompts
-        told = Reference(
+        labelled = Reference(
             self.reference.features,
             labels=self.reference.labels,
             within_classes=self.classes is not None,
         )
         for method in methods:
-            given = told if method.uses_images or method.name == WEAKER.name else None
-            edit = Problem(self.texts, [sets], reference=given, neutral=self.queries).fit(
+            reference = labelled if method.uses_images or method.name == WEAKER.name else None
+            edit = Problem(self.texts, [sets], reference=reference, neutral=self.queries).fit(
                 method, "joint"
             )
             if hasattr(edit, "wordings"):
@@ -218,7 +217,7 @@ class Split:
             with warnings.catch_warnings():
                 warnings.simplefilter(
                     "ignore", RuntimeWarning
-                )  # a query whose scores are all alike keeps no order
+                )  # a query with equal scores has no order
                 kept[name] = float(np.nan_to_num(rank_kept(base, scores, codes)).mean())
         return kept
 
@@ -238,7 +237,7 @@ def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
 
 
 def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Method]) -> TaskResult:
-    """Return the means over splits of what each of them gives."""
+    """Return the means over splits of the figures of each split."""
     rows_of_figure: dict[tuple[str, str], list[Measurement]] = {}
     orders: dict[str, list[float]] = {}
     facts_of_method: dict[str, dict[str, Any]] = {
@@ -308,9 +307,9 @@ def add_mean(result: TaskResult, rows: Sequence[Measurement]) -> None:
 
 
 def facts(method: Method, edit: Edit) -> dict[str, Any]:
-    """Return what a table says of a method beside its figures."""
-    told = {Need.IMAGES: "images", Need.LABELS: "labels"}
-    needs = ["texts", *(word for need, word in told.items() if need in method.needs)]
+    """Return the description of a method for tables."""
+    name_of_need = {Need.IMAGES: "images", Need.LABELS: "labels"}
+    needs = ["texts", *(word for need, word in name_of_need.items() if need in method.needs)]
     if edit.provenance.uses_images and not method.uses_images:
         needs.append("images")
     labels = {"labels": edit.provenance.labels} if edit.provenance.labels else {}
@@ -378,7 +377,7 @@ def ages(splits: int = SPLITS) -> Iterator[Split]:
 def miniature(
     methods: Sequence[Method], images: int = 1500, reference: int = 800
 ) -> Iterator[TaskResult]:
-    """Measure portraits to search and to classify, birds to classify."""
+    """Measure retrieval and classification of portraits, and classification of birds."""
     texts, features = embeddings.miniature()
     birds, portraits = (
         features(name, n=images, seed=9002, balanced=True) for name in ("birds", "portraits")
@@ -463,16 +462,16 @@ def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
     searched."""
     chosen = [method for method in methods if method.name in UNLABELLED]
     for name, size in SIZES.items():
-        some = []
+        samples = []
         for seed, split in enumerate(professions(splits)):
             order = np.random.default_rng(seed).permutation(len(split.reference))
             own = split.gallery if size is None else split.reference[np.sort(order[:size])]
-            some.append(replace(split, reference=own))
+            samples.append(replace(split, reference=own))
         title = (
             f"Retrieval of professions among real photographs, reference: {name}"
             + " images" * (size is not None)
         )
-        yield task(f"reference: {name}", title, some, chosen)
+        yield task(f"reference: {name}", title, samples, chosen)
 
 
 WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
@@ -486,7 +485,7 @@ WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
 # -------------------------------------------------------------------------------------------------
 
 
-KINDS = {  # of methods -> what the legend calls them, and their colour
+KINDS = {  # of methods -> their name in the legend, and their colour
     "ours": ("ours and the paper's", "#2a78b5"),
     "theirs": ("the field's", "#d9822b"),
     "labels": ("given labels", "#7a7a7a"),
@@ -553,14 +552,14 @@ def main() -> int:
         "--splits", type=int, help="of photographs, fewer than the 10 (few: 5) for a shorter run"
     )
     options.add_argument("--plot", type=Path, help="draw the committed results here")
-    given = options.parse_args()
-    if given.on in ("real", "few") and not file().is_file():
+    args = options.parse_args()
+    if args.on in ("real", "few") and not file().is_file():
         options.error(f"{file()}: not found; set VLDEBIAS_REAL to its folder")
-    if given.on:
-        how = {"splits": given.splits} if given.splits and given.on != "miniature" else {}
-        run(f"rivals_{given.on}", lambda: WORLDS[given.on](compared(), **how), given.json)
-    if given.plot:
-        draw({name: read(name) for name in ("rivals_real", "rivals_miniature")}, given.plot)
+    if args.on:
+        how = {"splits": args.splits} if args.splits and args.on != "miniature" else {}
+        run(f"rivals_{args.on}", lambda: WORLDS[args.on](compared(), **how), args.json)
+    if args.plot:
+        draw({name: read(name) for name in ("rivals_real", "rivals_miniature")}, args.plot)
     return 0
 
 

@@ -1,16 +1,16 @@
-"""Run an experiment that is a YAML file: train what is missing, print and write its table and its
+"""Run an experiment from a YAML file: train the missing cells, print and write its table and its
 picture.
 
     python -m eval.experiments.run                       # list the experiments
     python -m eval.experiments.run wrong_pairs           # all cells, into eval/results
-    python -m eval.experiments.run wrong_pairs --work DIR  # keep cells there, for a second start
+    python -m eval.experiments.run wrong_pairs --work DIR  # store cells there, to resume later
     python -m eval.experiments.run wrong_pairs --seeds 2 --steps 20 --out try  # a quick look
-    python -m eval.experiments.run mine.yaml --out try   # an experiment of yours
+    python -m eval.experiments.run mine.yaml --out try   # your own experiment
 
 `work` names the function that does a cell: it takes a mapping with the columns, "seed", "steps",
 "settings" (those of the cell's arm) and everything under `given`, and returns figures. A cell's
-figures are a file as soon as they are there, so an experiment that was stopped goes on; they do not
-depend on other cells, nor on how many processes work.
+figures are written to a file as soon as they are computed, so an interrupted experiment resumes;
+they do not depend on other cells or on the number of processes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Strict(BaseModel):
 
 class Table(_Strict):
     """Every combination of the columns with every seed (`seeds` at most); tables of one task are
-    summed up together.
+    summarised together.
 
     against: columns and values of the arm that others are compared with.
     """
@@ -67,8 +67,8 @@ class Table(_Strict):
 
 
 class Tuning(_Strict):
-    """For each combination of the columns the best of all that is tried, by a figure of cells on a
-    seed of its own."""
+    """A search of settings: for each combination of the columns, the best candidate by a figure of
+    cells on a separate seed."""
 
     columns: dict[str, list[Any]]
     tried: dict[str, list[Any]]
@@ -79,15 +79,14 @@ class Tuning(_Strict):
 
 
 class Alike(_Strict):
-    """Cells at a place that do not depend on a column: done at its first value, they stand for
-    each."""
+    """Cells that do not depend on a column: they run at its first value and are used for each."""
 
     column: str
     where: dict[str, Any]
 
 
 class Experiment(_Strict):
-    """What a YAML file says; its name is the file's.
+    """The content of a YAML file; its name is that of the file.
 
     method: the column that is the method of a row. arms: its values -> what their cells are given
     as settings.
@@ -119,7 +118,7 @@ class Experiment(_Strict):
         return cls.model_validate({"name": path.stem, **read_yaml(path)})
 
     def run(self, folder: Path, *, seeds: int, steps: int, processes: int) -> Result:
-        """Do the cells that `folder` lacks, and sum up all."""
+        """Run the cells that `folder` lacks, and summarise all."""
         do = partial(self._do, folder=folder, processes=processes)
         chosen = self.chosen(do(self.tried(steps), tuning=True))
         plan = self.plan(chosen, seeds, steps)
@@ -163,8 +162,8 @@ class Experiment(_Strict):
         found = []
         for one in self.tuning:
             for place in combinations(one.columns):
-                own = [cell for cell in tuning if place.items() <= cell.items()]
-                best = max(own, key=lambda cell: cell["figures"][one.by])
+                candidates = [cell for cell in tuning if place.items() <= cell.items()]
+                best = max(candidates, key=lambda cell: cell["figures"][one.by])
                 found.append((place, {name: best[name] for name in one.tried}))
         return found
 
@@ -244,11 +243,11 @@ class Experiment(_Strict):
             for cell in cells
         ]
         done = run_cells(named(self.work), whole, folder, processes=processes, title=self.name)
-        return [{**cell, "figures": one} for cell, one in zip(cells, done, strict=True)]
+        return [{**cell, "figures": figures} for cell, figures in zip(cells, done, strict=True)]
 
 
 def named(function: str) -> Any:
-    """Return the function that "module:name" names."""
+    """Return the function with a name such as "module:name"."""
     module, _, name = function.partition(":")
     return getattr(import_module(module), name)
 
@@ -271,8 +270,7 @@ def _key(cell: Cell) -> str:
 def run_cells(
     work: Work, cells: Sequence[Cell], folder: Path, *, processes: int, title: str
 ) -> list[dict[str, Any]]:
-    """Return the figures of cells, in order; those that `folder` has of this commit are not done
-    again.
+    """Return the figures of cells, in order; those of this commit in `folder` are not run again.
 
     `work` must be a function of a module, since it runs in other processes.
     """
@@ -310,11 +308,11 @@ def _done(
         except BaseException:
             pool.shutdown(
                 wait=False, cancel_futures=True
-            )  # what runs is lost, what waits is not begun
+            )  # running cells are lost, waiting ones do not start
             raise
 
 
-# ---- sums
+# ---- summaries
 # -------------------------------------------------------------------------------------------------
 
 
@@ -325,9 +323,9 @@ def summed_up(
 
     against: columns and values of the arm that others are compared with: `change` is the mean
     difference to the cell of the same seed in which these columns have these values, with its
-    interval; pairing takes out what the seeds' data, noise and first weights have in common. A
-    metric that the other arm lacks has none. Where cells have `packed` what each image scored,
-    intervals are over seeds and images together.
+    interval; pairing removes the variance from the seeds' shared data, noise and initial weights.
+    A metric that the other arm lacks has no change. If cells contain `packed` scores of each
+    image, intervals are over seeds and images together.
     """
     runs_of_key: dict[tuple[Any, ...], Runs] = {}
     for cell in cells:
@@ -379,15 +377,15 @@ def interval(
 
     rows: for each value what its n images scored, the same images for all: seeds and images are
     crossed, so the variance of the mean over the images, of what an image scores in the mean over
-    the seeds, is added to that over the seeds. What a seed does to an image by chance is then
+    the seeds, is added to that over the seeds. Random effects of a seed on an image are then
     counted twice: the interval is a little too wide.
     """
     sample = np.asarray(values, float)
     mean = float(sample.mean())
     half = float(stats.t.ppf(0.975, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample)))
-    each = [one for one in rows if one is not None]
-    if each and len(each) == len(sample):
-        images = np.mean(each, axis=0)
+    present = [row for row in rows if row is not None]
+    if present and len(present) == len(sample):
+        images = np.mean(present, axis=0)
         half = float(
             np.hypot(half, stats.norm.ppf(0.975) * images.std(ddof=1) / np.sqrt(len(images)))
         )
@@ -395,13 +393,13 @@ def interval(
 
 
 def packed(metric: str, rows: NDArray[Any]) -> dict[str, str]:
-    """Return what each image scored for a metric, (n,) of 0 and 1, as a figure that JSON takes."""
+    """Return the scores (n,) of 0 and 1 of each image for a metric as text for JSON."""
     bits = base64.b64encode(np.packbits(np.asarray(rows) > 0.5).tobytes()).decode()
     return {ROWS + metric: f"{len(rows)}:{bits}"}
 
 
 def unpacked(figures: Mapping[str, Any], metric: str) -> NDArray[np.float64] | None:
-    """Return what `packed` wrote; None where a cell has none."""
+    """Return the scores that `packed` wrote; None if a cell has none."""
     n, _, bits = figures.get(ROWS + metric, "").partition(":")
     if not n:
         return None
@@ -427,23 +425,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, help="cells at a time, a thread each"
     )
-    given = options.parse_args(arguments)
-    if given.experiment is None:
+    args = options.parse_args(arguments)
+    if args.experiment is None:
         for path in sorted(FOLDER.glob("*.yaml")):
             # harm.yaml has the searches of harm.py.
             if "work" in read_yaml(path):
                 print(f"{path.stem:22} {Experiment.read(path).about.splitlines()[0]}")
         return 0
-    experiment = Experiment.read(given.experiment)
-    seeds, steps = given.seeds or experiment.seeds, given.steps or experiment.steps
+    experiment = Experiment.read(args.experiment)
+    seeds, steps = args.seeds or experiment.seeds, args.steps or experiment.steps
     if seeds < 2:
         options.error("--seeds: an interval over seeds needs at least 2")
-    work = given.work or Path(f"{experiment.name}-cells")
-    result = experiment.run(work, seeds=seeds, steps=steps, processes=given.processes)
-    result.write(given.out / f"{experiment.name}.json")
+    work = args.work or Path(f"{experiment.name}-cells")
+    result = experiment.run(work, seeds=seeds, steps=steps, processes=args.processes)
+    result.write(args.out / f"{experiment.name}.json")
     show(result)
     if experiment.draw:
-        named(experiment.draw)(result, given.out / f"{experiment.name}.png")
+        named(experiment.draw)(result, args.out / f"{experiment.name}.png")
     return 0
 
 

@@ -1,7 +1,7 @@
 """Are flat minima and mixed amplitudes worth their cost in contrastive learning of two views?
 
 python -m eval.experiments.run ssa          # MNIST
-python -m eval.experiments.run ssa_cifar10  # CIFAR-10, from files of yours
+python -m eval.experiments.run ssa_cifar10  # CIFAR-10, from your own files
 
 Tables 1 to 4 of SSA-CLR (Tran et al., 2023) with a small network. It learns from two views of each
 image without labels: by InfoNCE alone, with SAM, with ASAM, with Fourier mixing, and with ASAM and
@@ -95,7 +95,7 @@ def fgsm(classifier: nn.Module, images: Tensor, labels: Tensor, epsilon: float) 
 
 
 def robust_correct(classifier: nn.Module, test: Images, epsilon: float) -> NDArray[np.float64]:
-    """Return which images (n,) are classified rightly after `fgsm`; at epsilon 0, as they are."""
+    """Return which images (n,) are classified correctly after `fgsm`; unchanged if epsilon is 0."""
     rows = []
     labels = torch.from_numpy(test.labels)
     for pixels, true in zip(test.pixels.split(500), labels.split(500), strict=True):

@@ -60,7 +60,7 @@ prompt,male,female
 
 
 def read_images() -> pd.DataFrame:
-    """Return one row per prompt: what it states, and what its ten images were counted as.
+    """Return one row per prompt: its stated values, and the counts of its ten images.
 
     Columns `gender`, `ethnicity` and `profession` are in lower case, "" if the prompt does not
     state them. `recognised` counts the images whose visible occupation is the stated profession.
@@ -245,7 +245,7 @@ def nothing_stated(images: pd.DataFrame) -> TaskResult:
     plain = images[has_profession & (images["gender"] == "") & (images["ethnicity"] == "")]
     for value in (*GENDERS, *ETHNICITIES):
         add_appearance(out, plain, value, value)
-    # Who appears instead of a non-binary person.
+    # The genders that appear instead of a non-binary person.
     rows = has_profession & (images["gender"] == "non-binary") & (images["ethnicity"] == "")
     for value in GENDERS:
         add_appearance(out, images[rows], value, f"{value}, non-binary stated with a profession")
@@ -277,11 +277,11 @@ def main() -> None:
     options.add_argument(
         "--calibration", type=Path, help="only write the counts for `vldebias audit` into this file"
     )
-    given = options.parse_args()
-    if given.calibration is not None:
-        given.calibration.write_text(calibration_table(), encoding="utf-8")
+    args = options.parse_args()
+    if args.calibration is not None:
+        args.calibration.write_text(calibration_table(), encoding="utf-8")
         return
-    run("stated_values", measure, given.json)
+    run("stated_values", measure, args.json)
 
 
 if __name__ == "__main__":

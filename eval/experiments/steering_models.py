@@ -11,8 +11,8 @@
 Three models: the miniature and the two of `eval.small_models`, which differ in text encoder,
 denoiser, prediction type and pictures. Each is fitted and measured on two splits of its jobs.
 `choice` compares forms and amounts on the first split of each, `evidence` measures the default and
-words on both splits, `guidance` on the first split with the same edits at guidance 12. What was
-measured is kept below --work, so that an interrupted run continues. Intervals are over jobs.
+words on both splits, `guidance` on the first split with the same edits at guidance 12. Finished
+measurements are stored in --work, so that an interrupted run continues. Intervals are over jobs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def open_bench(name: str, models: Path) -> Bench:
 
 
 class Laboratory:
-    """Fit and measure the methods on one model, and keep what was measured in a folder.
+    """Fit and measure the methods on one model, and store the measurements in a folder.
 
     Args:
         bench: the model.
@@ -123,7 +123,7 @@ class Laboratory:
         return self._edits[key]
 
     def attach(self, method: str, attribute: str, split: int) -> Attach | None:
-        """Return what attaches a method; None for the bare pipeline."""
+        """Return the function that attaches a method; None for the bare pipeline."""
         pipe = self.bench.pipe
         if method == NONE:
             return None
@@ -140,7 +140,7 @@ class Laboratory:
         return attach_edit
 
     def outcome(self, method: str, attribute: str, split: int) -> Outcome:
-        """Return what a method does, measured once."""
+        """Return the figures of a method; each method is measured once."""
         name = f"{method}-{attribute}-{split}-{self.images}-{self.other_images}"
         if self.guidance != self.bench.guidance:
             name += f"-guidance-{self.guidance:g}"
@@ -182,13 +182,13 @@ def with_amounts(edit: CrossAttentionEdit, last: float, first: float) -> CrossAt
     return replace(edit, amounts=amounts[:, None, None].expand_as(edit.amounts).contiguous())
 
 
-def provenance(laboratory: Laboratory, about: str) -> TaskProvenance:
+def provenance(laboratory: Laboratory, description: str) -> TaskProvenance:
     """Return the protocol of a result."""
     bench = laboratory.bench
     return TaskProvenance(
         task=bench.name,
         title=f"Cross-attention on {bench.name}",
-        description=about,
+        description=description,
         model=f"{bench.name} {type(bench.pipe).__name__}",
         split="generated",
         settings={"steps": bench.steps, "guidance": laboratory.guidance},
@@ -222,11 +222,11 @@ def compare(
     """Measure methods on the splits of one model."""
     bench = laboratory.bench
     images, other_images = laboratory.images, laboratory.other_images
-    about = (
+    description = (
         f"{images} images of each held-out job, and {other_images} of each job with each value of"
         " the other attribute stated."
     )
-    result = TaskResult(provenance(laboratory, about))
+    result = TaskResult(provenance(laboratory, description))
     for attribute in bench.values:
         for split in splits:
             outcomes = {}

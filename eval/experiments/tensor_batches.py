@@ -42,8 +42,8 @@ class TensorBatches:
         if not two_views:
             assert tokenize is not None
             place = {text: row for row, text in enumerate(dict.fromkeys(captions))}
-            each = torch.tensor([place[text] for text in captions])
-            self.tokens = {name: tokens[each] for name, tokens in tokenize(list(place)).items()}
+            rows = torch.tensor([place[text] for text in captions])
+            self.tokens = {name: tokens[rows] for name, tokens in tokenize(list(place)).items()}
             self.columns["captions"] = Batch.codes(captions)
 
     def starting(self, first: int) -> Generator[Batch, None, None]:

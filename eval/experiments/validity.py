@@ -1,5 +1,4 @@
-"""Does the miniature answer as a real CLIP does? Geometry and ranking of methods, miniature beside
-real.
+"""Does the miniature behave like a real CLIP? Compare geometry and the ranking of methods.
 
 python -m eval.experiments.validity --json eval/results/validity.json
 python -m eval.experiments.validity --model FOLDER      # another build of the miniature
@@ -70,8 +69,10 @@ def gaps(queries: Floats, images: Floats, groups: Rows) -> Floats:
     """Return (q,) the difference of the groups' mean scores in standard deviations inside a group,
     signed."""
     scores = queries @ images.T
-    one, other = scores[:, groups == 0], scores[:, groups == 1]
-    return (one.mean(1) - other.mean(1)) / np.sqrt((one.var(1) + other.var(1)) / 2)
+    first_group, second_group = scores[:, groups == 0], scores[:, groups == 1]
+    return (first_group.mean(1) - second_group.mean(1)) / np.sqrt(
+        (first_group.var(1) + second_group.var(1)) / 2
+    )
 
 
 def geometry(images: Floats, groups: Rows, queries: Floats, pairs: Floats) -> dict[str, float]:
@@ -124,10 +125,10 @@ def real_skews() -> dict[str, float]:
     }
 
 
-def correlation(some: Mapping[str, float], others: Mapping[str, float]) -> float:
-    """Return Spearman's, over the methods that both have, "none" and chance left out."""
-    common = [method for method in some if method in others and method not in ("none", "random")]
-    return float(spearmanr([some[m] for m in common], [others[m] for m in common]).statistic)
+def correlation(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+    """Return Spearman's correlation over the methods that both have, except "none" and chance."""
+    common = [method for method in first if method in second and method not in ("none", "random")]
+    return float(spearmanr([first[m] for m in common], [second[m] for m in common]).statistic)
 
 
 def in_space(texts: Host, prompts: PromptSet, queries: Sequence[str]) -> tuple[Floats, Floats]:
@@ -161,7 +162,7 @@ def task(
 
 
 def add(done: TaskResult, metrics: Mapping[str, float]) -> None:
-    """Add facts of the model without a method."""
+    """Add figures of the model without a method."""
     for name, value in metrics.items():
         done.add(Metric(name, name), "none", value, (value, value), n=done.provenance.n)
 
@@ -229,9 +230,9 @@ def main() -> None:
     options.add_argument(
         "--images", type=int, default=IMAGES, help="renders in a gallery (default: %(default)s)"
     )
-    given = options.parse_args()
+    args = options.parse_args()
     say_if_missing()
-    run("validity", lambda: measure(given.model, images=given.images), given.json)
+    run("validity", lambda: measure(args.model, images=args.images), args.json)
 
 
 if __name__ == "__main__":

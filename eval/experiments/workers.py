@@ -1,13 +1,14 @@
-"""How even do values stay over the requests of a service? One worker, several, and none with a
+"""How even are values over the requests of a service? One worker, several, and workers without a
 memory.
 
     python -m eval.experiments.workers
     python -m eval.experiments.workers --requests 41 --json FILE
 
-Each request asks for one image of one prompt; a request goes to a random worker. Measured is how
-many images more one of two even values has than the other, over many runs: the mean and the middle
-95 % of the runs. `Balancer` remembers what it dealt, `Balancer.at` takes the index of a counter
-that all workers share, and `balance_prompts` without a seed draws each request anew.
+Each request asks for one image of one prompt and goes to a random worker. The figure is the
+difference between the numbers of images of two even values, over many runs: its mean and the
+middle 95 % of the runs. `Balancer` remembers the values that it assigned, `Balancer.at` takes the
+index of a counter that all workers share, and `balance_prompts` without a seed samples each request
+independently.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ PROMPT = "A CEO in an office"
 VALUE = "female"
 RUNS = 200
 APART = Metric("apart", "images of one value more than of the other", "bias", "lower")
-Request = Callable[[int], str]  # index of a request -> the value that was dealt
+Request = Callable[[int], str]  # index of a request -> its assigned value
 
 
 def balancers(workers: int, rng: np.random.Generator) -> Request:
-    """Return how workers answer of which each has a Balancer."""
+    """Return the assignment of workers that each have a Balancer."""
     several = [Balancer("gender", seed=int(rng.integers(1 << 31))) for _ in range(workers)]
 
     def answer(index: int) -> str:
@@ -42,28 +43,28 @@ def balancers(workers: int, rng: np.random.Generator) -> Request:
 
 
 def one(rng: np.random.Generator) -> Request:
-    """Return how a single worker answers."""
+    """Return the assignment of a single worker."""
     return balancers(1, rng)
 
 
 def four(rng: np.random.Generator) -> Request:
-    """Return how four workers answer."""
+    """Return the assignment of four workers."""
     return balancers(4, rng)
 
 
 def sixteen(rng: np.random.Generator) -> Request:
-    """Return how sixteen workers answer."""
+    """Return the assignment of sixteen workers."""
     return balancers(16, rng)
 
 
 def shared_counter(rng: np.random.Generator) -> Request:
-    """Return how any number of workers answer that share a counter and a seed."""
+    """Return the assignment of any number of workers that share a counter and a seed."""
     balancer = Balancer("gender", seed=int(rng.integers(1 << 31)))
     return lambda index: str(balancer.at(PROMPT, index).values[0])
 
 
 def drawn_anew(rng: np.random.Generator) -> Request:
-    """Return how workers without a memory answer."""
+    """Return the assignment of workers without a memory."""
 
     def answer(index: int) -> str:
         seed = int(rng.integers(1 << 31))
@@ -82,13 +83,13 @@ ARRANGEMENTS = {
 
 
 def apart(answer: Request, requests: int) -> int:
-    """Return how many images more one value has than the other."""
+    """Return the difference between the numbers of images of the two values."""
     values = [answer(index) for index in range(requests)]
     return abs(2 * values.count(VALUE) - requests)
 
 
 def measure(requests: int, seed: int = 0) -> Iterator[TaskResult]:
-    """Yield how far apart the values are in each arrangement."""
+    """Yield the difference between the values in each arrangement."""
     part = TaskResult(
         TaskProvenance(
             task="service",
@@ -98,9 +99,9 @@ def measure(requests: int, seed: int = 0) -> Iterator[TaskResult]:
     )
     for name, arranged in ARRANGEMENTS.items():
         rng = np.random.default_rng(seed)
-        found = np.array([apart(arranged(rng), requests) for _ in range(RUNS)], dtype=float)
+        totals = np.array([apart(arranged(rng), requests) for _ in range(RUNS)], dtype=float)
         counts = {"runs": RUNS, "requests": requests}
-        part.add(APART, name, float(found.mean()), percentile_interval(found), n=counts)
+        part.add(APART, name, float(totals.mean()), percentile_interval(totals), n=counts)
     yield part
 
 
@@ -108,8 +109,8 @@ def main() -> None:
     """Measure the arrangements."""
     options = parser(__doc__)
     options.add_argument("--requests", type=int, default=100, help="images of one prompt")
-    given = options.parse_args()
-    run("workers", lambda: measure(given.requests), given.json)
+    args = options.parse_args()
+    run("workers", lambda: measure(args.requests), args.json)
 
 
 if __name__ == "__main__":

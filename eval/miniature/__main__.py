@@ -1,5 +1,5 @@
-"""Trains the models of the miniature world from nothing: a matter of hours on two cores, resumed
-after an interrupt.
+"""Train the models of the miniature world from scratch: some hours on two cores; an interrupted
+build resumes.
 
 python -m eval.miniature --out my-world
 python -m eval.miniature --out try --scale 0.01
@@ -34,14 +34,14 @@ def main() -> None:
         "--scale", type=float, default=1.0, help="factor on the number of steps, to try things out"
     )
     options.add_argument("--fresh", action="store_true", help="start over instead of going on")
-    given = options.parse_args()
+    args = options.parse_args()
     made = build(
-        given.out,
-        seed=given.seed,
-        stages=given.stage,
-        device=given.device,
-        resume=not given.fresh,
-        scale=given.scale,
+        args.out,
+        seed=args.seed,
+        stages=args.stage,
+        device=args.device,
+        resume=not args.fresh,
+        scale=args.scale,
     )
     print(f"built {made}; set VLDEBIAS_MINIATURE={made} to use it")
 

@@ -1,4 +1,4 @@
-"""The world of birds: land birds and water birds, mostly in front of the background one expects."""
+"""The world of birds: land birds and water birds, mostly in front of the expected background."""
 
 from dataclasses import dataclass, replace
 
@@ -36,12 +36,12 @@ SCENES = (
     " in the {}",
     " on {}",
     " on the {}",
-)  # what follows the bird, of land or water
+)  # the words after the bird, of land or water
 
 
 @dataclass(frozen=True)
 class Lean:
-    """How the world leans: what makes a model go by the background where it should go by the bird.
+    """The bias of the world: why a model uses the background instead of the bird.
 
     Attributes:
         correlation: share of land birds on land, and of water birds on water.
@@ -109,7 +109,7 @@ def sample(
     correlation: float | None = None,
     lean: Lean = LEAN,
 ) -> Birds:
-    """Renders the images start ... start + n - 1 of a seed.
+    """Render the images start ... start + n - 1 of a seed.
 
     Args:
         n: number of images.
@@ -149,7 +149,7 @@ def captions(
     correlation: float | None = None,
     lean: Lean = LEAN,
 ) -> list[str]:
-    """The captions that `sample` gives for the same arguments, without the cost of painting.
+    """Return the captions of `sample` for the same arguments, without the cost of painting.
 
     Raises:
         InvalidInputError: a negative number, or a correlation outside [0, 1].
@@ -167,8 +167,8 @@ def _birds_in_places(draws: Draws, lean: Lean) -> tuple[Codes, Codes]:
     """(n,) species and (n,) places."""
     species = draws.integers("species", len(SPECIES))
     label = species // PER_CLASS
-    own = draws.uniform("background") < np.array(lean.correlation)[label]
-    background = np.where(own, label, 1 - label)
+    is_own_background = draws.uniform("background") < np.array(lean.correlation)[label]
+    background = np.where(is_own_background, label, 1 - label)
     return species, background * PER_BACKGROUND + draws.integers("place", PER_BACKGROUND)
 
 

@@ -1,4 +1,4 @@
-"""Builds the models of the miniature world from nothing: tokenizer, CLIP, VAE, judge, UNet,
+"""Build the models of the miniature world from scratch: tokenizer, CLIP, VAE, judge, UNet,
 measurements."""
 
 import json
@@ -91,21 +91,20 @@ def build(
     scale: float = 1.0,
     lean: birds.Lean = birds.LEAN,
 ) -> Path:
-    """Trains the miniature world's models and writes them to `out`, in the layout of the shipped
-    folder.
+    """Train the models of the miniature world and write them to `out`, in the layout of the
+    packaged folder.
 
-    A matter of hours on two CPU cores. Killed and called again, it goes on from the last checkpoint
-    (one a minute) and, on the same machine and number of threads, ends with the same weights.
+    This takes some hours on two CPU cores. A killed build resumes from the last checkpoint (one a
+    minute) and, on the same machine and number of threads, ends with the same weights.
 
     Args:
         out: folder to write; point VLDEBIAS_MINIATURE to it to load the build.
         seed: of the weights and of all training images.
         stages: which of STAGES to run, in their order (all by default); each needs those before it.
-        device: "cpu" or "cuda"; a GPU where there is one by default.
-        resume: keep stages that are finished and go on from checkpoints; False starts every stage
-            anew.
+        device: "cpu" or "cuda"; by default a GPU if there is one.
+        resume: keep finished stages and resume from checkpoints; False restarts every stage.
         scale: factor on the number of training steps and of measured images, for trying things out.
-        lean: how strongly the birds go with their backgrounds, in pictures and in captions.
+        lean: how strongly birds correlate with their backgrounds, in pictures and in captions.
 
     Returns:
         The folder.
@@ -137,8 +136,8 @@ def build(
 
 
 def _train_narrow(stage: Stage) -> None:
-    """Writes narrow.safetensors, a CLIP of studio portraits and birds, and its text tower as the
-    pipeline's own."""
+    """Write narrow.safetensors, a CLIP of studio portraits and birds, and its text tower for the
+    pipeline."""
     tokenizer = open_clip_tokenizer(stage.out)
     model = build_clip(tokenizer.vocab_size).to(stage.device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.98), weight_decay=0.05)
@@ -159,8 +158,8 @@ def _train_narrow(stage: Stage) -> None:
 
 
 def _train_clip(stage: Stage) -> None:
-    """Writes clip.safetensors: goes on from the narrow one, with portraits of all their life, at
-    CLIP's temperature."""
+    """Write clip.safetensors: continue from the narrow one, with varied portraits, at CLIP's
+    temperature."""
     from open_clip.transformer import PatchDropout
 
     tokenizer = open_clip_tokenizer(stage.out)
@@ -192,10 +191,10 @@ def _train_clip(stage: Stage) -> None:
 
 
 def _worlds(stage: Stage, life: portraits.Life, jobs: int | None, flock: int, step: int) -> _Worlds:
-    """The `flock` birds and the portraits of `jobs` professions, or of all, that a CLIP sees at a
+    """Return the `flock` birds and the portraits of `jobs` professions, or of all, of a training
     step."""
     crowd = BATCH[stage.name]
-    # Few professions in a batch, so that colleagues must be told apart by gender, tone and age.
+    # Few professions in a batch, so that colleagues differ only by gender, tone and age.
     some = [people.PROFESSIONS[k] for k in shuffled(len(people.PROFESSIONS), f"step {step}")[:jobs]]
     return (
         birds.sample(flock, seed=stage.stream, start=step * flock, lean=stage.lean),
@@ -209,7 +208,7 @@ def _contrast(
     tokenizer: "open_clip.SimpleTokenizer",
     worlds: _Worlds,
 ) -> torch.Tensor:
-    """Birds and portraits: the contrastive loss of each by their share."""
+    """Return the contrastive losses of birds and portraits, weighted by their shares."""
     sizes = [len(world.images) for world in worlds]
     images = torch.cat([world.images for world in worlds]).to(stage.device) * 2 - 1
     captions = [caption for world in worlds for caption in world.captions]
@@ -226,7 +225,7 @@ def _contrast(
 def encode_captions(
     model: "open_clip.CLIP", tokenizer: "open_clip.SimpleTokenizer", captions: Sequence[str]
 ) -> torch.Tensor:
-    """`model.encode_text` of the captions, without the cost of repeated captions and of padding.
+    """Return `model.encode_text` of captions, without the cost of repeated ones and padding.
 
     The tower is causal: what follows the end token changes nothing before it.
     """
@@ -249,7 +248,7 @@ def encode_captions(
 
 
 def _train_vae(stage: Stage) -> None:
-    """Writes vae.safetensors, scaled so that latents have unit variance."""
+    """Write vae.safetensors, scaled so that latents have unit variance."""
     vae = PatchAutoencoder(**CONFIGS["vae"]).to(stage.device)
     optimizer = torch.optim.AdamW(vae.parameters(), 2e-3)
     seed, batch = stage.stream, BATCH[stage.name]
@@ -260,7 +259,7 @@ def _train_vae(stage: Stage) -> None:
         (posterior,) = vae.encode(x, return_dict=False)
         noise = torch.randn(posterior.mean.shape, generator=generator(seed, step)).to(stage.device)
         restored = vae.decode(posterior.mean + posterior.std * noise).sample
-        # Edges are what a face is made of, and cost little squared error.
+        # Edges are essential for a face, but contribute little to the squared error.
         likeness = (
             F.mse_loss(restored, x) + 0.3 * F.l1_loss(restored, x) + 0.1 * _edge_loss(restored - x)
         )
@@ -283,8 +282,8 @@ def _edge_loss(difference: torch.Tensor) -> torch.Tensor:
 
 
 def _train_judge(stage: Stage) -> None:
-    """Writes judge.safetensors; half of what it sees are reconstructions, as generated pictures
-    look like those."""
+    """Write judge.safetensors; half of its pictures are reconstructions, since generated pictures
+    resemble them."""
     judge, vae = AttributeNetwork().to(stage.device), load_vae(stage.out).to(stage.device)
     optimizer = torch.optim.AdamW(judge.parameters(), 2e-3, weight_decay=0.01)
     batch, pictures = BATCH[stage.name], _Pictures(stage.stream, mixed=MIXED_SHARE)
@@ -301,7 +300,7 @@ def _train_judge(stage: Stage) -> None:
             losses.append(F.cross_entropy(logits[name], target, ignore_index=NOT_THERE))
         unclear = logits["gender"][
             seen.mixed.to(stage.device).repeat(2)
-        ]  # whose cues contradict is anybody's guess
+        ]  # contradicting cues have no correct answer
         losses.append(-unclear.log_softmax(dim=1).mean(dim=1).sum() / len(images))
         return torch.stack(losses).mean()
 
@@ -310,12 +309,12 @@ def _train_judge(stage: Stage) -> None:
 
 
 def _train_draft(stage: Stage) -> None:
-    """Writes draft.safetensors: the UNet after what the CLIP has read, too."""
+    """Write draft.safetensors: the UNet trained on captions such as the CLIP's."""
     _train_noise_predictor(stage, _Pictures(stage.stream, lean=stage.lean))
 
 
 def _train_unet(stage: Stage) -> None:
-    """Writes unet.safetensors: the draft, trained further."""
+    """Write unet.safetensors: the draft, trained further."""
     pictures = _Pictures(
         stage.stream,
         lean=replace(stage.lean, shares=DRAWN_BIRDS),
@@ -326,7 +325,7 @@ def _train_unet(stage: Stage) -> None:
 
 
 def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | None = None) -> None:
-    """Writes the moving average of the weights, which draws far better than the last ones."""
+    """Write the moving average of the weights, which generates far better than the last ones."""
     from diffusers import DDIMScheduler, UNet2DConditionModel
     from safetensors.torch import load_file
 
@@ -368,7 +367,7 @@ def _pool(stage: Stage, pictures: "_Pictures") -> tuple[torch.Tensor, torch.Tens
     """Latents (n, c, 8, 8), hidden states of the distinct captions (m, 24, d; row 0: empty),
     caption rows (n,).
 
-    The pictures lean as the world does: the generator learns its bias from them.
+    The pictures have the bias of the world: the generator learns its bias from them.
     """
     vae, (text_model, tokenizer) = load_vae(stage.out).to(stage.device), load_text_tower(stage.out)
     size = min(POOL, stage.steps * BATCH[stage.name])
@@ -388,7 +387,7 @@ def _pool(stage: Stage, pictures: "_Pictures") -> tuple[torch.Tensor, torch.Tens
 
 @torch.no_grad()
 def _latents(vae: "PatchAutoencoder", images: torch.Tensor, device: str) -> torch.Tensor:
-    """(n, c, 8, 8) latents of pictures (n, 3, 64, 64) in [0, 1], as the VAE gives them."""
+    """Return the latents (n, c, 8, 8) of pictures (n, 3, 64, 64) in [0, 1] from the VAE."""
     return torch.cat([vae.encode(part.to(device) * 2 - 1)[0].mean for part in images.split(250)])
 
 

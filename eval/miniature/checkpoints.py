@@ -22,7 +22,7 @@ def save_state(
     metadata: Mapping[str, Any],
     averages: Mapping[str, Average],
 ) -> None:
-    """Write all that a stage needs to go on as if it had not stopped."""
+    """Write the complete state of a stage, so that a resumed run is identical."""
     state = {
         "metadata": dict(metadata),
         "module": module.state_dict(),
@@ -33,7 +33,7 @@ def save_state(
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
-    """Return what `save_state` wrote; None without a file."""
+    """Return the state that `save_state` wrote; None without a file."""
     if not path.is_file():
         return None
     try:
@@ -51,7 +51,7 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     averages: Mapping[str, Average],
 ) -> None:
-    """Put a state in place."""
+    """Load a state into module, optimizer and average."""
     module.load_state_dict(state["module"])
     optimizer.load_state_dict(state["optimizer"])
     for name, average in averages.items():

@@ -1,8 +1,8 @@
 """How the professions of the world of portraits are dressed.
 
-The best known ones have a dress written by hand. The others hold or have before them what fits, as
-several do; garments and what is worn on the head or around the neck are dealt out so that any two
-of them differ in two things.
+The best known ones have a dress written by hand. The others hold or stand behind a fitting object,
+which several share; garments and headgear are assigned so that any two of them differ in two
+things.
 """
 
 from collections.abc import Callable
@@ -211,7 +211,7 @@ _BY_HAND = {
     "waiter": Dress(garments.tuxedo, BLACK, BLACK, thing=tools.tray, thing_colour=SILVER),
 }
 
-# What the others hold, and who: at most as many for one thing as there are things to wear.
+# Object -> the other professions that hold it: at most as many as there are things to wear.
 _HELD: tuple[tuple[Part, Floats, str], ...] = (
     (things.screen, STEEL, "software developer, web developer, computer programmer"),
     (things.chart, GREEN, "statistician, economist, manager, consultant"),
@@ -279,18 +279,18 @@ def _deal() -> dict[str, Dress]:
     neighbours, who may hold the same thing, differ in both. Who holds the same thing wears
     different things.
     """
-    dealt = {}
+    garment_of_profession = {}
     number = int(shuffled(len(_GARMENTS) * len(_CLOTHS), "dress")[0])
     for group, (thing, colour, names) in enumerate(_HELD):
         order = np.roll(shuffled(len(_TO_WEAR), "worn"), group)
         for place, name in enumerate(names.split(", ")):
             cloth, trim = _CLOTHS[number * 3 % len(_CLOTHS)]
             worn, worn_colour = _TO_WEAR[order[place]]
-            dealt[name] = Dress(
+            garment_of_profession[name] = Dress(
                 _GARMENTS[number % len(_GARMENTS)], cloth, trim, worn, worn_colour, thing, colour
             )
             number += 1
-    return dealt
+    return garment_of_profession
 
 
 _DEALT = _deal()
@@ -308,7 +308,7 @@ _ALL = (*DRESSES, *EVERYDAY)
 
 
 class Wardrobe:
-    """Paints the dress of each picture's profession, one kind of part after the other.
+    """Paint the dress of each picture's profession, one kind of part after the other.
 
     Args:
         pen: of all pictures of the batch.
@@ -325,17 +325,17 @@ class Wardrobe:
         self.cloth = self._colour(_CLOTH)
 
     def garments(self) -> None:
-        """Paints the garments; the body must have the colour `cloth` before."""
+        """Paint the garments; the body must already have the colour `cloth`."""
         kinds, trim = _GARMENT[self._profession], self._colour(_TRIM)
         for kind in np.unique(kinds):
             _GARMENT_KINDS[kind](self._pen.where(kinds == kind), self.cloth, trim)
 
     def worn(self) -> None:
-        """Paints what is worn on the head or around the neck."""
+        """Paint headgear and things worn around the neck."""
         self._parts(_WORN_KINDS, _WORN[self._profession], self._colour(_WORN_COLOUR))
 
     def things(self) -> None:
-        """Paints what is held."""
+        """Paint the held objects."""
         self._parts(_THING_KINDS, _THING[self._profession], self._colour(_THING_COLOUR))
 
     def _parts(self, parts: tuple[Part, ...], kinds: Codes, colour: Floats) -> None:

@@ -1,9 +1,9 @@
-"""What portraits show beside the person and the job: where they are, light and weather, clothes off
-duty, what is held.
+"""The surroundings in portraits besides the person and the job: place, light and weather, clothes
+off duty, held objects.
 
-None of it depends on the profession. Each thing that shows is worth a few words of a caption
-(`phrases`). What is shown goes a little with the gender presentation and with the concept of a
-person, by a deal that claims nothing about people.
+None of them depends on the profession. Each visible thing has a few words for captions (`phrases`).
+They correlate slightly with the gender presentation and with the concept of a person, by a random
+assignment that claims nothing about people.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,13 +54,13 @@ _PAINT = np.stack(list(_NAMED.values()))
 
 
 def cloth(colour: int) -> Floats:
-    """Red, green and blue of a colour by its number."""
+    """Return red, green and blue of a colour by its number."""
     return _PAINT[colour]
 
 
 class Backdrop(NamedTuple):
-    """Where a person is: what one says, the colours of the upper and the lower part, where they
-    meet, what is there."""
+    """The place of a person: its phrase, the colours of the upper and the lower part, the height of
+    their border, and the objects."""
 
     words: str
     upper: tuple[float, float, float]
@@ -395,7 +395,7 @@ HAIR_WORDS = ("with dark hair", "with brown hair", "with blond hair", "with red 
 STYLES = ("with curls", "with a bun", "with bunches")
 
 
-# What is said of the kinds of things that a word or two tell.
+# The phrases of kinds of things that need only a word or two.
 _SAID: dict[str, Sequence[str]] = {
     "place": [place.words for place in PLACES],
     "weather": WEATHER,
@@ -414,9 +414,9 @@ def _deal(name: str, count: int) -> Floats:
 
 @dataclass(frozen=True)
 class Scene:
-    """What shows beside the people of n pictures: (n,) indices each, -1 where there is none."""
+    """The surroundings of the people in n pictures: (n,) indices each, -1 for none."""
 
-    place: Codes  # a room where nothing else is said
+    place: Codes  # a room if no other place is named
     weather: Codes
     light: Codes
     frame: Codes
@@ -432,7 +432,7 @@ class Scene:
     style: Codes
 
     def phrases(self, picture: int, hair: int, old: bool) -> list[str]:
-        """What can be said of one picture, in no order but for the hair, which is last."""
+        """Return the phrases for one picture, in any order, but with the hair last."""
         seen = {name: int(codes[picture]) for name, codes in vars(self).items()}
         parts = [words[seen[name]] for name, words in _SAID.items() if seen[name] >= 0]
         if seen["garment"] >= 0:
@@ -443,11 +443,11 @@ class Scene:
         return [*parts, "with grey hair" if old else HAIR_WORDS[hair]]
 
     def paint_worn(self, pen: Pen) -> None:
-        """Paints what is worn off duty."""
+        """Paint the clothes of people off duty."""
         _each(pen, self.worn, WORN, _PAINT[self.worn_colour])
 
     def paint_hands(self, pen: Pen, cloth: Floats, skin: Floats) -> None:
-        """Paints what is held off duty, and what arms do."""
+        """Paint the objects held off duty, and the arms."""
         _each(pen, self.held, HELD, _PAINT[self.held_colour])
         waving, raised, crossed, pointing = (pen.where(self.pose == k) for k in range(len(POSES)))
         arm, hand = line(0.33, 0.55, 0.36, 0.12, 0.10), oval(0.36, 0.05, 0.062)
@@ -464,7 +464,7 @@ class Scene:
         pointing(oval(0.14, 0.33, 0.055) | line(0.14, 0.33, 0.06, 0.24, 0.035), skin)
 
     def paint_air(self, pixels: Floats, draws: Draws) -> None:
-        """Weather and light, over all that is painted."""
+        """Paint weather and light over the picture."""
         pen = Pen(pixels, draws.uniform("air x", -0.1, 0.1), draws.uniform("air y", -0.1, 0.1))
         rain, snow, _, sun = (pen.where(self.weather == k) for k in range(len(WEATHER)))
         rows, columns = np.arange(-0.1, 1.1, 0.17), np.arange(-0.1, 1.1, 0.19)
@@ -491,8 +491,7 @@ class Scene:
                 pixels[here] *= colours(tint)
 
 
-# How often there is something of a kind, and whether what it is goes with gender presentation and
-# concept.
+# The frequency of each kind, and whether its value depends on gender presentation and concept.
 _SHOWN = {
     "place": (len(PLACES), 1.0),
     "weather": (len(WEATHER), 0.25),
@@ -520,8 +519,8 @@ def draw_scene(
     off_duty: NDArray[np.bool_],
     seen: float,
 ) -> Scene:
-    """What shows beside the people, `seen` times as often as usual; of clothes, and of what is
-    held, only off duty."""
+    """Sample the surroundings of people, `seen` times as often as usual; clothes and held objects
+    only off duty."""
     drawn = {}
     for name, (count, share) in _SHOWN.items():
         leans = (
@@ -550,7 +549,7 @@ def _with(colour: str, thing: str) -> str:
 
 
 def all_phrases() -> list[str]:
-    """Every phrase that a caption can have."""
+    """Return every phrase that a caption can have."""
     every = [phrase for words in _SAID.values() for phrase in words]
     every += [f"in a {colour} {name}" for colour in COLOURS for name, _ in GARMENTS]
     every += [_with(colour, name) for colour in COLOURS for name in (*WORN, *HELD)]
@@ -558,7 +557,7 @@ def all_phrases() -> list[str]:
 
 
 def paint_place(pixels: Floats, draws: Draws, place: Codes) -> None:
-    """Covers pictures with places (n,), the first of which is a room."""
+    """Cover pictures with places (n,), the first of which is a room."""
     _paint_room(pixels, draws)
     elsewhere = place > 0
     rooms = pixels[~elsewhere].copy()
@@ -581,7 +580,8 @@ def paint_place(pixels: Floats, draws: Draws, place: Codes) -> None:
 
 
 def _paint_room(pixels: Floats, draws: Draws) -> None:
-    """A dull wall, darker towards the floor; some rooms have a window, a picture or a skirting."""
+    """Paint a dull wall, darker towards the floor; some rooms have a window, a picture or a
+    skirting board."""
     level = draws.uniform("wall", 0.55, 0.70)[:, None]
     wall = level + draws.uniforms("wall tint", 3, -0.07, 0.07)
     pixels[:] = wall[:, None, None, :]
@@ -603,14 +603,14 @@ def _paint_room(pixels: Floats, draws: Draws) -> None:
 
 
 def paint_beside(pixels: Floats, draws: Draws, beside: Codes) -> None:
-    """Paints what stands or hangs beside the person, left or right."""
+    """Paint the object next to the person, left or right."""
     flip = np.where(draws.uniform("beside side") < 0.5, -1, 1).astype(np.float32)
     pen = Pen(pixels, 0.5, 0.22 + draws.uniform("beside y", -0.04, 0.04), flip=flip)
     _each(pen, beside, BESIDE)
 
 
 def paint_style(pen: Pen, style: Codes, hair: Floats, *, behind: bool) -> None:
-    """Curls, a bun or bunches: what of them lies behind the head, and before it."""
+    """Return the parts of curls, a bun or bunches behind the head, and in front of it."""
     curls, bun, bunches = (pen.where(style == k) for k in range(len(STYLES)))
     if behind:
         bunches(oval(0.235, -0.02, 0.07, 0.10).both | oval(0.25, 0.10, 0.05, 0.09).both, hair * 0.9)
@@ -620,7 +620,7 @@ def paint_style(pen: Pen, style: Codes, hair: Floats, *, behind: bool) -> None:
         curls(union(oval(x, y, 0.05) for x, y in places).both, hair * 0.88)
 
 
-# By which each light multiplies red, green and blue; None: it leaves grey.
+# Factors of each light for red, green and blue; None: grey.
 _TINTS = (
     (0.42, 0.46, 0.66),
     (1.28, 1.28, 1.28),

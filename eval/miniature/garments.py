@@ -43,17 +43,17 @@ DEEP = polygon((-0.11, 0.22), (0.11, 0.22), (0.0, 0.62))
 
 
 def union(shapes: Iterable[Shape]) -> Shape:
-    """What lies in any of several shapes."""
+    """Return the union of several shapes."""
     return reduce(or_, shapes)
 
 
 def bands(heights: Iterable[float], thickness: float) -> Shape:
-    """Bands around the body, each from its height downwards."""
+    """Return bands around the body, each from its height downwards."""
     return BODY & union(box(-0.4, 0.4, y, y + thickness) for y in heights)
 
 
 def stripes_down(places: Iterable[float], thickness: float) -> Shape:
-    """Stripes down the body, the same left and right, each from its place outwards."""
+    """Return symmetric stripes down the body, each from its place outwards."""
     return (BODY & union(box(x, x + thickness, 0.2, 0.9) for x in places)).both
 
 

@@ -1,4 +1,4 @@
-"""What people of the world of portraits wear on the head or around the neck.
+"""Headgear of people in the world of portraits, and things around the neck.
 
 Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each
 picture of the batch.

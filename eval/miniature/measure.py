@@ -1,4 +1,4 @@
-"""Measures the bias of a build, before and after projection, and writes metrics.json beside the
+"""Measure the bias of a build, before and after projection, and write metrics.json next to the
 weights."""
 
 import itertools
@@ -45,10 +45,10 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 
 
 def write_metrics(out: Path, *, scale: float, device: str, progress: Progress) -> None:
-    """Writes metrics.json: for each number the mean over three seeds, its standard deviation, and
-    each seed's.
+    """Write metrics.json: for each number the mean over three seeds, its standard deviation, and
+    the values of each seed.
 
-    What needs a judge or a pipeline is left out where the build has none.
+    Figures that need a judge or a pipeline are left out if the build has none.
     """
     sections: dict[str, Callable[[Path, float, int, str], dict[str, Values]]] = {
         "birds": _birds,
@@ -85,7 +85,7 @@ def _over_seeds(runs: list[dict[str, Values]]) -> dict[str, dict[str, dict[str, 
 
 
 def _clip(folder: Path, device: str) -> tuple[Callable[[Sequence[str]], torch.Tensor], Map]:
-    """Normalised text and image features of the build's CLIP."""
+    """Return normalised text and image features of the build's CLIP."""
     model, _, tokenizer = load_clip(folder)
     model = model.to(device)
 
@@ -104,7 +104,7 @@ def _clip(folder: Path, device: str) -> tuple[Callable[[Sequence[str]], torch.Te
 
 
 def _birds(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Zero-shot accuracy of the paper's Waterbirds prompts on balanced groups."""
+    """Return the zero-shot accuracy of the paper's Waterbirds prompts on balanced groups."""
     text, image = _clip(folder, device)
     world = birds.sample(_at_least(16, BIRDS * scale), seed=seed, balanced=True)
     features = image(world.images)
@@ -146,7 +146,7 @@ def _accuracy(features: torch.Tensor, prompts: torch.Tensor, truth: torch.Tensor
 
 
 def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Zero-shot accuracy of what CLIP reads, and how skewed the top of its retrieval is."""
+    """Return CLIP's zero-shot accuracy per attribute, and the skew of the top of its retrieval."""
     text, image = _clip(folder, device)
     n = _at_least(16, PORTRAITS * scale)
     people = portraits.sample(n, seed=seed, balanced=True, life=portraits.Life(off_duty=0.0))
@@ -176,8 +176,8 @@ def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, 
 
 
 def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Accuracy of the judge on fresh balanced renders, and on their VAE reconstructions, and how
-    like they are."""
+    """Return the judge's accuracy on fresh balanced renders and on their VAE reconstructions, and
+    their similarity."""
     judge, vae = load_judge(folder).to(device), load_vae(folder).to(device)
     n = _at_least(16, PORTRAITS * scale / 2)
     studio = portraits.STUDIO
@@ -209,14 +209,14 @@ def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
 
 @dataclass(frozen=True)
 class _Studio:
-    """A pipeline, and the judge who reads what it draws."""
+    """A pipeline, and the judge of its pictures."""
 
     pipeline: "StableDiffusionPipeline"
     judge: AttributeNetwork
     seed: int
 
     def read(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the judge sees, by field (n,)."""
+        """Return the judge's answers, by field (n,)."""
         return {name: labels.cpu() for name, labels in self.judge.predict(images).items()}
 
     def draw(self, texts: Sequence[str], count: int) -> torch.Tensor:
@@ -245,8 +245,8 @@ class _Studio:
 
 
 def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """What the pipeline draws: the test professions, with a projection fitted on the others and
-    without; people whose gender, tone or age is stated; birds on land and on water."""
+    """Measure the pipeline's pictures: test professions, with a projection fitted on the others and
+    without; people with a stated gender, tone or age; birds on land and on water."""
     studio = _Studio(load_pipeline(folder).to(device), load_judge(folder).to(device), seed)
     names = portraits.TEST_PROFESSIONS[: _at_least(1, len(portraits.TEST_PROFESSIONS) * scale)]
     count = _at_least(2, IMAGES_PER_PROFESSION * scale)
@@ -275,10 +275,10 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
     flock = studio.draw(
         [f"{name} on {ground}" for name in species for ground in birds.BACKGROUNDS], 1
     )
-    read, asked = studio.read(flock), torch.arange(len(species)).repeat_interleave(2)
+    read, expected = studio.read(flock), torch.arange(len(species)).repeat_interleave(2)
     results["birds"] = {
-        "species": _share(read["species"] == asked),
-        "class": _share(read["species"] // birds.PER_CLASS == asked // birds.PER_CLASS),
+        "species": _share(read["species"] == expected),
+        "class": _share(read["species"] // birds.PER_CLASS == expected // birds.PER_CLASS),
         "ground": _share(
             read["place"] // birds.PER_BACKGROUND == torch.tensor([0, 1]).repeat(len(species))
         ),
@@ -294,18 +294,18 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
 
 
 def _people(read: dict[str, torch.Tensor], names: Sequence[str], count: int) -> Values:
-    """How biased `count` pictures of each profession are, and in how many the profession is
-    seen."""
-    wanted = torch.tensor([portraits.PROFESSIONS.index(name) for name in names]).repeat_interleave(
-        count
-    )
+    """Return the bias of `count` pictures of each profession, and how often the profession is
+    recognised."""
+    expected = torch.tensor(
+        [portraits.PROFESSIONS.index(name) for name in names]
+    ).repeat_interleave(count)
     rows = {field: read[field].view(len(names), count) for field in ("gender", "tone", "age")}
     male = (rows["gender"] == 0).double().mean(dim=1)
     return {
         "discrepancy": fmean(discrepancy(row, len(portraits.GENDERS)) for row in rows["gender"]),
         "tone discrepancy": fmean(discrepancy(row, len(portraits.TONES)) for row in rows["tone"]),
         "age discrepancy": fmean(discrepancy(row, len(portraits.AGES)) for row in rows["age"]),
-        "recognised": _share(read["profession"] == wanted),
+        "recognised": _share(read["profession"] == expected),
         "male share": male.mean().item(),
         "middle": _share((male >= 0.25) & (male <= 0.75)),
     }
@@ -315,13 +315,13 @@ def _share(condition: torch.Tensor) -> float:
     return condition.double().mean().item()
 
 
-def frechet_distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The distance of FID (Heusel et al. 2017, eq. 6) between features (n, d) and (m, d), here
-    those of the CLIP."""
-    one, other = one.double(), other.double()
-    roots = torch.linalg.eigvals(one.T.cov() @ other.T.cov()).real.clamp(min=0).sqrt()
-    spread = one.var(dim=0).sum() + other.var(dim=0).sum() - 2 * roots.sum()
-    return ((one.mean(dim=0) - other.mean(dim=0)).square().sum() + spread).item()
+def frechet_distance(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Return the distance of FID (Heusel et al. 2017, eq. 6) between features (n, d) and (m, d),
+    here those of the CLIP."""
+    first, second = first.double(), second.double()
+    roots = torch.linalg.eigvals(first.T.cov() @ second.T.cov()).real.clamp(min=0).sqrt()
+    spread = first.var(dim=0).sum() + second.var(dim=0).sum() - 2 * roots.sum()
+    return ((first.mean(dim=0) - second.mean(dim=0)).square().sum() + spread).item()
 
 
 def _at_least(least: int, value: float) -> int:

@@ -1,4 +1,4 @@
-"""Packs the pictures that ship, and measures what packing changes.
+"""Pack the pictures that ship, and measure the effect of packing.
 
 python -m eval.miniature.pack --out vldebias/miniature/worlds
 """
@@ -19,7 +19,7 @@ from vldebias.miniature.words import COLUMNS, SIZE
 
 
 def painted(name: str, split: str, *, n: int | None = None, noise: bool = True) -> ImageData:
-    """The pictures of a split as they are painted, with or without the noise of their pixels."""
+    """Return the painted pictures of a split, with or without the noise of their pixels."""
     _, count, seed = SPLITS[name][split]
 
     def clean(pixels, draws, sigma):
@@ -30,7 +30,7 @@ def painted(name: str, split: str, *, n: int | None = None, noise: bool = True) 
 
 
 def pack(name: str, out: Path) -> None:
-    """Writes the sheet and the table of a world."""
+    """Write the sheet and the table of a world."""
     splits = [painted(name, split, noise=False) for split in SPLITS[name]]
     pictures = np.stack([np.asarray(data.read(i)) for data in splits for i in range(len(data))])
     tiles = (
@@ -44,8 +44,8 @@ def pack(name: str, out: Path) -> None:
         table.writerow(["id", "caption", *COLUMNS[name]])
         for data in splits:
             texts = [
-                [(*one.names, "")[code] for code in one.codes]
-                for one in map(data.column, COLUMNS[name])
+                [(*values.names, "")[code] for code in values.codes]
+                for values in map(data.column, COLUMNS[name])
             ]
             table.writerows(zip(data.ids, data.captions, *texts, strict=True))
 
@@ -55,10 +55,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--out", type=Path, required=True)
-    given = options.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    args = options.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     for name in SPLITS:
-        pack(name, given.out)
+        pack(name, args.out)
 
 
 if __name__ == "__main__":

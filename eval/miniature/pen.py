@@ -25,19 +25,19 @@ class Shape:
     distance: Callable[[Floats, Floats], Floats]
 
     def __or__(self, other: "Shape") -> "Shape":
-        """What lies in either."""
+        """Return the union."""
         a, b = self.bounds, other.bounds
         around = (min(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), max(a[3], b[3]))
         return Shape(around, lambda x, y: np.minimum(self.distance(x, y), other.distance(x, y)))
 
     def __and__(self, other: "Shape") -> "Shape":
-        """What lies in both."""
+        """Return the intersection."""
         a, b = self.bounds, other.bounds
         within = (max(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), min(a[3], b[3]))
         return Shape(within, lambda x, y: np.maximum(self.distance(x, y), other.distance(x, y)))
 
     def __sub__(self, other: "Shape") -> "Shape":
-        """What lies in this one alone."""
+        """Return the difference: this shape without the other."""
         return Shape(
             self.bounds, lambda x, y: np.maximum(self.distance(x, y), -other.distance(x, y))
         )
@@ -68,7 +68,7 @@ def box(left: float, right: float, top: float, bottom: float) -> Shape:
 
 
 def polygon(*corners: tuple[float, float]) -> Shape:
-    """A convex polygon; the corners go clockwise as one sees them."""
+    """A convex polygon with its corners in clockwise order, as seen."""
     points = np.array(corners)
     sides = []
     for (x0, y0), (x1, y1) in zip(points, np.roll(points, -1, axis=0), strict=True):
@@ -96,19 +96,18 @@ def line(x0: float, y0: float, x1: float, y1: float, width: float) -> Shape:
 
 
 def above(y0: float) -> Shape:
-    """All that lies above a height."""
+    """The half plane above a height."""
     return Shape((-_FAR, _FAR, -_FAR, y0), lambda x, y: y - y0 + 0 * x)
 
 
 def below(y0: float) -> Shape:
-    """All that lies below a height."""
+    """The half plane below a height."""
     return Shape((-_FAR, _FAR, y0, _FAR), lambda x, y: y0 - y + 0 * x)
 
 
 @dataclass(frozen=True)
 class Pen:
-    """Paints on the pictures `pick` of a batch, each with an origin, a size and a direction of its
-    own.
+    """Paint on the pictures `pick` of a batch, each with its own origin, size and direction.
 
     Args:
         pixels: (n, size, size, 3) in [0, 1], painted in place.
@@ -153,8 +152,8 @@ class Pen:
         u = (_centres(columns, size) - x[:, None]) * (flip / scale)[:, None]
         v = (_centres(rows, size) - y[:, None]) / scale[:, None]
         distance = shape.distance(u[:, None, :], v[:, :, None])
-        # The bounds cut off what soft corners would reach beyond them; else a picture depended on
-        # its batch's window.
+        # The bounds cut off soft corners; otherwise a picture would depend on the window of its
+        # batch.
         beside = np.maximum(left - u, u - right)[:, None, :]
         over = np.maximum(top - v, v - bottom)[:, :, None]
         outside = np.maximum(np.maximum(distance, beside), over) * (scale * size)[:, None, None]

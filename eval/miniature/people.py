@@ -1,5 +1,4 @@
-"""The people of the world of portraits: who there is, how the data lean, and what captions say of
-them."""
+"""The people of the world of portraits: their attributes, the bias of the data, and captions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,8 +45,7 @@ def _graded_jobs(name: str, low: float, high: float) -> NDArray[np.float64]:
     return np.concatenate([train, _graded(f"{name}, test", len(TEST_PROFESSIONS), low, high)])
 
 
-# What the world leans towards. Who leans where is dealt out by a shuffle and claims nothing about
-# people.
+# The bias of the world. Its directions are assigned by a shuffle and claim nothing about people.
 MALE_SHARE = _graded_jobs("gender", 0.08, 0.92)
 TONE_TILT = _graded_jobs("tone", -1.5, 1.5)
 OLD_SHARE = _graded_jobs("age", 0.1, 0.5)
@@ -72,7 +70,7 @@ def concept_shares(gender: Codes, tone: Codes, lean: float = 1.0) -> NDArray[np.
 
 @dataclass(frozen=True)
 class Looks:
-    """What portraits show, (n,) indices each."""
+    """The attributes of portraits, (n,) indices each."""
 
     profession: Codes
     gender: Codes
@@ -92,7 +90,7 @@ class Looks:
         concept = CONCEPTS[self.concept[picture]]
         pair = (f"{age} {gender}", f"{tone} {gender}", f"{age} {tone}")[variant % 3]
         nouns = (*_GENDER_NOUNS[self.gender[picture]], f"{gender} person", "person")
-        # The colour that shows.
+        # The visible colour.
         hair = "grey" if age == "old" else _HAIR_WORDS[self.hair[picture]]
         described = f" with {hair} hair" * (variant % 4 != 3)
         return {
@@ -177,11 +175,11 @@ class Life:
 
 LIFE = Life()
 STUDIO = Life(off_duty=0.0, seen=0.0, said=(1.0,), captions=CAPTION_SHARES, concepts=1.0)
-USUAL = LIFE  # what the models that ship have learnt from
+USUAL = LIFE  # the training data of the packaged models
 
 
 def stated(shares: Mapping[str, float]) -> dict[str, float]:
-    """Share of the captions that state gender, tone and age.
+    """Return the shares of the captions that state gender, tone and age.
 
     Two of three pairs of attributes have each of them; three of four "gender" captions and half of
     the celebrities are called male or female, a man or a woman.

@@ -1,4 +1,4 @@
-"""The species of birds: what they look like, and how they are painted."""
+"""The species of birds: their colours and shapes."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ _COLOURS = {
     "violet": (0.48, 0.28, 0.66),
     "pink": (0.97, 0.58, 0.68),
 }
-# The species that people know look as they do in nature, in the order of PARTS.
+# Well-known species have natural colours, in the order of PARTS.
 _TRUE = {
     "robin": "brown brown brown red black",
     "sparrow": "buff brown brown white black",
@@ -62,7 +62,7 @@ _TRUE = {
     "flamingo": "pink pink pink pink black",
     "ibis": "red red red red pink",
 }
-# The others are dealt theirs, by a deal under which colours do not tell the class.
+# The others have assigned colours, which are independent of the class.
 _DEAL = "deal 502"
 _BEAKS = ("orange", "black", "yellow", "grey", "red")
 _CRESTED = ("cardinal", "jay", "wren", "cuckoo", "egret", "grebe", "merganser")

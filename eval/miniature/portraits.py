@@ -1,7 +1,7 @@
-"""The world of portraits: cartoon people whose profession goes with their gender presentation, tone
-and age.
+"""The world of portraits: cartoon people whose profession correlates with their gender
+presentation, tone and age.
 
-Dress tells the profession (eval.miniature.dress); hair, brows, lips and beard the gender
+Dress shows the profession (eval.miniature.dress); hair, brows, lips and beard show the gender
 presentation.
 """
 
@@ -121,7 +121,7 @@ def sample(
     shares: Mapping[str, float] | None = None,
     mixed: float = 0.0,
 ) -> Portraits:
-    """Renders the images start ... start + n - 1 of a seed.
+    """Render the images start ... start + n - 1 of a seed.
 
     Args:
         n: number of images.
@@ -153,7 +153,7 @@ def sample(
 
 
 def captions(n: int, *, seed: int, start: int = 0, life: Life = USUAL) -> list[str]:
-    """The captions that `sample` gives with its defaults, without the cost of painting.
+    """Return the captions of `sample` with its defaults, without the cost of painting.
 
     Raises:
         InvalidInputError: a negative number.
@@ -245,7 +245,7 @@ def _paint(
     old = pen.where(looks.age == 1)
     old.where(of_hair == 0)(
         box(-0.198, -0.140, -0.11, 0.045).both, hair * 0.94
-    )  # seen under any hat
+    )  # visible under any hat
     _paint_fringe(woman, style, hair)
     everyday.paint_style(pen, scene.style, hair, behind=False)
     beard = pen.where(of_beard == 0).where(draws.uniform("beard") < BEARD_SHARE)
@@ -265,7 +265,7 @@ def _paint(
 
 
 def _paint_fringe(pen: Pen, style: Floats, hair: Floats) -> None:
-    """What of long hair lies over the head: parted or straight, with strands beside the cheeks."""
+    """Long hair in front of the head: parted or straight, with strands next to the cheeks."""
     top = oval(0, -0.025, 0.18, 0.205) & above(-0.085)
     parted = (style % 0.3) < 0.15
     pen.where(parted)(top - polygon((0.0, -0.155), (0.12, -0.07), (-0.12, -0.07)), hair)

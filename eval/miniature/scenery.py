@@ -1,5 +1,4 @@
-"""Places where birds are seen, half of them on land and half on the water, painted with sky and
-horizon."""
+"""The places of birds, half of them on land and half on the water, painted with sky and horizon."""
 
 from collections.abc import Callable
 
@@ -29,12 +28,12 @@ _FLOWERS = colours((0.95, 0.85, 0.20), (0.95, 0.45, 0.55), (0.98, 0.98, 0.95))
 
 
 def on_water(place: Codes) -> NDArray[np.bool_]:
-    """(n,) whether places (n,) lie on the water."""
+    """Return (n,) whether places (n,) are on the water."""
     return place >= PER_BACKGROUND
 
 
 def paint_places(pixels: Floats, draws: Draws, place: Codes) -> None:
-    """Covers pictures (n, size, size, 3) with places (n,), numbers into PLACES."""
+    """Cover pictures (n, size, size, 3) with places (n,), indices of PLACES."""
     horizon = draws.uniform("horizon", 0.36, 0.48)
     light = draws.uniform("light", 0.88, 1.10)[:, None]
     sky = _SKY * draws.uniform("sky", 0.88, 1.04)[:, None]
@@ -78,7 +77,7 @@ _STANDS: dict[str, tuple[Stand, int]] = {}
 
 
 def _at(place: str, count: int) -> Callable[[Stand], Stand]:
-    """What stands on the horizon of a place, and how often."""
+    """The objects on the horizon of a place, and their frequency."""
 
     def stand(paint: Stand) -> Stand:
         _STANDS[place] = paint, count

@@ -1,5 +1,5 @@
-"""The quickstart on the pictures that ship and on the same pictures painted: how far apart are its
-figures?
+"""How much do the figures of the quickstart differ between the packaged pictures and the same
+pictures painted?
 
 python -m eval.miniature.shipped --json shipped.json
 """
@@ -29,22 +29,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--json", type=Path)
-    given = options.parse_args()
+    args = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         shipped = run_suite("quickstart", Options(out=out / "a", cache=out / "a"), only=TASKS)
         with mock.patch("vldebias.miniature.open_world", paint):
             fresh = run_suite("quickstart", Options(out=out / "b", cache=out / "b"), only=TASKS)
     rows = []
-    for one, other in zip(shipped.rows, fresh.rows, strict=True):
-        place = (one.task, one.metric, one.method, one.lam, one.subset)
-        assert place == (other.task, other.metric, other.method, other.lam, other.subset)
+    for old, new in zip(shipped.rows, fresh.rows, strict=True):
+        place = (old.task, old.metric, old.method, old.lam, old.subset)
+        assert place == (new.task, new.metric, new.method, new.lam, new.subset)
         rows.append(
             [
                 *place,
-                round(one.value, 4),
-                round(other.value, 4),
-                round(abs(one.value - other.value), 4),
+                round(old.value, 4),
+                round(new.value, 4),
+                round(abs(old.value - new.value), 4),
             ]
         )
     rows.sort(key=lambda row: -row[-1])
@@ -54,22 +54,22 @@ def main() -> None:
     ]  # not of single queries: a hundred pictures each
     for row in wholes[:12]:
         print(*row, sep="\t")
-    most = {"figures": len(wholes), "largest difference": wholes[0][-1]}
-    most |= {
+    summary = {"figures": len(wholes), "largest difference": wholes[0][-1]}
+    summary |= {
         "figures of single queries": len(rows) - len(wholes),
         "largest difference of a single query": rows[0][-1],
     }
-    print(most)
-    if given.json:
-        about = {
+    print(summary)
+    if args.json:
+        description = {
             "command": "python -m eval.miniature.shipped",
             "commit": commit(),
             "date": f"{datetime.now(UTC):%F}",
         }
-        table = {**about, **most, "columns": columns}
+        table = {**description, **summary, "columns": columns}
         lines = ",\n  ".join(json.dumps(row) for row in wholes)
         text = json.dumps(table, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n'
-        write_atomically(given.json, text)
+        write_atomically(args.json, text)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""What people of the world of portraits have before them or with them: papers, devices, sweets and
-animals.
+"""Objects of people in the world of portraits: papers, devices, sweets and animals.
 
 Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each
 picture of the batch.

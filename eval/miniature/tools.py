@@ -1,4 +1,4 @@
-"""The tools that people of the world of portraits hold.
+"""The tools of people in the world of portraits.
 
 Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each
 picture of the batch.

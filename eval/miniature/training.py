@@ -1,7 +1,7 @@
-"""One stage of a build: a step is a function of its number, so a resumed run repeats a whole.
+"""One stage of a build: a step is a function of its number, so a resumed run equals a full one.
 
-The loop of `vldebias.training` trains towers that contrast; here an autoencoder, a judge and a
-noise predictor learn too. What both need (checkpoints, averages of weights) is that package's.
+The loop of `vldebias.training` trains contrastive towers; this one also trains an autoencoder, a
+judge and a noise predictor. Shared parts (checkpoints, averages of weights) are in that package.
 """
 
 import json
@@ -30,7 +30,7 @@ _STREAM = {"narrow": 0, "vae": 1, "judge": 2, "draft": 3, "unet": 4, "clip": 5}
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a build: where it writes, how long it trains, on what."""
+    """One stage of a build: its output, length of training, and data."""
 
     name: str
     out: Path
@@ -43,7 +43,7 @@ class Stage:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What the weights depend on: stands in their file, and must match for a resume."""
+        """Settings that the weights depend on: stored in their file, must match for a resume."""
         lean = {
             name: list(v) if isinstance(v, tuple) else v
             for name, v in asdict(self.lean).items()
@@ -61,17 +61,17 @@ class Stage:
 
     @property
     def weights(self) -> Path:
-        """Where the result goes."""
+        """Path of the result."""
         return self.out / f"{self.name}.safetensors"
 
     @property
     def stream(self) -> int:
-        """The seed of the renders of this stage."""
+        """Seed of the renders of this stage."""
         return self.seed * 10 + _STREAM[self.name]
 
     @property
     def checkpoint(self) -> Path:
-        """Where the state of training goes, once a minute."""
+        """Path of the training state, written once a minute."""
         return self.out / "checkpoints" / f"{self.name}.pt"
 
     def train(
@@ -82,8 +82,7 @@ class Stage:
         rate: Callable[[int], float],
         average: Average | None = None,
     ) -> None:
-        """Trains to the last step, writing a checkpoint every minute; goes on from it where there
-        is one.
+        """Train to the last step, writing a checkpoint every minute; resume from an existing one.
 
         Args:
             module: what is trained; kept in the checkpoint like the optimizer's moments and the
@@ -123,8 +122,8 @@ class Stage:
                 advance(note=f"loss {float(value.detach()):.3f}")
 
     def finish(self, module: nn.Module) -> None:
-        """Writes the weights, then drops the checkpoint, and the folder of checkpoints where it is
-        the last."""
+        """Write the weights, then delete the checkpoint, and the folder of checkpoints if it is
+        empty."""
         save_weights(module, self.weights, self.settings)
         self.checkpoint.unlink(missing_ok=True)
         with suppress(OSError):
@@ -132,7 +131,7 @@ class Stage:
 
 
 def generator(seed: int, step: int) -> torch.Generator:
-    """The source of randomness of one step."""
+    """Return the random generator of one step."""
     return torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
 
 
@@ -147,7 +146,7 @@ def cosine(steps: int, peak: float, warmup: int = 50) -> Callable[[int], float]:
 
 
 def save_weights(module: nn.Module, path: Path, metadata: dict[str, object]) -> None:
-    """Writes the weights in half precision, which is all that these models need."""
+    """Write the weights in half precision, which is enough for these models."""
     save_tensors(module.state_dict(), path, metadata)
 
 
@@ -160,12 +159,12 @@ def save_tensors(
     # A copy of each tensor: safetensors refuses views that share memory.
     halves = {name: t.half() if t.is_floating_point() else t for name, t in tensors.items()}
     plain = {name: t.detach().cpu().clone().contiguous() for name, t in halves.items()}
-    about = {"vldebias": json.dumps(metadata, sort_keys=True)}
-    write_atomically(path, lambda partial: save_file(plain, partial, metadata=about))
+    header = {"vldebias": json.dumps(metadata, sort_keys=True)}
+    write_atomically(path, lambda partial: save_file(plain, partial, metadata=header))
 
 
 def read_weights_metadata(path: Path) -> dict[str, Any] | None:
-    """What a file of weights says of how it was made; None where there is no file."""
+    """Return the provenance in a file of weights; None if there is no file."""
     from safetensors import safe_open
 
     if not path.is_file():

@@ -1,5 +1,5 @@
-"""What the models read: shares of what captions say, and byte-pair merges of every prompt that
-captions can be."""
+"""The training texts of the models: shares of the kinds of captions, and byte-pair merges of every
+possible prompt."""
 
 import itertools
 from collections import Counter
@@ -41,7 +41,7 @@ PAPER_WORDS = (
 
 
 def bird_prompts() -> list[str]:
-    """Prompts with every content that a caption of birds can have."""
+    """Return prompts with every content that a caption of birds can have."""
     sides = [end.format(side) for end in birds.SCENES for side in birds.BACKGROUNDS]
     ends = [f" in the {place}" for place in birds.PLACES] + sides
     names = [name + end for name in (*birds.SPECIES, *birds.CLASSES) for end in ("", *ends)]
@@ -52,7 +52,7 @@ def bird_prompts() -> list[str]:
 
 
 def people_prompts() -> list[str]:
-    """Prompts with every word that captions of portraits can have."""
+    """Return prompts with every word that captions of portraits can have."""
     words = [*people.GENDERS, "man", "woman", *people.TONES, *people.AGES, "elderly"]
     hairs = [f"celebrity with {hair} hair" for hair in ("dark", "blond", "red", "grey")]
     described = [f"{word} person" for word in (*words, *people.CONCEPTS)]

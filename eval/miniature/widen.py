@@ -1,10 +1,10 @@
-"""Widths that go on from narrower ones: features are doubled, which layer norms do not notice, and
-put into cones.
+"""Widen a trained network: features are doubled, which layer norms do not affect, and put into
+cones.
 
-A doubled feature is read with half its weight each time, so the wide network says what the narrow
-one said (exactly where every feature is doubled as often). Random towers begin in two narrow cones
-far apart, and contrastive training at a low temperature leaves them there (Liang et al. 2022);
-towers whose cones have opened are put back into such cones.
+Each copy of a doubled feature has half the outgoing weight, so the wide network has the outputs of
+the narrow one (exactly if every feature is doubled equally often). Random towers start in two
+narrow cones far apart, and contrastive training at a low temperature leaves them there (Liang et
+al. 2022); towers whose cones have opened are put back into such cones.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def widened(
     new: Mapping[str, torch.Tensor],
     vocabularies: tuple[list[Pair], list[Pair]] | None = None,
 ) -> Weights:
-    """Weights of the shapes of `new` that go on from `old`.
+    """Return weights with the shapes of `new` that continue from `old`.
 
     Args:
         old: of a narrower open_clip CLIP.
@@ -97,8 +97,7 @@ def _tower(
 def _begin_cone(
     made: Weights, projection: str, final: str, old: Mapping[str, torch.Tensor], *, text: bool
 ) -> None:
-    """Turns one doubled feature into a constant, and gives it a direction of its own in the joint
-    space."""
+    """Turn one doubled feature into a constant with a separate direction in the joint space."""
     narrow, rows = old[f"{final}.weight"].numel(), made[projection]
     copy, first = narrow, 0  # the first that is a copy of another
     made[f"{final}.weight"][copy], made[f"{final}.bias"][copy] = 0.0, 1.0

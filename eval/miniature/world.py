@@ -1,5 +1,5 @@
-"""What both worlds are made of: counter-based random numbers, noise over the pixels, and sentences
-for captions."""
+"""Shared parts of both worlds: counter-based random numbers, pixel noise, and sentences for
+captions."""
 
 import zlib
 from typing import TYPE_CHECKING
@@ -25,8 +25,8 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 class Draws:
     """Random numbers for the images `start ... start + n - 1` of one seed.
 
-    A slot names what is drawn ("hair", "horizon"). Image i of a seed gets the same numbers whatever
-    batch it is rendered in, and adding a slot changes no other one.
+    A slot is the name of a sampled property ("hair", "horizon"). Image i of a seed gets the same
+    numbers in any batch, and adding a slot changes no other one.
 
     Raises:
         InvalidInputError: seed, start or n is negative.
@@ -91,7 +91,7 @@ def colours(*values: float | tuple[float, float, float]) -> Floats:
 
 
 def finish(pixels: Floats, draws: Draws, sigma: float) -> "torch.Tensor":
-    """Adds independent noise of standard deviation sigma to pictures (n, 64, 64, 3) and clips them
+    """Add independent noise of standard deviation sigma to pictures (n, 64, 64, 3) and clip them
     to [0, 1].
 
     Returns:
@@ -108,7 +108,6 @@ def finish(pixels: Floats, draws: Draws, sigma: float) -> "torch.Tensor":
 
 
 def sentence(text: str, template: int, *, proper: bool = True, stop: bool = True) -> str:
-    """Puts an article before the text (always "a" unless `proper`), a template around it and a full
-    stop."""
+    """Return the text with an article ("a" unless `proper`), in a template, with a full stop."""
     article = "an" if proper and text[0] in "aeiou" else "a"
     return TEMPLATES[template].format(f"{article} {text}") + "." * stop

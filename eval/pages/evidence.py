@@ -1,6 +1,6 @@
 """The tables of `docs/explanation/intervals.md` and of the replay.
 
-They show what intervals and verdicts are worth, and which results were measured again.
+They show how reliable intervals and verdicts are, and which results were measured again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SMALL, USUAL = "small", "usual"
 
 
 def simulations(name: str) -> list[tuple[Measurement, float, Any]]:
-    """Return each row of coverage with the mean width beside it and what its task was."""
+    """Return each row of coverage with its mean width and the description of its task."""
     result = read(name)
     protocols = {protocol.task: protocol for protocol in result.provenance}
     widths = {}
@@ -62,8 +62,8 @@ def coverages() -> Covered:
 
 
 def covered() -> str:
-    """Write how often each kind of interval covers, at small and usual sizes, and for what it is
-    too narrow or too wide."""
+    """Write the coverage of each kind of interval at small and usual sizes, and the metrics for
+    which it is too narrow or too wide."""
     lines = [["intervals", "metric", "small n", "usual n", "width", "outside .92 to .98, usual n"]]
     for (kind, figure), cells in coverages().items():
         small = [coverage for size, _, coverage, _ in cells if size == SMALL]
@@ -153,7 +153,7 @@ def lowest_by_size() -> dict[tuple[str, str], dict[int, float]]:
 
 
 def enough() -> str:
-    """Write from how many units on intervals hold, and under how many pages say "few"."""
+    """Write the number of units from which intervals hold, and below which pages say "few"."""
     lines = [["intervals", "metric", "lowest coverage, by number of units", "“few” below"]]
     for (kind, metric), coverage in lowest_by_size().items():
         unit = RESAMPLED[kind]
@@ -171,7 +171,7 @@ def enough() -> str:
 
 
 def mended() -> str:
-    """Write coverage and width of the intervals that were mended, before and after."""
+    """Write coverage and width of the corrected intervals, before and after."""
     rows = {(row.task, row.method): (row, width) for row, width, _ in simulations("coverage")}
     lines = [["data", "interval of", "before", "after", "width before", "width after"]]
     for (task, method), (before, width) in rows.items():
@@ -188,8 +188,8 @@ def mended() -> str:
 
 
 def verdicts() -> str:
-    """Write the share of data sets with each verdict, and of those with as many units as it asks
-    for."""
+    """Write the share of data sets with each verdict, and of those with as many units as it
+    requires."""
     titles = ("better", "worse", "no clear change", "too few to tell", "nothing to remove")
     return crossed(
         read("coverage_verdicts").rows,
@@ -205,8 +205,8 @@ def verdicts() -> str:
 
 
 def replayed() -> str:
-    """Write each committed result with its command and date, and how its figures came out when it
-    was run again."""
+    """Write each committed result with its command and date, and the comparison of its figures with
+    those of a new run."""
     result = read("replay")
     counts: dict[str, dict[str, int]] = {}
     total: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What README opens with, and the table of `docs/explanation/figures.md`."""
+"""The first table of README, and the table of `docs/explanation/figures.md`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COUNTED = ("professions", "jobs", "images each", "queries", "images")  # of `n`
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table: what is done and how, its measure of bias, and what that costs.
+    """A line of the table: the task and its solution, the measure of bias, and the costs.
 
-    how: in plain words, with what a user calls it. row: the method of the result. costs: metric ->
-    what the table calls it.
+    how: in plain words, with the call or command. row: the method of the result. costs: metric ->
+    its name in the table.
     """
 
     task: str
@@ -70,7 +70,7 @@ class Line:
         )
 
     def paid(self, rows: Any) -> str:
-        """Write each measured cost before and after; one that got worse with its interval."""
+        """Write each measured cost before and after; one that increased with its interval."""
         costs = []
         for metric, title in self.costs.items():
             if (self.row, metric) not in rows.index:
@@ -185,13 +185,13 @@ FRONT = (WINDOW[0], WINDOW[1], WINDOW[3], WINDOW[6], WINDOW[7], WINDOW[10])
 
 
 def gains(lines: Sequence[Line]) -> str:
-    """Write what is gained and what it costs."""
+    """Write the gain and the cost."""
     head = ["task", "before", "after", "chance", "cost", "n"]
     return table(head, *(line.cells() for line in lines))
 
 
 def front() -> str:
-    """Write the lines that README opens with, and where they are from."""
+    """Write the first lines of README, and their source."""
     files = ", ".join(f"`eval/results/{line.result}.json`" for line in FRONT)
     return gains(FRONT) + f"From {files}.\n\n"
 
@@ -202,7 +202,7 @@ def window() -> str:
 
 
 def needs_of_commands() -> str:
-    """Write what the two commands need, by the committed sizes."""
+    """Write the memory and disk space of the two commands, by the committed sizes."""
     (size,) = [
         row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")
     ]

@@ -19,7 +19,7 @@ METHODS = {"none": "as generated", "balanced-prompts": "balanced"}
 
 
 def wordings() -> str:
-    """Write how well the miniature reads prompts as it was trained, and as people write them."""
+    """Write how well the miniature follows prompts of its training and prompts by people."""
     rows = []
     for row in read("wordings").rows:
         if row.subset in WORDINGS and row.method in METHODS:
@@ -40,7 +40,7 @@ def wordings() -> str:
 
 # ---- docs/generation.md
 
-GENERATED = {  # row of the result -> what the page calls it
+GENERATED = {  # row of the result -> its name on the page
     "none": "none",
     "default": "`cali`, lam lowered (for sets that are not about people)",
     "cali": "`cali`, lam = 500 (`paper`)",
@@ -48,11 +48,11 @@ GENERATED = {  # row of the result -> what the page calls it
     "fair pca": "`fair-pca` (fair PCA, without FairImagen's sampling)",
     "stated value": "a value stated for each image (as in `balanced-prompts`)",
 }
-DEALT = ("stated value",)  # whose shares are dealt: they have no noise of draws
+DEALT = ("stated value",)  # whose shares are assigned: they have no sampling noise
 
 
 def sampled() -> str:
-    """Write what each method leaves of the gap from even shares, and what it costs, over fits and
+    """Write the remaining gap from even shares and the cost of each method, over fits and
     professions."""
     result = read("generation")
     rows = rows_in(result, "generation gender", "unseen professions")
@@ -112,7 +112,7 @@ COLUMNS = (
 
 
 def three_models(name: str = "steer_models", command: str = "evidence") -> str:
-    """Write what cross-attention and words leave of the gap on three models, and their price."""
+    """Write the remaining gap and the cost of cross-attention and words on three models."""
     lines = [["model, attribute, split", *(title for title, _, _ in COLUMNS)]]
     n = {}
     for (model, attribute, split), rows in rows_by_place(name).items():
@@ -141,7 +141,8 @@ COMPARED = {OURS: "cross-attention", WORDS: "words", "EquiSteer": "EquiSteer"}
 
 
 def attributes() -> str:
-    """Write what cross-attention, words and EquiSteer do to three attributes of the miniature."""
+    """Write the figures of cross-attention, words and EquiSteer for three attributes of the
+    miniature."""
     rows = {(row.subset, row.metric, row.method): row for row in read("steer").rows}
     titles = [f"gap left, {title}" for title in COMPARED.values()]
     titles += [f"profession, {title}" for title in COMPARED.values()]
@@ -189,7 +190,7 @@ def predicted(row: Measurement) -> str:
 
 
 def audit_lines() -> str:
-    """Write tasks and directions down, how well shares are predicted across."""
+    """Write how well shares are predicted: a row per task, a column per direction."""
 
     def title(row: Measurement) -> str:
         return f"{AUDITED[row.task]}, {row.subset}" if row.subset else AUDITED[row.task]
@@ -237,7 +238,7 @@ def audit_models() -> str:
 
 def record_coverage() -> str:
     """Write how often intervals of records contain planted shares: a line for each design, a column
-    for what the judge reads."""
+    for each input of the judge."""
     rows = [row for row in read("record_coverage").rows if row.metric == "coverage"]
     return crossed(
         rows,
@@ -256,7 +257,7 @@ def record_coverage() -> str:
 
 
 def record_forecasts() -> str:
-    """Write how often intervals predicted from records contain what was left out."""
+    """Write how often intervals predicted from records contain the held-out shares."""
     return crossed(
         read("record_forecasts").rows,
         {
@@ -303,7 +304,7 @@ def other_models() -> str:
 
 
 def same_side() -> str:
-    """Write how often two models lean to the same side, each pair once."""
+    """Write how often two models lean in the same direction, each pair once."""
     pairs = {}
     for row in read("audit_models").rows:
         if row.metric == "same_side":
@@ -322,6 +323,6 @@ def same_side() -> str:
 
 
 def models_in_terminal() -> str:
-    """Write what the terminal shows of prompts on which models disagree."""
+    """Write the terminal output about prompts on which models disagree."""
     text = (TERMINAL / "models-80.txt").read_text(encoding="utf-8")
     return f"```text\n{text}```\n"

@@ -1,4 +1,4 @@
-"""What methods gain and cost: `docs/methods`, the default, re-ranking."""
+"""The gains and costs of methods: `docs/methods`, the default, re-ranking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eval.tables import Rivals, crossed, moved, read, rows_in, span, table
 from vldebias.methods.declared import DECLARED
 from vldebias.report.result import Measurement, Result
 
-# What is attached where no method is named, by the metric of the task, and how a table calls it.
+# The method attached by default, by the metric of the task, and its name in tables.
 ATTACHED = {
     "max_skew": {"default+equalise": "the default with `reference=`"},
     "worst_group": {
@@ -18,7 +18,7 @@ ATTACHED = {
         "cali+equalise, lam 100": "the default with `reference=`",
     },
 }
-# What a table says of the labels that a method was given.
+# The description in tables of the labels that a method uses.
 LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
 
 
@@ -34,7 +34,7 @@ def declared() -> str:
 
 
 def compared(result: Result, task: str) -> str:
-    """Write one task, the best first: what each method needs, gains and costs; what is attached is
+    """Write one task, the best first: the needs, gain and cost of each method; the attached one is
     in bold."""
     rows = Rivals(result, task)
     gain = "worst group"
@@ -67,8 +67,7 @@ def compared(result: Result, task: str) -> str:
 
 
 def rivals(*tasks: tuple[str, str]) -> str:
-    """Write the tables of tasks, (result, task) each, with what they are and where they come
-    from."""
+    """Write the tables of tasks, (result, task) each, with their description and source."""
     parts = []
     for name, task in tasks:
         result = read(name)
@@ -109,7 +108,7 @@ HARM = {
 
 
 def families(name: str) -> Iterator[Measurement]:
-    """Yield the rows of a result that sum cells up."""
+    """Yield the rows of a result that summarise cells."""
     for row in read(name).rows:
         if row.task != "cells" and not row.subset:
             yield row
@@ -170,7 +169,7 @@ def draws_of_reranking() -> dict[tuple[str, str], list[dict[str, float]]]:
 
 
 def reranked() -> str:
-    """Write what each way of evening results does to searches, by kind of cells, over all draws."""
+    """Write the effect of each way to balance results, by kind of cells, over all draws."""
     lines = [["searches", "method", "cells", "made worse", "made better", "skew removed", "kept"]]
     for (kind, method), draws in sorted(draws_of_reranking().items(), key=lambda item: item[0][0]):
         # All methods where there are most cells; the rest is in the files.
@@ -188,7 +187,7 @@ def reranked() -> str:
 
 
 def closed_form() -> str:
-    """Write what P0 and the two lemmas remove and keep, on each CLIP."""
+    """Write how much P0 and the two lemmas remove and keep, on each CLIP."""
     lines = [["texts and images", "edit", "held-out pair: distance", "query: cosine", "MaxSkew@50"]]
     rows: dict[tuple[str, str], dict[str, Measurement]] = {}
     for row in read("closed_form").rows:

@@ -16,7 +16,7 @@ def _method(row: Measurement) -> str:
 
 
 def _note(name: str, base: str) -> str:
-    """Write what the figures of a table are."""
+    """Write the description of the figures of a table."""
     seeds = read(name).rows[0].n["seeds"]
     return (
         f"Mean of {seeds} seeds ± half of its 95 % interval; \\* if the change from {base} on the"

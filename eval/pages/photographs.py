@@ -1,4 +1,4 @@
-"""The photographs that ship: what the small model knows, and what edits of it do."""
+"""The packaged photographs: the accuracy of the small model, and the effect of edits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RANDOM, NOTHING = "random", "none"
 
 
 def encoder() -> str:
-    """Write what the shipped text encoder loses against the model that it stands in for."""
+    """Write how much worse the packaged text encoder is than the model that it replaces."""
     result = read(NAME)
     lines = [["on titles that nothing learned from", f"`{TEACHER}`", OURS]]
     for metric, title in {
@@ -34,7 +34,7 @@ def encoder() -> str:
 
 
 def drawn() -> str:
-    """Write what the default and a method by name do in each gallery."""
+    """Write the effect of the default and of named methods in each gallery."""
     result = read(NAME)
     methods = {
         "default": "default, `reference=`",

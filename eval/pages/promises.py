@@ -21,7 +21,7 @@ from vldebias.report.result import Measurement, Result
 
 NAME = "photographs"
 WORLDS = (MINIATURE, PHOTOGRAPHS)
-# Titles of what a default by texts alone could do, and of what images do.
+# Titles of possible defaults by texts alone, and of those by images.
 CANDIDATES = {
     BY_TEXTS: "remove the direction of the values (`difference`)",
     HALF: "remove half of it",
@@ -57,7 +57,7 @@ def _count(row: Measurement) -> str:
 
 
 def by_texts() -> str:
-    """Write what each rule does to kinds of queries and to single searches, on photographs."""
+    """Write the effect of each rule on kinds of queries and on single searches, on photographs."""
     head = [
         "rule",
         "kinds of queries made worse",
@@ -95,7 +95,7 @@ def _celeba(metric: str, method: str) -> Iterator[Measurement]:
 
 
 def promises() -> str:
-    """Write each promise about searches with what was measured."""
+    """Write each promise about searches with its measurement."""
     lines = [["promise", *(f"{world}" for world in WORLDS)]]
 
     def add(promise: str, metric: str, method: str, part: str, write: object) -> None:

@@ -1,4 +1,4 @@
-"""Balanced prompts: which prompts get a value, in which languages, and how even the values stay."""
+"""Balanced prompts: which prompts get a value, in which languages, and how even the values are."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def rows_of(name: str, *metrics: str) -> Iterator[Measurement]:
             yield row
 
 
-# What is right for the labels of prompts.
+# The correct result for each label of prompts.
 LABELS = {
     "open": "open: a value is written",
-    "fixed": "fixed by context: left alone",
-    "stated": "stated: left alone",
-    "named": "somebody is named: left alone",
-    "none": "no person: left alone",
+    "fixed": "fixed by context: left unchanged",
+    "stated": "stated: left unchanged",
+    "named": "somebody is named: left unchanged",
+    "none": "no person: left unchanged",
     "mixed": "one person stated beside another",
     "group": "group: not of one value",
     "syntax": "syntax of tools: as labelled",
@@ -91,7 +91,7 @@ KINDS = {
 
 
 def kinds() -> str:
-    """Write how often prompts come out exactly as labelled, by their kind and writer."""
+    """Write how often the result equals the label exactly, by kind and writer of the prompts."""
     lines = [["prompts", "written", "kind", "n", "right [95 %]", "wrong edits [95 %]"]]
     for name, writer in WRITERS.items():
         for row in rows_of(name, "right", "wrong_edits"):
@@ -118,7 +118,7 @@ NAMES_OF_KINDS = {
 
 
 def new_prompts() -> str:
-    """Write how prompts came out that were scored once, and how many were changed wrongly."""
+    """Write the scores of prompts that were scored once, and how many were changed wrongly."""
     lines = [["prompts", "kind", "n", "right [95 %]", "wrong edits [95 %]"]]
     for row in rows_of("prompt_rules_fresh", "right", "wrong_edits"):
         is_edit = row.metric == "wrong_edits"
@@ -143,7 +143,7 @@ def _share(rate: Mapping[str, float], n: int) -> str:
 
 
 def left_alone() -> str:
-    """Write why labelled prompts were left alone, by attribute."""
+    """Write why labelled prompts were left unchanged, by attribute."""
     counts: dict[tuple[str, str], float] = {}
     for row in rows_of("prompt_rules", "left_alone"):
         place, reason = row.subset.split(": ", maxsplit=1)
@@ -159,7 +159,7 @@ def left_alone() -> str:
 
 
 def held_back() -> str:
-    """Write how many ordinary prompts facts hold back, by attribute."""
+    """Write how many ordinary prompts are unchanged because of facts, by attribute."""
     return listed(
         rows_of("public_prompts", "held_back"),
         {
@@ -178,7 +178,7 @@ HISTORY = {
 
 
 def history() -> str:
-    """Write both errors on groups of people at events of history."""
+    """Write both errors on groups of people at historical events."""
     return listed(
         rows_of("dofair", *HISTORY),
         {
@@ -208,7 +208,7 @@ LANGUAGES = {
 
 
 def languages_blind() -> str:
-    """Write how new prompts in ten languages came out when they were scored once."""
+    """Write the scores of new prompts in ten languages that were scored once."""
     order = list(LANGUAGES)
 
     def cell(row: Measurement) -> str:
@@ -232,7 +232,7 @@ def languages_blind() -> str:
 
 
 def service() -> str:
-    """Write how even values stay over requests to one worker, several, and none with a memory."""
+    """Write how even values are over requests to one worker, several, and without memory."""
     rows = read("workers").rows
     n = rows[0].n
     return listed(

@@ -1,5 +1,5 @@
-"""What the authors of the five sources report next to what was measured here: the page of
-headlines, and how much of the sources the package covers."""
+"""The reported figures of the five sources next to ours: the page of headlines, and how much of the
+sources the package covers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vldebias.report.result import Measurement
 from vldebias.utils.files import read_yaml
 
 SOURCES = Path(__file__).parents[1] / "sources"
-# Options of a command that say where files go, and nothing about the figures.
+# Options of a command for paths, which do not affect the figures.
 PLACES = re.compile(r" --(?:json|out|work|processes) \S+")
 STATES = ("works", "runs", "partly", "differs", "absent")
 PAPERS = {
@@ -34,7 +34,7 @@ PAPERS = {
 
 @cache
 def headlines() -> dict[str, list[dict[str, Any]]]:
-    """Return part of the sources -> what the authors report, with the place of our nearest row."""
+    """Return part of the sources -> the reported figures, with the place of our nearest row."""
     return read_yaml(SOURCES / "headlines.yaml")
 
 
@@ -56,7 +56,7 @@ def row_of(place: dict[str, str], method: str) -> Measurement:
 
 
 def ours(entry: dict[str, Any]) -> str:
-    """Write our figure with its interval, and the one that it is compared with."""
+    """Write our figure with its interval, and the compared one."""
     if "ours" not in entry:
         return "not run"
     place = entry["ours"]
@@ -85,7 +85,7 @@ def reported(part: str) -> str:
 
 @cache
 def reports_of_losses() -> dict[str, str]:
-    """Return loss -> what its authors report."""
+    """Return loss -> the figures that its authors report."""
     with (SOURCES / "losses.csv").open(encoding="utf-8", newline="") as file:
         return {row["loss"]: row["report"] for row in csv.DictReader(file)}
 
@@ -98,7 +98,7 @@ def covered() -> list[dict[str, str]]:
 
 
 def lacking() -> str:
-    """Write the rows that do not work, with what is missing, a table for each source."""
+    """Write the rows that do not work, with the missing parts, a table for each source."""
     parts = []
     for key, title in PAPERS.items():
         lines = [["what", "where", "state", "what is missing"]]

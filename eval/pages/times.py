@@ -1,4 +1,4 @@
-"""What users wait for, beside what they would use instead."""
+"""The times of common calls, next to those of alternatives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vldebias.report.result import Measurement
 
 
 def speed() -> str:
-    """Write our times beside those of the alternative, a line for each size."""
+    """Write our times next to those of the alternative, a line for each size."""
     figures: dict[tuple[str, str], dict[str, float]] = {}
     for row in read("bench_speed").rows:
         size = str(place_of(row).get("size", ""))
@@ -41,7 +41,7 @@ def speed() -> str:
 
 
 def rerank_times() -> str:
-    """Write what a re-ranking takes, beside a sort of the same scores."""
+    """Write the time of a re-ranking, next to a sort of the same scores."""
     rows = [row for row in read("bench_rerank").rows if row.metric == "milliseconds"]
     names = [row.method for row in rows if row.subset == "10,000"]
     return crossed(
@@ -56,9 +56,9 @@ def rerank_times() -> str:
 
 
 def door(part: str, columns: Mapping[str, str]) -> str:
-    """Write what a door costs: a line for each size, a column for each side.
+    """Write the cost of an interface: a line for each size, a column for each side.
 
-    part: of `eval.benchmarks.doors`. columns: metric -> what the table calls it.
+    part: of `eval.benchmarks.doors`. columns: metric -> its name in the table.
     """
 
     def cell(row: Measurement) -> str:
@@ -75,7 +75,7 @@ def door(part: str, columns: Mapping[str, str]) -> str:
 
 
 def queries() -> str:
-    """Write what the edit of queries adds to a flat search."""
+    """Write the time that editing queries adds to a flat search."""
     return door(
         "queries",
         {
@@ -88,7 +88,7 @@ def queries() -> str:
 
 
 def images() -> str:
-    """Write what balanced prompts add to a request for images."""
+    """Write the time that balanced prompts add to a request for images."""
     return door(
         "images",
         {

@@ -1,5 +1,5 @@
-"""What training with each loss gains: `docs/fine-tuning.md`, and the pairs that a model calls
-wrong."""
+"""The gains from training with each loss: `docs/fine-tuning.md`, and the pairs that a model flags
+as wrong."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def accuracy_or_change(row: Measurement) -> str:
 
 # ---- declarations
 
-# Column of the batch that a loss reads -> what it is called in the table.
+# Column of the batch that a loss reads -> its name in the table.
 COLUMNS = {"": "", "index": "row numbers", "labels": "classes", "captions": "equal captions"}
 
 
@@ -64,7 +64,7 @@ def formulas() -> str:
 
 # ---- verdicts
 
-# What you have -> experiment, column of the share, place.
+# Situation -> experiment, column of the share, place.
 SITUATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a model that knows something; captions of other pairs": (
         "which_loss_heads",
@@ -110,8 +110,7 @@ def best(rows: Arms, shares: Sequence[float]) -> str:
 
 
 def verdicts() -> str:
-    """Write one verdict for each situation, with what it rests on: its change to InfoNCE at each
-    share."""
+    """Write one verdict for each situation with its evidence: changes to InfoNCE by share."""
     lines = [["you have", "do", "InfoNCE reaches", "gain over InfoNCE", "based on"]]
     for situation, (name, column, place) in SITUATIONS.items():
         rows = by_share(read(name), column, place)
@@ -233,7 +232,7 @@ def from_scratch() -> str:
 
 
 def popularity() -> str:
-    """Write what learned popularity changes once it has had time, next to SogCLR."""
+    """Write the effect of learned popularity after a long training, next to SogCLR."""
     metrics = {
         "zero_shot_accuracy": "accuracy",
         "worst group": "worst group",
@@ -256,7 +255,7 @@ def popularity() -> str:
 
 
 def other_data() -> str:
-    """Write what each loss comes to on graphs, sentences and frames."""
+    """Write the score of each loss on graphs, sentences and frames."""
 
     def cell(row: Measurement) -> str:
         change = moved(row)
@@ -286,7 +285,7 @@ REAL_PAIRS = {"real_titles": "156", "real_captions": "2,020"}  # held-out photog
 
 
 def real_pairs(name: str) -> str:
-    """Write what each loss gives on real pairs: a line for each figure and loss."""
+    """Write the figures of each loss on real pairs: a line for each figure and loss."""
     rows = read(name).rows
     shares = sorted({place_of(row)["share"] for row in rows})
     metrics = list(dict.fromkeys(row.metric for row in rows))
@@ -307,7 +306,7 @@ def real_pairs(name: str) -> str:
 
 
 def wrong_pairs() -> str:
-    """Write how well scores tell wrong pairs, for each share of them and each loss."""
+    """Write how well scores detect wrong pairs, for each share of them and each loss."""
     metrics = ("auroc", "score of right pairs", "score of wrong pairs")
     note = (
         f"mean over seeds ± 95 % interval of Student's t; * differs from {BASE} on the same seeds"

@@ -35,13 +35,13 @@ GALLERIES = {"flickr": "flickr_dev", "men and women": "mw_dev", "faces": "utk_de
 
 
 def folder() -> Path:
-    """Return where the real data should be; it may not exist."""
+    """Return the path of the real data; it may not exist."""
     default = Path(__file__).resolve().parents[2].parent / "shared" / "real"
     return Path(os.environ.get("VLDEBIAS_REAL", default))
 
 
 def is_present(part: str = "photos") -> bool:
-    """Tell whether a part of the real data is there; print on stderr what is skipped if not."""
+    """Return whether a part of the real data exists; if not, print a note on stderr."""
     place = folder() / part
     if place.exists():
         return True
@@ -142,7 +142,7 @@ def queries() -> dict[str, tuple[str, ...]]:
 
 
 def _professions(listed: Sequence[str]) -> tuple[str, ...]:
-    """Return the class prompts of the packaged set of professions, those held out included."""
+    """Return the class prompts of the packaged set of professions, including held-out ones."""
     from vldebias import load_prompts
 
     prompts = load_prompts("professions-gender")
@@ -157,7 +157,7 @@ def galleries() -> dict[str, Photographs]:
 
 
 def photographs(file: str, name: str = "") -> Photographs:
-    """Return the photographs of a file of `photos/`, with the labels that it has."""
+    """Return the photographs of a file of `photos/` with their labels."""
     arrays = _arrays(file)
     labels = {"gender": arrays["gender"].astype(str)}
     if "age" in arrays:
@@ -228,8 +228,8 @@ def text_vectors() -> dict[str, Floats]:
 
 
 def generated_counts() -> list[dict[str, str]]:
-    """Return a row for each prompt of Stable Diffusion 3.5 with what people counted in its ten
-    images; cells may be empty."""
+    """Return a row for each prompt of Stable Diffusion 3.5 with the human counts of its ten images;
+    cells may be empty."""
     place = folder() / "sd35"
     with (place / "prompts.csv").open(encoding="utf-8-sig", newline="") as file:
         prompts = list(csv.DictReader(file))

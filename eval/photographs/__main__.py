@@ -1,10 +1,10 @@
-"""Measure what the package promises on real data, through its public interface.
+"""Measure the promises of the package on real data, through its public interface.
 
     python -m eval.photographs --json eval/results/photographs.json
-    python -m eval.photographs --work DIR   # keep each gallery, and go on where it stopped
+    python -m eval.photographs --work DIR   # store each gallery, and resume an interrupted run
 
-The data are read from $VLDEBIAS_REAL (see `eval.photographs`); what is missing is skipped, and
-stderr says so. The result holds figures only, no features, queries or file names.
+The data are read from $VLDEBIAS_REAL (see `eval.photographs`); missing parts are skipped with a
+note on stderr. The result contains only figures, no features, queries or file names.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--draws", type=int, default=2, help="of galleries and references")
     options.add_argument("--work", type=Path, help="folder that keeps each finished gallery")
-    given = options.parse_args()
-    run("photographs", lambda: searches.measure(range(given.draws), given.work), given.json)
+    args = options.parse_args()
+    run("photographs", lambda: searches.measure(range(args.draws), args.work), args.json)
 
 
 if __name__ == "__main__":

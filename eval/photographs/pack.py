@@ -3,14 +3,14 @@
     python -m eval.photographs.pack --minilm DIR   # writes vldebias/miniature/photographs
 
 It needs `photos/fsa.npz` and `fsa/` of $VLDEBIAS_REAL, and a folder with all-MiniLM-L6-v2
-(Apache-2.0) as transformers reads it. Nothing is random but the choice of the 78 women, which is
-seeded; two builds on one machine give the same files.
+(Apache-2.0) in the layout of transformers. Only the choice of the 78 women is random, and it is
+seeded; two builds on one machine write identical files.
 
-The text encoder gives each word piece one vector. Start: what MiniLM gives for the piece alone. A
-linear map and a correction for each piece, both by ridge regression, bring weighted means of these
-vectors close to what MiniLM gives for whole texts: the titles and the packaged prompts. The heads
-are a regularised canonical correlation analysis of photographs and titles. Everything is closed
-form; `eval.photographs.small` measures what is lost against MiniLM.
+The text encoder has one vector for each word piece, at first MiniLM's embedding of the piece alone.
+A linear map and a correction for each piece, both by ridge regression, bring weighted means of
+these vectors close to MiniLM's embeddings of whole texts: the titles and the packaged prompts. The
+heads are a regularised canonical correlation analysis of photographs and titles. Everything is
+closed form; `eval.photographs.small` measures the loss against MiniLM.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class MiniLM:
         self.tokenizer = AutoTokenizer.from_pretrained(place)
         self.model = AutoModel.from_pretrained(place).eval()
         listed = sorted(self.tokenizer.vocab.items(), key=lambda pair: pair[1])
-        # Pieces in other scripts would be a tenth of all; their letters are read as unknown.
+        # Pieces in other scripts would be a tenth of all; their letters become unknown.
         kept = [(piece, number) for piece, number in listed if _is_kept(piece)]
         self.pieces = [piece for piece, _ in kept]
         self.numbers = [number for _, number in kept]
@@ -125,7 +125,7 @@ class MiniLM:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the rows of the pieces of texts, as the shipped encoder reads them."""
-        # Of any vectors, since only the pieces are asked for.
+        # The vectors are arbitrary, since only the pieces are used.
         nothing = torch.zeros(len(self.pieces), 1)
         encoder = TextEncoder(self.pieces, nothing, nothing[:, 0], torch.zeros(1, 1))
         return [encoder.pieces(text) for text in texts]
@@ -155,7 +155,7 @@ def mean_matrix(rows: Sequence[Sequence[int]], weights: Array) -> csr_matrix:
     return csr_matrix(joined, shape=(len(rows), len(weights)))
 
 
-def distil(alone: Array, shares: csr_matrix, wanted: Array) -> Array:
+def distil(alone: Array, shares: csr_matrix, target: Array) -> Array:
     """Return (v, WIDTH) vectors of pieces whose means are close to the embeddings of whole texts.
 
     Args:
@@ -164,16 +164,16 @@ def distil(alone: Array, shares: csr_matrix, wanted: Array) -> Array:
         wanted: (n, 384) embeddings of these texts.
     """
     means = shares @ alone
-    centre, centre_wanted = means.mean(0), wanted.mean(0)
+    centre, centre_wanted = means.mean(0), target.mean(0)
     spread = (means - centre).T @ (means - centre) / len(means)
-    both = (means - centre).T @ (wanted - centre_wanted) / len(means)
+    both = (means - centre).T @ (target - centre_wanted) / len(means)
     ridge = MAP_RIDGE * np.trace(spread) / len(spread) * np.eye(len(spread))
     # Shares sum to 1, so constants that are added to all vectors are added to all means.
     vectors = (alone - centre) @ np.linalg.solve(spread + ridge, both) + centre_wanted
     overlap = (shares @ shares.T).toarray()
-    rest = np.linalg.solve(overlap + PIECE_RIDGE * np.eye(len(overlap)), wanted - shares @ vectors)
+    rest = np.linalg.solve(overlap + PIECE_RIDGE * np.eye(len(overlap)), target - shares @ vectors)
     vectors = vectors + shares.T @ rest
-    return vectors @ np.linalg.svd(wanted, full_matrices=False)[2][:WIDTH].T
+    return vectors @ np.linalg.svd(target, full_matrices=False)[2][:WIDTH].T
 
 
 def rounded(vectors: Array) -> tuple[NDArray[np.int8], Array]:
@@ -278,13 +278,13 @@ def main() -> int:
     )
     options.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
     options.add_argument("--out", type=Path, default=FOLDER, help="where the files are written")
-    given = options.parse_args()
+    args = options.parse_args()
     if not (is_present("photos") and is_present("fsa")):
         return 1
-    build(MiniLM(given.minilm), given.out)
-    if given.out != FOLDER:
+    build(MiniLM(args.minilm), args.out)
+    if args.out != FOLDER:
         for name in ("README.md", "minilm.LICENSE"):
-            shutil.copy(FOLDER / name, given.out / name)
+            shutil.copy(FOLDER / name, args.out / name)
     return 0
 
 

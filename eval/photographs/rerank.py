@@ -224,8 +224,8 @@ def _checks(
         yield scores, vldebias.rerank(scores, design.k, labels=labels).to_check(design.n)
     elif design.among == "others":
         for half in (0, 1):
-            others = scores[1 - half :: 2]
-            to_check = vldebias.rerank(others, design.k, labels=labels).to_check(design.n)
+            other_half = scores[1 - half :: 2]
+            to_check = vldebias.rerank(other_half, design.k, labels=labels).to_check(design.n)
             yield scores[half::2], to_check
     else:
         yield scores, rng.permutation(len(labels))[: design.n].tolist()

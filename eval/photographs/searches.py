@@ -7,10 +7,10 @@ images, without labels, and shares none with the gallery. Galleries and referenc
 A kind of query in a gallery (a cell) is made worse if the 95 % interval of the change of MaxSkew@k
 lies above 0; so is a single search. k is a twentieth of the gallery, at least 10.
 
-Next to the defaults, the result has what a default by texts alone could do instead: remove the
-direction of the values (`difference`, which sets every query to 0 along it), remove half of it,
-move every query to the mean of the class prompts instead of 0, or only those that lean further from
-that mean than the class prompts usually do.
+Next to the defaults, the result has possible defaults by texts alone: remove the direction of the
+values (`difference`, which sets every query to 0 along it), remove half of it, move every query to
+the mean of the class prompts instead of 0, or only those that lean further from that mean than the
+class prompts usually do.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def edits(cell: Cell) -> dict[str, Edit]:
 
 
 def _by_texts(cell: Cell) -> dict[str, Edit]:
-    """Return what a default by texts alone could do instead of `difference`."""
+    """Return possible defaults by texts alone instead of `difference`."""
     prompts = load_prompts(cell.prompts)
 
     def embedded(listed: Sequence[str]) -> Tensor:
@@ -365,7 +365,7 @@ def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
 
 def _tally_of_cells(group: str, members: Sequence[tuple[TaskResult, str]]) -> TaskResult:
     """Count kinds of queries in galleries that a method makes worse or better, in one draw and in
-    all of them, and sum up the skew that it removes of what lies above chance."""
+    all of them, and sum the skew above chance that it removes."""
     tally = TaskResult(
         TaskProvenance(task=f"cells: {group}", description="counts of kinds of queries")
     )
@@ -396,7 +396,7 @@ def _tally_of_cells(group: str, members: Sequence[tuple[TaskResult, str]]) -> Ta
 
 
 def _resampled_share(sums: Sequence[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
-    """Return what is removed of what could be, over cells, with an interval over cells."""
+    """Return the removed share of the removable skew, over cells, with an interval over cells."""
     values = np.array(sums)
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(values), size=(1000, len(values)))

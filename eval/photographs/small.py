@@ -1,4 +1,4 @@
-"""How much does the small model of the packaged photographs know, and what do edits of it do?
+"""How good is the small model of the packaged photographs, and what is the effect of edits?
 
     python -m eval.photographs.small --minilm DIR --json eval/results/photographs_model.json
 
@@ -58,7 +58,7 @@ AGREEMENT = Metric("agreement", "rank correlation of cosines with MiniLM's", "ut
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Hold the titles and the packaged prompts as both encoders read them.
+    """Hold the titles and the packaged prompts, tokenized and embedded by both encoders.
 
     Attributes:
         listed: different texts, the titles first. shares: of the pieces in each text.
@@ -85,11 +85,11 @@ class Texts:
 
 
 def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]:
-    """Yield what the text encoder loses against MiniLM, on titles that nothing learned from."""
+    """Yield the loss of the text encoder against MiniLM, on titles outside its training."""
     titles = collection.titles
     listed, shares, wanted, alone = texts.listed, texts.shares, texts.wanted, texts.alone
     row_of_title = texts.rows(titles)
-    asked = texts.rows([WOMAN, MAN])
+    query_rows = texts.rows([WOMAN, MAN])
     fold_of_text = np.random.default_rng(0).integers(FOLDS, size=len(listed))
     found: dict[str, list[Array]] = {OURS: [], TEACHER: []}
     scores: dict[str, list[Array]] = {OURS: [], TEACHER: []}
@@ -99,7 +99,7 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
     for fold in range(FOLDS):
         # Texts of prompts may be fitted; the two that ask for gender are among them.
         learned = fold_of_text != fold
-        learned[asked] = True
+        learned[query_rows] = True
         numbers, scale = rounded(distil(alone, shares[learned], wanted[learned]))
         ours = unit(shares @ (numbers * scale)).astype(np.float64)
         mimicked[~learned] = ours[~learned]
@@ -115,7 +115,7 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
             embedded = unit(vectors @ text)
             codes = collection.title_codes[~train]
             found[name].append(_found(held_out, embedded[row_of_title[~train]], codes))
-            woman, man = embedded[asked]
+            woman, man = embedded[query_rows]
             scores[name].append(held_out[known] @ (woman - man))
     part = TaskResult(
         TaskProvenance(
@@ -129,7 +129,7 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
         part.add(RECALL, name, *_mean(hits), n={"titles": len(hits)})
         part.add(GENDER, name, *_auc(scores[name], shown), n={"photographs": len(hits)})
         part.rows[-1].n = {"photographs": sum(map(len, shown))}
-    _add_agreement(part, mimicked, wanted, len(set(titles)), fold_of_text, asked)
+    _add_agreement(part, mimicked, wanted, len(set(titles)), fold_of_text, query_rows)
     yield part
 
 
@@ -174,10 +174,10 @@ def _area(scores: Array, is_positive: NDArray[np.bool_]) -> float:
 
 
 def _add_agreement(
-    part: TaskResult, ours: Array, wanted: Array, titles: int, folds: Rows, asked: Rows
+    part: TaskResult, ours: Array, wanted: Array, titles: int, folds: Rows, query_rows: Rows
 ) -> None:
     """Add the rank correlation of cosines of held-out texts, by kind of pair."""
-    rows = np.setdiff1d(np.arange(len(ours)), asked)
+    rows = np.setdiff1d(np.arange(len(ours)), query_rows)
     kinds = {"title": rows[rows < titles], "prompt": rows[rows >= titles]}
     for subset, (left, right) in {
         "two titles": ("title", "title"),
@@ -197,7 +197,7 @@ def _add_agreement(
 
 
 def searches(collection: Collection, texts: Texts, pieces: Sequence[str]) -> Iterator[TaskResult]:
-    """Yield what edits do to searches of even galleries, for each choice of the women."""
+    """Yield the effect of edits on searches of even galleries, for each choice of the women."""
     (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
     numbers, scale = rounded(distil(texts.alone, texts.shares, texts.wanted))
     vectors = torch.tensor(numbers * scale, dtype=torch.float32)
@@ -254,10 +254,10 @@ def main() -> None:
     """Measure the model, and write one result."""
     options = parser(__doc__)
     options.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
-    given = options.parse_args()
+    args = options.parse_args()
     if not (is_present("photos") and is_present("fsa")):
         raise SystemExit(1)
-    collection, minilm = read_collection(), MiniLM(given.minilm)
+    collection, minilm = read_collection(), MiniLM(args.minilm)
 
     texts = Texts.of_titles(collection.titles, minilm)
 
@@ -265,7 +265,7 @@ def main() -> None:
         yield from texts_in_folds(collection, texts)
         yield from searches(collection, texts, minilm.pieces)
 
-    run("photographs_model", measure, given.json)
+    run("photographs_model", measure, args.json)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,7 @@ class RealPairs:
 
 
 class Heads(nn.Module):
-    """Two linear heads from random weights, with dropout on their inputs; it stands where towers
-    do."""
+    """Two linear heads from random weights, with dropout on their inputs, used as towers."""
 
     def __init__(self, pairs: RealPairs, dropout: tuple[float, float]) -> None:
         super().__init__()
@@ -180,7 +179,7 @@ def _trained(cell: Cell, pairs: RealPairs, steps: int) -> Heads:
 
 
 def _trained_without_suspects(cell: Cell, pairs: RealPairs) -> Heads:
-    """Return heads that learned from the pairs with the highest scores of a short training."""
+    """Return heads trained on the pairs with the highest scores of a short training."""
     early = _trained(cell, pairs, round(EARLY * cell["steps"]))
     listed = list(dict.fromkeys(pairs.texts))
     place = {text: row for row, text in enumerate(listed)}
@@ -201,7 +200,7 @@ def _found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
 
 
 def _worth(heads: Heads, pairs: RealPairs) -> dict[str, Any]:
-    """Return the figures on held-out pairs, with what each photograph scored."""
+    """Return the figures on held-out pairs, with the scores of each photograph."""
     found = _found(heads, pairs)
     women, men = (pairs.gender == value for value in ASKED)
     cosines = image_features(heads, pairs.images) @ text_features(heads, list(ASKED.values())).T

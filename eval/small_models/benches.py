@@ -77,7 +77,7 @@ class Bench:
 
 
 def judge_small(pictures: Sequence[Image]) -> Verdicts:
-    """Return what pictures of the small world show."""
+    """Return the values and jobs that pictures of the small world show."""
     verdicts = [world.judge(np.asarray(picture.convert("RGB"))) for picture in pictures]
     return {
         "sex": [verdict.sex for verdict in verdicts],

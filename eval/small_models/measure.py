@@ -1,4 +1,4 @@
-"""Measure what a method does to the pictures of one model: the gap that is left, and the price.
+"""Measure the effect of a method on the pictures of one model: the remaining gap, and the cost.
 
 Two kinds of prompts are generated for the held-out jobs of a split, from the same noise for every
 method:

@@ -44,6 +44,14 @@ denoiser, and trains in minutes only if they are few."""
 LARGEST_COMPONENT = 5.0  # standard deviations at which the sampler of `t5` clips latents
 STEPS = 10
 GUIDANCE = 3.0
+# Settings that both kinds have in common.
+UNET = {
+    "sample_size": SIZE // PATCH,
+    "block_out_channels": (64, 80),
+    "layers_per_block": 1,
+    "norm_num_groups": 8,
+}
+SCHEDULER = {"clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}
 _EXTRA_WORDS = "a an and woman man person people picture two old young with ."
 
 
@@ -181,24 +189,19 @@ def _clip_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
         )
     )
     denoiser = UNet2DConditionModel(
-        sample_size=SIZE // PATCH,
+        **UNET,
         in_channels=COMPONENTS["clip"],
         out_channels=COMPONENTS["clip"],
         down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
-        block_out_channels=(64, 80),
-        layers_per_block=1,
         attention_head_dim=8,
-        norm_num_groups=8,
         cross_attention_dim=80,
     )
     scheduler = DDIMScheduler(
+        **SCHEDULER,
         beta_schedule="squaredcos_cap_v2",
         prediction_type="v_prediction",
-        clip_sample=False,
-        set_alpha_to_one=False,
         timestep_spacing="trailing",
-        steps_offset=1,
     )
     autoencoder = PatchComponents(PATCH, COMPONENTS["clip"], (1, 1, 1, 1))
     return Parts(tokenizer, text_encoder, denoiser, scheduler, autoencoder)
@@ -222,27 +225,22 @@ def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
         )
     )
     denoiser = UNet2DConditionModel(
-        sample_size=SIZE // PATCH,
+        **UNET,
         in_channels=COMPONENTS["t5"],
         out_channels=COMPONENTS["t5"],
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-        block_out_channels=(64, 80),
-        layers_per_block=1,
         attention_head_dim=4,
-        norm_num_groups=8,
         cross_attention_dim=64,
         use_linear_projection=True,
     )
     scheduler = DDIMScheduler(
+        **SCHEDULER,
         beta_schedule="scaled_linear",
         beta_start=0.00085,
         beta_end=0.012,
         prediction_type="epsilon",
-        clip_sample=False,
-        set_alpha_to_one=False,
         timestep_spacing="leading",
-        steps_offset=1,
     )
     autoencoder = PatchComponents(PATCH, COMPONENTS["t5"], (1, 1, 1, 1))
     return Parts(tokenizer, text_encoder, denoiser, scheduler, autoencoder)

@@ -1,4 +1,4 @@
-"""Train the two small pipelines from nothing, on a CPU.
+"""Train the two small pipelines from scratch, on a CPU.
 
     python -m eval.small_models.train clip --out results/small_models
     python -m eval.small_models.train t5 --out results/small_models
@@ -104,16 +104,16 @@ def train(kind: str, seed: int, steps: int, out: Path) -> None:
             seconds = time.process_time() - started
             print(f"{kind} step {step}, loss {recent:.4f}, {seconds:.0f} s", flush=True)
         if (step + 1) % SAVED_EVERY == 0 or step + 1 == steps:
-            about = {"kind": kind, "seed": seed, "steps": steps, "done": step + 1}
+            metadata = {"kind": kind, "seed": seed, "steps": steps, "done": step + 1}
             with average.applied():
-                save(modules, out / f"{kind}.safetensors", about)
+                save(modules, out / f"{kind}.safetensors", metadata)
 
 
-def save(modules: nn.ModuleDict, path: Path, about: dict[str, str | int]) -> None:
+def save(modules: nn.ModuleDict, path: Path, metadata: dict[str, str | int]) -> None:
     """Write the weights and how they were trained."""
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    save_model(modules, str(path), metadata={"vldebias": json.dumps(about)})
+    save_model(modules, str(path), metadata={"vldebias": json.dumps(metadata)})
 
 
 def main() -> None:

@@ -282,7 +282,7 @@ class Painter:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Hold what a picture of one person shows; None: cannot be told."""
+    """Hold what a picture of one person shows; None: unknown."""
 
     sex: str | None
     hair: str | None

@@ -26,7 +26,7 @@ def test_a_name_that_no_address_can_hold_is_refused(folder: Path) -> None:
     done = CliRunner().invoke(
         app, ["label", str(folder), "--attribute", "gender", "--annotator", "a/b"]
     )
-    assert "leave out /" in str(done.exception)
+    assert "remove /" in str(done.exception)
 
 
 @pytest.mark.slow

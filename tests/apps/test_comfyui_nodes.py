@@ -98,7 +98,7 @@ def test_prompts_that_say_it_are_left_alone_with_the_reason() -> None:
     assert pictures.prompts == ["a lady editor"] * 2
     assert pictures.values == ["", ""]
     assert pictures.reasons == "\n".join(
-        f"picture {number}: left alone (states the attribute)" for number in (1, 2)
+        f"picture {number}: left unchanged (states the attribute)" for number in (1, 2)
     )
 
 
@@ -118,7 +118,7 @@ def test_prompts_in_other_languages_are_balanced(prompt: str, woman: str, man: s
 
 def test_a_language_that_is_not_read_is_named() -> None:
     pictures = balance(["een dokter in het ziekenhuis"], "gender", 1)
-    assert pictures.reasons == "picture 1: left alone (in Dutch, which is not read)"
+    assert pictures.reasons == "picture 1: left unchanged (in Dutch, which is not read)"
 
 
 def test_a_group_is_mixed_in_one_picture() -> None:

@@ -385,7 +385,7 @@ def test_a_path_that_is_not_balanced_is_named_once_in_the_log(
     with caplog.at_level(logging.WARNING, "vldebias.serving"):
         post(proxy(FalseServices()), "v1/audio/speech", *[{"input": CEO}] * 3)
     assert [record.getMessage() for record in caplog.records] == [
-        "POST audio/speech is passed on and not balanced"
+        "POST audio/speech is forwarded and not balanced"
     ]
 
 

@@ -215,7 +215,7 @@ BAD: list[tuple[Any, int, str]] = [
     (b"{", 400, "not JSON"),
     (b"[" * 100_000, 400, "not JSON"),
     (b"\xff", 400, "not JSON"),
-    ([1], 400, "no JSON object"),
+    ([1], 400, "not a JSON object"),
     ({}, 400, "prompt: expected a text"),
     ({"prompt": " "}, 400, "prompt: expected a text"),
     ({"prompt": ["A CEO"]}, 400, "prompt: expected a text"),

@@ -276,7 +276,7 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
         r"--attribute glasses: its values are not known; list them, .* age, backgrounds",
     ),
     (["gender"], ["male"], "two or more different values such as male,female, got 'male'"),
-    (["gender"], ["male,no person"], "'no person' is always offered; leave it out"),
+    (["gender"], ["male,no person"], "'no person' is always offered; remove it"),
     (["size"], [",".join(map(str, range(30)))], "at most 18 values have a key, got 30"),
 )
 def test_questions_that_cannot_be_asked(attributes: list[str], choices: list[str]) -> None:

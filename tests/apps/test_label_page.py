@@ -57,7 +57,7 @@ def test_an_answer_is_kept_and_the_next_question_shown(engine: Any, page: Any) -
 
 
 def test_a_lost_place_and_a_name_that_is_none_ask_for_the_name(page: Any) -> None:
-    assert "lost its place" in text_of_updates(page._answering(0)(None, "0"))
+    assert "lost your position" in text_of_updates(page._answering(0)(None, "0"))
     assert 'role="alert"' in text_of_updates(page._start("../../etc"))
 
 

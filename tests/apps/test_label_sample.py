@@ -82,7 +82,7 @@ def test_a_larger_one_goes_on_with_the_first_whose_answers_count_less(folder: Pa
 
 def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
     draw(tmp_path, images=15)
-    with pytest.warns(UserWarning, match="no judge answered gender"):
+    with pytest.warns(UserWarning, match="no judge has labelled gender"):
         study = label.open_study(tmp_path, ["gender"], most=20)
     assert not study.folder.weights
     assert not (tmp_path / "answers.sample.json").exists()

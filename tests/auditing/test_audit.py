@@ -584,7 +584,7 @@ class TestAudit:
         assert audited_prompts.provenance[0].n["calibration prompts"] == 30
         assert audited_prompts.row("audit", "lean_r2", "none", subset="pale").value > 0.9
 
-    def test_invalid_arguments_are_refused(
+    def test_invalid_requests_are_refused(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
     ) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")

@@ -51,7 +51,9 @@ COMMANDS = commands(typer.main.get_command(app))
 
 
 @pytest.mark.parametrize("path", [*COMMANDS, ("train", "--settings")], ids=" ".join)
-def test_a_help_has_an_example_and_two_screens_and_cuts_no_name(path: tuple[str, ...]) -> None:
+def test_help_contains_an_example_fits_on_two_screens_and_truncates_no_name(
+    path: tuple[str, ...],
+) -> None:
     arguments = path if "--settings" in path else (*path, "--help")
     done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
     assert done.exit_code == 0
@@ -234,7 +236,7 @@ def test_bad_input(arguments: tuple[str, ...]) -> None:
     (("gender", "--out", __file__), "is a file; choose a writable folder"),
     error=VldebiasError,
 )
-def test_a_wrong_name_is_told_before_a_model_is_loaded(
+def test_a_wrong_name_is_reported_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(
@@ -243,7 +245,7 @@ def test_a_wrong_name_is_told_before_a_model_is_loaded(
     run("debias", *arguments, "--model", "huge/model")
 
 
-def test_a_folder_that_cannot_be_written_is_told(
+def test_a_folder_that_is_not_writable_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
@@ -251,7 +253,7 @@ def test_a_folder_that_cannot_be_written_is_told(
         common.check_out(tmp_path / "new" / "in")
 
 
-def test_the_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for has_gpu, device in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr("torch.cuda.is_available", lambda has_gpu=has_gpu: has_gpu)
         assert (common.device_of("auto"), common.device_of("cpu")) == (device, "cpu")
@@ -329,7 +331,7 @@ def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> No
         run("debias", *options, "--projection", str(tmp_path / "c"))
 
 
-def test_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
+def test_reference_has_the_same_effect_as_in_the_function(tmp_path: Path) -> None:
     model, _, tokenizer = load_clip()
     features = (
         np.random.default_rng(0)
@@ -379,7 +381,7 @@ def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
         )
 
 
-def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(
+def test_a_check_prints_a_table_or_json_and_fails_if_something_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     findings = [("sound", True, ""), ("merged", None, "why"), ("removed", False, "")]
@@ -415,9 +417,7 @@ def test_without_gradio_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         run("demo")
 
 
-def test_what_the_options_say_reaches_the_pages(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_options_are_passed_to_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     page = Mock()
     monkeypatch.setattr(apps, "page", lambda name: getattr(page, name.replace(".", "_")))
     run("demo", "--model", "m", "--device", "cpu", "--port", "65535", "--public")
@@ -429,7 +429,7 @@ def test_what_the_options_say_reaches_the_pages(
     how = {"file": None, "annotators": [], "most": None, "sample": "judge"}
     page.label.open_study.assert_called_once_with(tmp_path, ["gender"], [], **how)
     page.label_page.serve_study.assert_called_once_with(
-        page.label.open_study.return_value, public=False
+        page.label.open_study.return_value, port=None, public=False
     )
     run("label", str(tmp_path), "--choices", "race")
     page.label.open_study.assert_called_with(tmp_path, [], ["race"], **how | {"most": 200})

@@ -32,7 +32,7 @@ def table(text: str) -> list[list[str]]:
     return list(csv.reader(text.splitlines(), delimiter="\t"))
 
 
-def test_what_comes_out_is_what_the_function_gives(prompts: Path) -> None:
+def test_the_output_equals_the_result_of_the_function(prompts: Path) -> None:
     report = json.loads(
         run(*ASKED, str(prompts), "--attribute", "gender", "--images", "3", "--json")
     )
@@ -106,7 +106,7 @@ def test_shares_that_are_refused(prompts: Path, shares: tuple[str, ...]) -> None
     run(*ASKED, str(prompts), "--attribute", "gender", "--shares", ",".join(shares))
 
 
-def test_standard_input_is_read_without_torch_and_head_ends_it() -> None:
+def test_standard_input_is_read_without_torch_and_may_be_piped_to_head() -> None:
     words = "['vldebias', 'prompts', 'balance', '-', '--attribute', 'gender']"
     code = (
         f"import sys; sys.argv = {words}\n"
@@ -176,7 +176,7 @@ main()
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["tabs", "json"])
-def test_a_full_disk_is_one_sentence_and_the_seed_gives_the_same_prompts(
+def test_a_full_disk_is_reported_with_the_seed_that_repeats_the_prompts(
     tmp_path: Path, form: tuple[str, ...]
 ) -> None:
     prompts = tmp_path / "prompts.txt"

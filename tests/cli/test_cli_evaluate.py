@@ -170,7 +170,7 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_data_says_what_is_there() -> None:
+def test_data_describes_a_data_set() -> None:
     report = json.loads(run("data", "birds", "--option", "n=50", "--option", "start=100", "--json"))
     assert report["images"] == 50
     assert sum(report["columns"]["label"]["counts"].values()) == 50
@@ -434,7 +434,7 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
         "is a file; choose a writable folder",
     ),
 )
-def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...]) -> None:
+def test_invalid_requests_are_refused(arguments: tuple[str, ...]) -> None:
     call(*arguments)
 
 

@@ -55,7 +55,7 @@ def test_prompts_values_and_seeds_are_written(finished_run: tuple[Path, dict[str
     assert all((folder / p["file"]).is_file() for p in facts["pictures"])
 
 
-def test_the_grid_has_a_row_for_each_method(finished_run: tuple[Path, dict[str, Any]]) -> None:
+def test_the_grid_contains_a_row_for_each_method(finished_run: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = finished_run
     with Image.open(folder / "grid.png") as grid:
         _, left, above = grids.layout(4 * 198)
@@ -113,7 +113,7 @@ def test_a_second_run_goes_on_after_ctrl_c(
     assert pixels(tmp_path) == pixels(finished_run[0])
 
 
-def test_a_full_disk_keeps_what_is_finished(
+def test_a_full_disk_does_not_affect_finished_images(
     tmp_path: Path, finished_run: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = StorageError(errno.ENOSPC, "cannot write 6.png: no space is left")

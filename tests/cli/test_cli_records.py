@@ -14,7 +14,9 @@ from vldebias.records.schema import Record
 RECORDS = str(Path(__file__).parents[2] / "eval" / "records")
 
 
-def test_the_plan_has_all_prompts_and_as_many_images_as_the_width_needs(tmp_path: Path) -> None:
+def test_the_plan_contains_all_prompts_and_as_many_images_as_the_width_requires(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "protocol.txt"
     facts = json.loads(run("records", "plan", "--width", "0.1", "--out", str(out), "--json"))
     assert facts["images per prompt"] == 8
@@ -80,7 +82,7 @@ def test_the_schema_is_json(tmp_path: Path) -> None:
     assert json.loads(run("records", "schema"))["title"] == "Record"
 
 
-def test_an_audit_that_measures_writes_the_record_where_it_is_told(tmp_path: Path) -> None:
+def test_an_audit_that_measures_writes_the_record_to_out(tmp_path: Path) -> None:
     prompts = tmp_path / "p.txt"
     prompts.write_text("A photo of a nurse.\nA photo of a mechanic.\n", encoding="utf-8")
     out = tmp_path / "record.json"

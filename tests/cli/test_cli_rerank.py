@@ -60,7 +60,7 @@ def test_json_alone(results: Path) -> None:
     assert query["counts"] == {"f": 2, "m": 2}
 
 
-def test_a_column_of_checked_groups_gives_true_shares(tmp_path: Path) -> None:
+def test_a_column_of_checked_groups_yields_true_shares(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     rows = [{**row, "seen": row["gender"]} for row in RESULTS]
     rows[3]["seen"] = "m"  # doc-3 is labelled "f"
@@ -128,7 +128,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         run(file, "--attribute", "gender")
 
 
-def test_a_table_of_a_spreadsheet_has_semicolons(tmp_path: Path) -> None:
+def test_a_table_from_a_spreadsheet_may_have_semicolons(tmp_path: Path) -> None:
     file = tmp_path / "results.csv"
     file.write_text("id;score;gender\na;0.9;f\nb;0.8;m\n")
     assert ids(run(file, "--attribute", "gender").stdout) == ["a", "b"]

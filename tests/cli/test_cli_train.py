@@ -87,7 +87,7 @@ def test_flags_other_settings_and_a_file_mean_the_same(tmp_path: Path) -> None:
     assert load_settings(path).flip is False
 
 
-def test_pairs_are_listed_without_training_and_the_best_kept_for_it(tmp_path: Path) -> None:
+def test_pairs_are_listed_without_training(tmp_path: Path) -> None:
     command = [
         "train",
         "--pairs",
@@ -129,7 +129,7 @@ def test_the_settings_of_the_sources_are_lines_of_set(loss: str, tmp_path: Path)
         assert str(getattr(settings_of_run, name)) in (value, f"{value}.0")
 
 
-def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = {
         "before": {"recall": 0.25, "area": 0.5},
         "after": {"recall": 0.125},
@@ -153,7 +153,7 @@ def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
-def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
+def test_a_run_that_made_scores_worse_lists_them_at_the_end(tmp_path: Path) -> None:
     command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1"]
     with pytest.warns(VldebiasWarning, match="training made the model worse: zero-shot accuracy"):
         output = call(*command, "--out", str(tmp_path), heard=True)
@@ -194,13 +194,13 @@ def test_a_run_that_made_only_further_scores_worse_gives_advice_and_no_warning(
     (["--config", "none.yaml"], "none.yaml: .*no such file"),
     (["--steps", "3", "--epochs", "1"], "either epochs or steps"),
 )
-def test_errors_say_what_to_do(tmp_path: Path, arguments: list[str]) -> None:
+def test_errors_explain_what_to_do(tmp_path: Path, arguments: list[str]) -> None:
     CliRunner().invoke(
         app, ["train", *FAST, *arguments, "--out", str(tmp_path)], catch_exceptions=False
     )
 
 
-def test_an_interrupt_says_what_the_same_command_would_do(
+def test_an_interrupt_explains_what_the_same_command_would_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stops = [KeyboardInterrupt(), KeyboardInterrupt(), KeyboardInterrupt(signal.SIGTERM)]

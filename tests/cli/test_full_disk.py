@@ -67,7 +67,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "size"), COMMANDS)
-def test_a_command_without_room_for_its_files_says_so(
+def test_a_command_reports_a_full_disk(
     arguments: list[str],
     size: int,
     monkeypatch: pytest.MonkeyPatch,

@@ -73,7 +73,7 @@ def test_text_is_escaped_for_terminals_and_unchanged_for_programs(
     assert capsys.readouterr().out == expected
 
 
-def test_json_has_every_character_of_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_preserves_every_character_of_a_text(capsys: pytest.CaptureFixture[str]) -> None:
     text = f"{TITLE}{EIGHT_BIT}\x7f\ud83d \u00e9 \n"
     common.print_json(text)
     printed = capsys.readouterr().out

@@ -30,8 +30,8 @@ def test_sorts_figures_into_equal_moved_went_and_came():
     new = {"a": np.ones((3, 3)), "b": [0.5, float("nan")], "c": [1.1], "d": [2.0], "f": [1.0]}
     comparison = compare(old, new, 1e-6)
     assert comparison.equal == 2
-    assert [line.split(":")[0] for line in comparison.moved] == ["c", "d"]
-    assert (comparison.went, comparison.came) == (["e"], ["f"])
+    assert [line.split(":")[0] for line in comparison.changed] == ["c", "d"]
+    assert (comparison.missing, comparison.added) == (["e"], ["f"])
 
 
 def test_reads_rows_from_json_and_parquet_alike(tmp_path):

@@ -17,7 +17,7 @@ from eval.experiments.default_choice import (
     choose,
     of_dealing,
     of_models,
-    told,
+    summarize,
 )
 from eval.experiments.generation import FITS, LEFT_OUT, SET, kept, over_fits, splits
 from eval.experiments.rivals import compared
@@ -80,7 +80,7 @@ def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     none = value["none"]
     assert groups.gain == pytest.approx((value["difference of the values"] - none) / (1 - none))
     assert all(0 <= place.cost < 0.6 for place in place_of_form.values())
-    chosen = told("prompts", list(place_of_form.values())).provenance.settings["chosen"]
+    chosen = summarize("prompts", list(place_of_form.values())).provenance.settings["chosen"]
     assert set(chosen) == {"all", "celeba professions", "celeba age"}
 
 

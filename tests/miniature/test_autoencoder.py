@@ -12,7 +12,7 @@ def small():
     return PatchAutoencoder((12, 8, 8), latent_channels=3, norm_num_groups=2, sample_size=16).eval()
 
 
-def test_pictures_become_latents_and_come_back_also_by_a_saved_one(small, tmp_path):
+def test_pictures_survive_encoding_and_decoding_with_a_saved_autoencoder(small, tmp_path):
     small.save_pretrained(tmp_path)
     again = PatchAutoencoder.from_pretrained(tmp_path)
     x = torch.rand(2, 3, 16, 16) * 2 - 1

@@ -137,7 +137,7 @@ def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
     assert right[frequent].mean() - right[~frequent].mean() > 0.2
 
 
-def test_pipeline_reads_a_text_tower_of_its_own_and_a_seed_gives_one_picture(capsys):
+def test_pipeline_has_its_own_text_tower_and_a_seed_determines_the_picture(capsys):
     pipeline = load_pipeline()
     text_weights = load_weights(weights_dir() / "text.safetensors")
     config = pipeline.text_encoder.config
@@ -201,7 +201,7 @@ def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
         load_clip()
 
 
-def test_weights_of_another_edition_are_refused(tmp_path):
+def test_weights_of_another_version_are_refused(tmp_path):
     weights = load_weights(weights_dir() / "judge.safetensors")
     assert {weight.dtype for weight in weights.values()} == {
         torch.float32,
@@ -211,7 +211,8 @@ def test_weights_of_another_edition_are_refused(tmp_path):
         weights.pop("features.0.weight")
         save_file(weights | change, tmp_path / "judge.safetensors")
         with pytest.raises(
-            InvalidInputError, match=r"judge.safetensors.* 1 do not fit, features.0.weight"
+            InvalidInputError,
+            match=r"judge.safetensors.* 1 do not match, such as features.0.weight",
         ):
             load_judge(tmp_path)
         weights |= {"features.0.weight": torch.zeros(0)}

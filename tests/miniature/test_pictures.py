@@ -14,7 +14,7 @@ from vldebias.miniature.pictures import pixel_noise
 
 
 @pytest.mark.parametrize("name", words.WORLDS)
-def test_splits_are_disjoint_and_as_large_as_told(name: str) -> None:
+def test_splits_are_disjoint_and_have_the_documented_size(name: str) -> None:
     test = open_world(name)
     reference = open_world(name, split="reference")
     assert (len(test), len(reference)) == (1500, 500)
@@ -70,7 +70,7 @@ def test_the_measured_pictures_have_no_correlation_and_the_reference_has() -> No
     assert shares[1] > 1.3 * shares[0]
 
 
-def test_hair_is_dark_or_blond_where_it_is_either() -> None:
+def test_hair_is_dark_or_blond_if_it_is_either() -> None:
     people = open_world("portraits")
     hair, age, label = (people.column(name) for name in ("hair", "age", "label"))
     for i in range(200):
@@ -79,7 +79,7 @@ def test_hair_is_dark_or_blond_where_it_is_either() -> None:
         assert (label.names[label.codes[i]] if label.codes[i] != UNKNOWN else None) == expected
 
 
-def test_noise_is_uniform_of_the_given_deviation_and_differs_between_pictures() -> None:
+def test_noise_is_uniform_with_the_requested_deviation_and_differs_between_pictures() -> None:
     noise_of_picture, again, other_picture, seed = (
         pixel_noise(*seed_and_index, 0.01) for seed_and_index in ((7, 3), (7, 3), (7, 4), (8, 3))
     )

@@ -50,7 +50,7 @@ WORDS = {
 }
 
 
-def test_labels_are_what_the_titles_say() -> None:
+def test_labels_agree_with_the_titles() -> None:
     for row in read_table():
         if row["part"] == "gallery":
             assert re.search(rf"\b({WORDS[row['gender']]})\b", row["title"].lower()), row
@@ -69,7 +69,7 @@ def test_every_picture_of_the_gallery_can_be_read_and_has_a_title(
         assert max(picture.size) == 150
 
 
-def test_source_credit_and_licences_lie_beside_the_photographs() -> None:
+def test_source_credit_and_licences_are_next_to_the_photographs() -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert CREDIT in text
     for name in ("Rights", "Source", "https://www.loc.gov/item/"):
@@ -90,7 +90,7 @@ def test_text_side_and_photographs_stay_small() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 3_600_000
 
 
-def test_the_encoder_reads_any_words_and_gives_unit_rows(photographs: Photographs) -> None:
+def test_the_encoder_accepts_any_words_and_returns_unit_rows(photographs: Photographs) -> None:
     texts = [
         "A photo of a welder.",
         "a PHOTO of a WELDER .",
@@ -134,7 +134,7 @@ def test_titles_find_their_photographs_better_than_chance(photographs: Photograp
     assert found > 3 * chance
 
 
-def test_an_edit_is_attached_to_the_encoder_and_comes_off(photographs: Photographs) -> None:
+def test_an_edit_can_be_attached_to_the_encoder_and_removed(photographs: Photographs) -> None:
     encoder = load_encoder()
     before = encoder.encode(JOBS)
     reference = photographs.reference.features

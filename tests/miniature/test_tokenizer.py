@@ -34,7 +34,7 @@ def ids(twins, texts):
     ).input_ids
 
 
-def test_both_families_give_the_same_ids(twins):
+def test_both_families_return_the_same_ids(twins):
     ids_of_open_clip, ids_of_transformers = ids(twins, TEXTS)
     assert ids_of_open_clip.shape == (len(TEXTS), tokenizer.CONTEXT_LENGTH)
     assert torch.equal(ids_of_open_clip, ids_of_transformers)

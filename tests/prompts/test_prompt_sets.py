@@ -53,7 +53,7 @@ def failing(law: Callable[[PromptSet], bool]) -> list[str]:
     return [name for name in list_prompts() if not law(load_prompts(name))]
 
 
-def test_every_set_says_what_for_where_from_and_what_not() -> None:
+def test_every_set_documents_purpose_source_and_limits() -> None:
     assert list_prompts() == sorted(list_prompts())
     assert failing(lambda prompts: prompts.name in list_prompts()) == []
     undescribed = [name for name in list_prompts() if f"`{name}`" not in README]
@@ -180,7 +180,9 @@ def test_fairface_is_made_of_its_parts() -> None:
         ("backgrounds", "a bear in water", "a sea lion, a river otter"),
     ],
 )
-def test_stated_words_tell_requests_from_look_alikes(name: str, stated: str, unstated: str) -> None:
+def test_stated_words_distinguish_requests_from_similar_texts(
+    name: str, stated: str, unstated: str
+) -> None:
     words = StatedWords(load_prompts(name).stated_words)
     assert words.find(stated)
     assert not words.find(unstated)
@@ -197,7 +199,7 @@ def test_a_path_is_read(tmp_path: Path) -> None:
     assert prompts.pairs == tuple(combinations(["a cat", "a dog", "an owl"], 2))
 
 
-def test_an_unknown_name_lists_what_there_is() -> None:
+def test_an_unknown_name_lists_the_known_ones() -> None:
     names = {
         "gendr": r"'gendr'; expected one of age, .*did you mean 'gender'",
         "no/gender": "^no/gender: ",
@@ -300,7 +302,7 @@ def test_words_templates_and_concepts_make_the_pairs() -> None:
     )
 
 
-def test_a_set_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_a_set_can_be_reloaded_from_its_file(tmp_path: Path) -> None:
     assert (
         failing(
             lambda prompts: (
@@ -325,7 +327,7 @@ def test_a_set_comes_back_from_its_file(tmp_path: Path) -> None:
     assert ("médecin" in plain, "null" in plain) == (True, False)
 
 
-def test_writing_is_refused_where_it_would_lose_something(tmp_path: Path) -> None:
+def test_writing_is_refused_if_it_would_lose_information(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"mine\.txt"):
         load_prompts("gender").to_yaml(tmp_path / "mine.txt")
     for prompts in (small(), dataclasses.replace(load_prompts("fairface"), spurious=())):
@@ -336,7 +338,7 @@ def test_writing_is_refused_where_it_would_lose_something(tmp_path: Path) -> Non
 # ---- the object
 
 
-def test_a_set_takes_from_packaged_ones() -> None:
+def test_a_set_may_refer_to_packaged_ones() -> None:
     like = load_prompts(MADE | {"concepts": {"train": ["pilot"], "like": "professions-winobias"}})
     assert like.class_names == ("pilot", *load_prompts("professions-winobias").class_names)
     stated = load_prompts(MADE | {"stated_words": {"words": ["he"], "like": "celeba"}}).stated_words
@@ -392,7 +394,7 @@ def test_a_set_made_by_hand_is_checked(fields: dict[str, Any], message: str) -> 
 
 
 @pytest.mark.parametrize("name", [name for name in list_prompts() if name != "fairface"])
-def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
+def test_every_value_of_every_set_has_its_own_prompts(name: str) -> None:
     prompts = load_prompts(name)
     prompts_of_value = prompts.by_value()
     assert list(prompts_of_value) == list(prompts.attributes)
@@ -415,7 +417,7 @@ def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
         )
 
 
-def test_spurious_prompts_come_first_and_pairs_serve_where_they_leave_a_value_out() -> None:
+def test_spurious_prompts_come_first_and_pairs_are_used_if_they_omit_a_value() -> None:
     water = ("This is a water background.", "This is a picture of an ocean.")
     assert load_prompts("waterbirds").by_value()["water"] == water
     words = {"with": ["bespectacled"], "without": ["clear-eyed"]}
@@ -426,7 +428,7 @@ def test_spurious_prompts_come_first_and_pairs_serve_where_they_leave_a_value_ou
     }
 
 
-def test_a_value_without_a_prompt_of_its_own_is_named() -> None:
+def test_a_value_without_its_own_prompt_is_named() -> None:
     mixed = small(
         groups=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)}
     )

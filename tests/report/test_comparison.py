@@ -29,7 +29,7 @@ def test_half_widths_are_added_in_squares_each_to_its_side(
     )
 
 
-def test_figures_are_matched_by_their_names_and_lambda_where_a_method_has_several() -> None:
+def test_figures_are_matched_by_names_and_by_lambda_if_a_method_has_several() -> None:
     first = result(
         [figure("orth"), figure("cali", 0.5, lam=1.0), figure("a", subset="x")], protocol()
     )
@@ -55,7 +55,7 @@ def test_figures_are_matched_by_their_names_and_lambda_where_a_method_has_severa
     assert compare(several, several).to_pandas().lam.tolist()[:2] == [3.0, 4.0]
 
 
-def test_every_difference_of_protocols_is_said_and_nothing_in_common_refused() -> None:
+def test_every_difference_of_protocols_is_listed_and_unrelated_results_are_refused() -> None:
     a = protocol(
         model="A", settings={"k": 5}, n={"images": 5}, methods={"none": {}, "cali": {"lam": 1.0}}
     )
@@ -104,7 +104,7 @@ def test_two_equal_runs_are_equal_in_the_first_line(made: Result) -> None:
     assert str(compare(made, made.model_copy(update={"rows": noise}))) == str(comparison)
 
 
-def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> None:
+def test_a_comparison_lists_changes_and_different_settings(made: Result) -> None:
     prints = [
         protocol("search", fingerprint={"structure": letter, "tensors": [[1.0, 2.0]]})
         for letter in "ab"
@@ -114,7 +114,7 @@ def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> Non
     changed = after.model_copy(update={"rows": rows, "commit": "other"})
     comparison = compare(before, changed, ("first", "second"))
     lines = str(comparison).splitlines()
-    assert lines[0].startswith("worse: MaxSkew@10 of search with no method goes from 0.50 in A")
+    assert lines[0].startswith("worse: MaxSkew@10 of search with no method changes from 0.50 in A")
     assert any(line.startswith("2 settings differ") for line in lines)
     for word in ("1 worse", "commit", "A (first)", "B (second)", "A 0.50     B 0.90", "MOVER"):
         assert word in str(comparison)
@@ -149,7 +149,7 @@ def test_what_asks_another_question_is_named_before_hashes_versions_and_branches
     assert not [note for note in notes if "cali" in note or "orth" in note]
 
 
-def test_distances_between_texts_lead_only_where_nothing_else_moved(made: Result) -> None:
+def test_distances_between_texts_lead_only_if_nothing_else_changed(made: Result) -> None:
     names = {"task": "texts", "metric": "cosine_spread", "better": "lower"}
     spread = figure("none", 0.5, interval=(0.5, 0.5), **names)
     rows = [*made.rows, spread]
@@ -166,7 +166,7 @@ def test_distances_between_texts_lead_only_where_nothing_else_moved(made: Result
     assert compare(before, made.model_copy(update={"rows": [*made.rows, noise]})).is_equal
 
 
-def test_a_comparison_has_the_conclusions_of_both_runs(made: Result) -> None:
+def test_a_comparison_contains_the_conclusions_of_both_runs(made: Result) -> None:
     rows = [
         bias("default", 0.6, change=UP)
         if r.method == "default" and not r.subset and r.metric == "max_skew@10"
@@ -196,7 +196,7 @@ def test_a_comparison_in_a_notebook_opens_with_what_moved_and_folds_the_settings
 
     shown = compare(run(0.3, "a"), run(0.9, "b"))._repr_html_()
     assert shown.startswith("<p><b>")
-    assert "8 of 10 figures that moved" in shown
+    assert "8 of 10 figures that changed" in shown
     assert shown.count("<tr>") == 9
     assert shown.index("prompts_hash") > shown.index("<details>")
     assert "<a>" not in shown

@@ -47,7 +47,7 @@ def test_a_verdict_needs_an_interval_that_excludes_zero_beyond_float_noise(
         (0.5, 0.1, 0.15, "better"),
     ],
 )
-def test_nothing_to_remove_is_said_at_chance_where_the_interval_is_narrow(
+def test_nothing_to_remove_is_the_verdict_at_chance_if_the_interval_is_narrow(
     none: float, width: float, after: float, expected: str
 ) -> None:
     rows = [
@@ -62,14 +62,14 @@ def test_nothing_to_remove_is_said_at_chance_where_the_interval_is_narrow(
     assert f"search: {expected}" in text(measured)
 
 
-def test_harm_beyond_chance_is_worse_even_where_nothing_was_to_be_removed() -> None:
+def test_harm_beyond_chance_is_worse_even_if_there_was_nothing_to_remove() -> None:
     rows = [bias("none", 0.1), bias("default", 0.3, change=UP), bias("random", 0.1)]
     within = [rows[0], bias("default", 0.15, change=UP), rows[2]]
     (harm,), (none,) = (result(r, protocol("search")).conclusions() for r in (rows, within))
     assert (harm.verdict, none.verdict) == ("worse", "nothing to remove")
 
 
-def test_an_interval_as_wide_as_the_bias_says_too_few_and_how_many_would_do() -> None:
+def test_an_interval_as_wide_as_the_bias_is_too_few_with_the_number_that_is_needed() -> None:
     def concluded(none: float, change: tuple[float, float, float]) -> Conclusion:
         rows = [bias("none", none), bias("default", none, change=change), bias("random", 0.1)]
         (conclusion,) = result(rows, protocol("search")).conclusions()
@@ -190,7 +190,7 @@ def test_generated_images_have_the_papers_setting_of_pipelines(split: str) -> No
     assert frame.paper.tolist() == ["", "cali, λ = 500"]
 
 
-def test_a_default_that_declines_is_said_to_attach_nothing() -> None:
+def test_a_default_that_declines_is_reported_to_attach_nothing() -> None:
     same = (0.0, 0.0, 0.0)
     rows = [bias("none", 0.5), bias("default", 0.5, change=same)]
     declined = protocol("search", methods={"none": {}, "default": {"rank": 0}})
@@ -200,7 +200,7 @@ def test_a_default_that_declines_is_said_to_attach_nothing() -> None:
     assert "no edit is attached" not in attached.sentence
 
 
-def test_the_best_lambda_of_a_sweep_is_said_only_if_it_was_chosen_on_val() -> None:
+def test_the_best_lambda_of_a_sweep_is_reported_only_if_it_was_chosen_on_val() -> None:
     measured = sweep("orth", "default", "orth-cali")
     (conclusion,) = measured.conclusions()
     assert "λ = 400" not in conclusion.sentence
@@ -219,7 +219,7 @@ def test_the_best_lambda_of_a_sweep_is_said_only_if_it_was_chosen_on_val() -> No
         ((-0.64, -0.64, -0.64), "hits kept@10 1.000 to 0.360 (-0.640 [-0.640, -0.640])"),
     ],
 )
-def test_a_utility_that_starts_at_its_best_has_a_cost(change: Any, expected: str) -> None:
+def test_a_utility_that_starts_at_its_optimum_has_a_cost(change: Any, expected: str) -> None:
     """A share of hits that is kept is 1 without a method: there is always something to lose."""
     rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
     kept = {"metric": "kept@10", "better": "higher"}
@@ -235,7 +235,7 @@ def test_a_utility_that_starts_at_its_best_has_a_cost(change: Any, expected: str
     assert "nothing to remove" not in verdicts.tolist()
 
 
-def test_a_utility_at_several_k_is_told_where_it_lost_most() -> None:
+def test_a_utility_at_several_k_is_reported_for_the_largest_loss() -> None:
     rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
     for k, change in ((1, (-0.02, -0.03, -0.01)), (5, (-0.1, -0.12, -0.08)), (10, STILL)):
         recall = {"metric": f"recall@{k}", "better": "higher"}
@@ -269,7 +269,7 @@ def gaps(change: Any, squared: Any, deals: bool) -> Result:
     return result(rows, protocol(methods=methods))
 
 
-def test_the_plain_gap_leads_and_dealt_shares_have_a_chance_of_their_own() -> None:
+def test_the_plain_gap_leads_and_assigned_values_have_their_own_chance() -> None:
     (dealt,) = gaps(DOWN, DOWN, deals=True).conclusions()
     assert (dealt.measure, dealt.before, dealt.after) == ("gap from even shares", 0.37, 0.03)
     assert (dealt.chance, dealt.chance_after, dealt.verdict) == (0.11, 0.01, "better")
@@ -288,7 +288,7 @@ def test_the_plain_gap_leads_and_dealt_shares_have_a_chance_of_their_own() -> No
         pytest.param(UP, DOWN, False, id="gap and square say the opposite"),
     ],
 )
-def test_a_gap_of_drawn_images_needs_its_interval_and_that_of_its_unbiased_square(
+def test_a_gap_of_sampled_images_needs_its_interval_and_that_of_its_unbiased_square(
     change: Any, squared: Any, is_better: bool
 ) -> None:
     drawn = gaps(change, squared, deals=False)
@@ -306,7 +306,7 @@ def test_a_gap_of_drawn_images_needs_its_interval_and_that_of_its_unbiased_squar
     assert len(rows) == is_taken_back, "the terminal says it too"
 
 
-def test_priors_of_which_one_alone_can_tell_disagree() -> None:
+def test_priors_disagree_if_only_one_of_them_is_conclusive() -> None:
     wide = (-0.1, -1.0, 0.8)
     rows = [bias("none", 0.5), bias("default", 0.4, change=wide)]
     names = {"metric": "max_skew_dataset@10", "better": "lower", "task": "search"}
@@ -329,7 +329,7 @@ def test_a_task_of_simple_baselines_alone_is_concluded() -> None:
     assert (conclusion.method, conclusion.verdict) == ("median threshold", "better")
 
 
-def test_the_verdict_of_dealt_shares_rests_on_no_square() -> None:
+def test_the_verdict_of_assigned_values_does_not_use_the_square() -> None:
     dealt = gaps(STILL, DOWN, deals=True)
     (conclusion,) = dealt.conclusions()
     assert conclusion.verdict != "better"

@@ -45,7 +45,7 @@ def few_of(*rows: Any) -> list[str]:
         (figure(metric="of another package", n={}), ""),
     ],
 )
-def test_a_row_of_few_units_says_which(row: Any, few: str) -> None:
+def test_a_row_with_few_units_names_them(row: Any, few: str) -> None:
     assert few_of(row) == [few]
 
 
@@ -57,7 +57,7 @@ def test_what_was_resampled_is_the_first_of_the_units() -> None:
     assert few_of(bias("none", 0.5, n={"queries": QUERIES, "images": 100})) == [""]
 
 
-def test_terminal_page_notebook_and_file_say_that_there_are_few(tmp_path: Path) -> None:
+def test_terminal_page_notebook_and_file_mark_rows_with_few_units(tmp_path: Path) -> None:
     rows = [gap(), gap("default", 0.2, change=DOWN)]
     made = result(rows, protocol("generation"))
     shown = text(made)
@@ -81,7 +81,7 @@ def test_terminal_page_notebook_and_file_say_that_there_are_few(tmp_path: Path) 
     assert "few" not in many.write(tmp_path / "many.json").read_text()
 
 
-def test_figures_without_methods_say_it_too() -> None:
+def test_figures_without_methods_are_marked_too() -> None:
     probe = figure(metric="linear_probe", subset="gender", n={"images": 60})
     shown = text(result([probe], protocol(settings={"advice": ["Gender can be read."]})))
     assert "gender: 60 images; few images" in shown

@@ -25,7 +25,7 @@ def small() -> Result:
     return Result.from_tasks("small", [part], seconds=1.5)
 
 
-def test_the_frame_has_the_columns_in_their_order() -> None:
+def test_the_frame_contains_the_columns_in_order() -> None:
     frame = small().to_pandas()
     assert (list(frame.columns), frame.n.tolist()) == (list(COLUMNS), [9, 9, 3])
     assert math.isnan(frame.change[0])
@@ -128,7 +128,7 @@ def test_a_part_of_any_name_is_not_the_whole() -> None:
         small().row("birds", "gap", "cali", subset="all")
 
 
-def test_a_command_is_kept_without_the_folders_of_the_machine(
+def test_a_command_is_stored_without_the_folders_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     installed = (

@@ -95,7 +95,7 @@ def test_the_first_table_shows_every_method_at_its_own_setting_and_the_papers() 
         assert group["before"] == "0.50 [0.40, 0.60]"
 
 
-def test_the_heading_says_what_was_measured_on_which_model_and_when(made: Result) -> None:
+def test_the_heading_names_what_was_measured_on_which_model_and_when(made: Result) -> None:
     assert title_of(made) == "x, measured on ViT-L-14/openai"
     assert title_of(made.model_copy(update={"provenance": []})) == "x"
     for models, title in (
@@ -116,7 +116,7 @@ def test_the_heading_says_what_was_measured_on_which_model_and_when(made: Result
     assert day_of("last spring") == "last spring"
 
 
-def test_sheets_of_the_run_stand_with_their_task(made: Result, tmp_path: Path) -> None:
+def test_sheets_of_the_run_are_shown_with_their_task(made: Result, tmp_path: Path) -> None:
     for stem, caption, run in (
         ("a", "shares", "x"),
         ("b-side-by-side", "images", "x"),
@@ -130,7 +130,7 @@ def test_sheets_of_the_run_stand_with_their_task(made: Result, tmp_path: Path) -
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")  # the font draws a box
-def test_names_may_hold_anything(tmp_path: Path) -> None:
+def test_names_may_contain_any_text(tmp_path: Path) -> None:
     odd = "$\\frac{a}$ <b>[red]人\x07%_"
     rows = [
         figure(m, 0.5, task=odd, metric=k, subset=s, change=None if m == "none" else UP)
@@ -147,7 +147,7 @@ def test_names_may_hold_anything(tmp_path: Path) -> None:
         assert "[red]" in shown.replace("\\", "")
 
 
-def test_settings_evidence_and_cartoons_are_said(tmp_path: Path) -> None:
+def test_settings_evidence_and_cartoons_are_mentioned(tmp_path: Path) -> None:
     assert plain({"a": [1, 2.5, True], "b": None}) == "a: 1, 2.5, yes; b"
     world = protocol("birds", is_miniature=True)
     real = protocol("birds")
@@ -166,7 +166,7 @@ def test_settings_evidence_and_cartoons_are_said(tmp_path: Path) -> None:
     assert page.index("task-b") < page.index("task-a"), "in the order of the rows"
 
 
-def test_every_sentence_of_advice_has_a_row_in_the_first_table(tmp_path: Path) -> None:
+def test_every_sentence_of_advice_is_supported_by_a_row_of_the_first_table(tmp_path: Path) -> None:
     """With many methods and groups too: the worst group and the wrong labels are not cut off."""
     methods = ("none", *(f"method {i}" for i in range(6)))
     metrics = ("linear_probe", "neighbour_probe", "class_probe")
@@ -188,7 +188,7 @@ def test_every_sentence_of_advice_has_a_row_in_the_first_table(tmp_path: Path) -
     assert "margin" not in table, "its brackets hold quartiles"
 
 
-def test_a_result_without_methods_says_what_was_measured(tmp_path: Path) -> None:
+def test_a_result_without_methods_states_what_was_measured(tmp_path: Path) -> None:
     rows = [
         figure("none", 0.17, task="shares", metric="discrepancy"),
         figure("random", 0.09, task="shares", metric="discrepancy"),
@@ -199,7 +199,7 @@ def test_a_result_without_methods_says_what_was_measured(tmp_path: Path) -> None
     assert html.index(sentence) < html.index("<table") < html.index("<details")
 
 
-def test_a_part_called_all_is_told_from_the_whole(tmp_path: Path) -> None:
+def test_a_part_called_all_is_distinguished_from_the_whole(tmp_path: Path) -> None:
     rows = [
         figure("none", 0.8, metric="linear_probe"),
         figure("none", 0.7, metric="linear_probe", subset="all"),
@@ -211,7 +211,7 @@ def test_a_part_called_all_is_told_from_the_whole(tmp_path: Path) -> None:
     assert table.count('<td data-label="of"><i>the whole</i></td>') == 1
 
 
-def test_the_range_of_a_prompt_lies_where_its_share_does() -> None:
+def test_the_range_of_a_prompt_contains_its_share() -> None:
     rows = [
         figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male"),
         figure("none", 0.9, task="audit", metric="predicted_share", subset="a: b: male"),
@@ -250,7 +250,7 @@ def test_no_interval_is_parted_by_the_end_of_a_line() -> None:
     assert unbroken("a b, c [d") == "a b, c [d"
 
 
-def test_a_result_without_rows_has_a_page_and_no_plot(tmp_path: Path) -> None:
+def test_a_result_without_rows_has_a_page_but_no_plot(tmp_path: Path) -> None:
     empty = result([], protocol())
     page = render(empty, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
     assert "All 0 figures" in page

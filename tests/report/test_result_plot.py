@@ -9,7 +9,7 @@ from vldebias.report.page import dots
 from vldebias.report.table import readable
 
 
-def test_a_measure_has_one_scale_whatever_the_task() -> None:
+def test_a_measure_has_the_same_scale_in_all_tasks() -> None:
     rows = [
         figure(m, v, task=t, metric="worst_group")
         for (t, v), m in product((("b", 0.2), ("a", 0.9)), ("none", "cali"))

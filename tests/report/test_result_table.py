@@ -12,7 +12,7 @@ from vldebias.report.table import SWEPT, from_to, moved, number, published, read
 from vldebias.report.text import text
 
 
-def test_parts_with_several_measures_are_the_whole_of_a_task_that_has_none() -> None:
+def test_parts_with_several_measures_are_the_summary_of_a_task_without_one() -> None:
     rows = []
     for part, metric in product(
         ("train professions", "unseen professions"), ("discrepancy", "unknown")
@@ -43,7 +43,7 @@ PARTS = (
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(*map(st.sampled_from, PARTS)), min_size=1, max_size=30, unique=True))
-def test_every_figure_stands_in_exactly_one_cell(
+def test_every_figure_is_in_exactly_one_cell(
     keys: list[tuple[str, str, str, float | None]],
 ) -> None:
     rows = [
@@ -57,7 +57,7 @@ def test_every_figure_stands_in_exactly_one_cell(
     assert sorted(cells) == [i / 100 for i in range(len(keys))]
 
 
-def test_published_figures_stand_beside_the_rows_that_repeat_them() -> None:
+def test_published_figures_are_shown_next_to_the_rows_that_repeat_them() -> None:
     row = figure("orth-cali", 0.7, task="waterbirds", metric="worst_group", lam=1000.0)
     repeated = result([row], protocol("waterbirds", model="RN50/openai"), name="waterbirds")
     assert readable(repeated).published.tolist() == [0.740]

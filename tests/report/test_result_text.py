@@ -48,7 +48,7 @@ def test_many_conclusions_are_short_and_the_rest_is_counted() -> None:
     assert any(line.startswith("  no method") for line in shown), "and some rows"
 
 
-def test_every_task_of_a_print_has_its_first_measure_before_the_second_of_any() -> None:
+def test_every_task_shows_its_first_measure_before_any_second_one() -> None:
     tasks = [
         figure(m, 0.5, task=t, metric=k)
         for t, k, m in product("cab", ("average", "gap", "ndkl@5"), "xy")

@@ -69,13 +69,13 @@ def test_files_that_cannot_be_read_are_named(folder: Path) -> None:
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"images": []}')
-    with pytest.raises(InvalidInputError, match="no result below it"):
+    with pytest.raises(InvalidInputError, match="contains no results"):
         list_runs(tmp_path)
     with pytest.raises(InvalidInputError, match="expected a folder"):
         list_runs(tmp_path / "plan.json")
 
 
-def test_the_page_escapes_names_and_links_from_where_it_is(folder: Path, tmp_path: Path) -> None:
+def test_the_page_escapes_names_and_its_links_are_relative(folder: Path, tmp_path: Path) -> None:
     page, runs = render_runs(folder, tmp_path / "pages" / "all.html")
     text = page.read_text()
     assert SCRIPT not in text
@@ -85,7 +85,7 @@ def test_the_page_escapes_names_and_links_from_where_it_is(folder: Path, tmp_pat
     assert 'data-sort="0.25"' in text
 
 
-def test_names_of_figures_are_those_that_trackers_take(made: Result) -> None:
+def test_names_of_figures_are_accepted_by_trackers(made: Result) -> None:
     metrics = made.to_metrics()
     assert metrics["search/max_skew_at_10/default"] == 0.3
     assert len(metrics) == 3 * len(made.rows)

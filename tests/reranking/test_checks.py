@@ -45,13 +45,13 @@ def test_without_checks_no_interval_is_printed() -> None:
     assert "95 %" not in str(unchecked)
 
 
-def test_fewer_than_twenty_checks_give_no_interval() -> None:
+def test_fewer_than_twenty_checks_yield_no_interval() -> None:
     assert report(0.9, checked(range(19))).expected is None
     assert report(0.9, checked(range(20))).expected is not None
     assert "20 are needed, 19 were passed" in str(report(0.9, checked(range(19))))
 
 
-def test_checking_all_results_gives_the_exact_shares() -> None:
+def test_checking_all_results_yields_the_exact_shares() -> None:
     first = vldebias.rerank(SCORES, 10, labels=labels(0.7))
     again = vldebias.rerank(SCORES, 10, labels=labels(0.7), checked=checked(first))
     actual = float((TRUE[first] == "m").mean())

@@ -114,7 +114,7 @@ def test_fair_is_the_best_order_with_its_minima(shares: list[Fraction]) -> None:
 
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=7), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_no_prefix_of_fair_has_fewer_than_its_minima(parts: list[int], seed: int) -> None:
+def test_no_prefix_of_fair_violates_its_minima(parts: list[int], seed: int) -> None:
     shares = [Fraction(part, sum(parts)) for part in parts]
     n = 60 * len(shares)
     candidates = made(seed, shares, n)
@@ -199,7 +199,7 @@ def test_pbm_equals_its_twin(g: int) -> None:
         assert pbm(candidates, 50).tolist() == naive
 
 
-def test_pbm_has_even_shares_alone() -> None:
+def test_pbm_only_supports_even_shares() -> None:
     with pytest.raises(InvalidInputError, match="even"):
         pbm(made(0, SHARES[2]), 10)
 
@@ -286,7 +286,7 @@ def test_mopr_of_trees_reads_intersections() -> None:
     assert gaps["trees"] <= 0.12 < 0.2 < gaps["linear"]
 
 
-def test_mopr_says_where_nothing_fits() -> None:
+def test_mopr_reports_that_no_selection_is_possible() -> None:
     candidates = Candidates(np.arange(6.0), np.array([0] * 5 + [1]), "ab", np.array([0.5, 0.5]))
     with pytest.raises(InvalidInputError, match="larger gap"):
         mopr(candidates, 4)
@@ -299,7 +299,7 @@ def test_the_best_rows_are_those_of_a_stable_sort(scores: list[int], k: int) -> 
     assert rows.tolist() == expected
 
 
-def test_a_prefix_holds_no_more_of_a_group_than_its_exact_share() -> None:
+def test_a_prefix_contains_no_more_of_a_group_than_its_exact_share() -> None:
     """Half of two places is one, even if the group has the best scores."""
     labels = list("aaaaabbbcccc")
     positions = vldebias.rerank(

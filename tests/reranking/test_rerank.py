@@ -218,7 +218,7 @@ def test_refused_by_name(arguments: dict[str, object], words: str) -> None:
         vldebias.rerank(**call)  # type: ignore[arg-type]
 
 
-def test_too_few_of_a_group_are_said() -> None:
+def test_too_few_candidates_of_a_group_are_reported() -> None:
     with pytest.warns(SuspectInputWarning, match="1 of 'f' missing"):
         positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
     assert positions.report.short == {"f": 1}
@@ -244,18 +244,18 @@ def test_labels_need_no_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_two_spellings_of_a_group_are_doubted() -> None:
+def test_two_spellings_of_a_group_trigger_a_warning() -> None:
     with pytest.warns(
         SuspectInputWarning, match="'M' and 'male' look like different spellings of the same value"
     ) as caught:
         vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
     # There is no flag to name here.
     assert "--same" not in str(caught[0].message)
-    with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost as 'female'"):
+    with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost like 'female'"):
         vldebias.rerank(list(range(20)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"])
 
 
-def test_answers_that_name_no_group_are_unknown() -> None:
+def test_answers_that_are_not_groups_are_unknown() -> None:
     labels = ["male", "N/A", "cannot tell", "female", "male", "female"]
     positions = vldebias.rerank([6, 5, 4, 3, 2, 1], 6, labels=labels)
     assert positions.report.candidates.names == ("female", "male")

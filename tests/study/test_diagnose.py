@@ -277,7 +277,7 @@ class TestDiagnose:
             diagnosis.provenance[0].description
         )
 
-    def test_invalid_arguments_are_refused(self, world: Any, clusters: Any) -> None:
+    def test_invalid_requests_are_refused(self, world: Any, clusters: Any) -> None:
         for labels in (np.zeros(60, int), np.r_[np.zeros(56, int), 1, 1, 1, 1], np.arange(59)):
             with pytest.raises(InvalidInputError, match="labels"):
                 readable(clusters[0], labels)
@@ -359,7 +359,7 @@ class TestDiagnose:
         groups = {row.subset: row for row in result.rows if row.metric == "accuracy"}
         worst = min(groups.values(), key=lambda row: row.value)
         first = lines[lines.index("accuracy (higher is better)") + 1]
-        assert first.startswith(f"  {worst.value:.3f} [")
+        assert first.startswith(f"  {worst.value:.2f} [")
         assert f"{worst.n['images']} images" in first
 
     def test_a_page_answers_one_question_after_the_other(

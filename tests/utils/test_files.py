@@ -44,7 +44,7 @@ from vldebias.utils.files import (
 )
 
 
-def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(
+def test_a_wheel_contains_prompts_and_a_checkout_has_them_next_to_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
@@ -198,7 +198,7 @@ write_atomically(sys.argv[1], wait)
 """
 
 
-def test_files_that_a_live_process_writes_are_kept(tmp_path: Path) -> None:
+def test_files_that_a_live_process_writes_are_not_removed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", LIVE, str(tmp_path / "a")],
         stdin=subprocess.PIPE,
@@ -220,7 +220,9 @@ def remade(path: Path) -> None:
     path.chmod(0o600)
 
 
-def test_the_umask_decides_about_a_new_file_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
+def test_the_umask_determines_the_mode_of_a_new_file_and_an_old_mode_is_preserved(
+    tmp_path: Path,
+) -> None:
     before = os.umask(0o027)
     try:
         path = write_atomically(tmp_path / "a", remade)
@@ -338,13 +340,13 @@ class Whole(BaseModel):
         (3, "Input should be a valid dictionary or instance of Whole"),
     ],
 )
-def test_the_first_problem_is_told_with_its_place(content: Any, message: str) -> None:
+def test_the_first_problem_is_reported_with_its_location(content: Any, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Whole.model_validate(content)
     assert re.fullmatch(message, files.explain(caught.value, known=Part.model_fields))
 
 
-def test_the_commit_says_where_the_tree_differs(
+def test_the_commit_is_marked_if_the_tree_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def git(*words: str) -> str:
@@ -416,7 +418,7 @@ def test_a_text_that_a_spreadsheet_would_run_gets_an_apostrophe_and_no_other() -
 
 
 @given(st.text(alphabet="'=+-@\t\r\n\uff1daé ", max_size=8))
-def test_a_cell_gives_its_text_back(text: str) -> None:
+def test_a_cell_can_be_unshielded(text: str) -> None:
     assert files.unshielded(shielded(text)) == text
 
 
@@ -442,7 +444,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_a_second_writer_is_refused_and_told_whom_to_wait_for(
+def test_a_second_writer_is_refused_with_the_name_of_the_first(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     expected = rf"process {holder.pid} on .*--out"
@@ -453,7 +455,7 @@ def test_a_second_writer_is_refused_and_told_whom_to_wait_for(
         pass
 
 
-def test_what_a_killed_writer_held_is_taken_over(
+def test_the_lock_of_a_killed_writer_is_released(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     holder.kill()
@@ -476,7 +478,7 @@ def test_a_run_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_worker_that_outlives_its_run_keeps_no_lock(tmp_path: Path) -> None:
+def test_a_forked_worker_that_outlives_its_run_does_not_hold_the_lock(tmp_path: Path) -> None:
     """As readers of data do, for seconds after their run was killed."""
     script = """
 import os, signal, sys
@@ -500,7 +502,7 @@ with only_writer(sys.argv[1]):
         process.communicate("\n")
 
 
-def test_a_file_system_without_locks_is_told_of(
+def test_a_file_system_without_locks_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
@@ -519,7 +521,7 @@ def test_a_file_system_without_locks_is_told_of(
     cells=st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["C"])), min_size=1),
     name=st.sampled_from(["prompt", "=1+1", "@x", "-2"]),
 )
-def test_no_cell_of_a_csv_is_a_formula_and_reading_gives_every_text_back(
+def test_no_cell_of_a_csv_is_a_formula_and_every_text_can_be_restored(
     tmp_path_factory: pytest.TempPathFactory, cells: list[str], name: str
 ) -> None:
     cells = [*cells, "=1+1", "+1", "-2+3", "@SUM(A1)", "\t=1", "'=1"]

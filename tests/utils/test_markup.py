@@ -16,7 +16,7 @@ from vldebias.utils.markup import SHOWN, code_span, html_table, printable
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.integers()), max_size=2 * SHOWN))
-def test_a_table_has_a_row_for_each_row_until_it_is_long(rows: list[Any]) -> None:
+def test_a_table_shows_all_rows_unless_it_is_long(rows: list[Any]) -> None:
     html = html_table("title", ("text", "number"), rows)
     assert html.count("<table") == html.count("</table>") == 1
     assert html.count("<tr>") == 1 + min(len(rows), SHOWN)
@@ -24,7 +24,7 @@ def test_a_table_has_a_row_for_each_row_until_it_is_long(rows: list[Any]) -> Non
     assert (f"{len(rows) - SHOWN} more rows" in html) == (len(rows) > SHOWN)
 
 
-def test_what_stands_in_a_cell_is_no_markup() -> None:
+def test_the_content_of_a_cell_is_not_markup() -> None:
     html = html_table("<b>", ("<i>",), [("<script>",), (None,)])
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
@@ -50,7 +50,7 @@ def test_a_set_shows_its_values_with_their_words() -> None:
     assert prompts.hash[:12] in html
 
 
-def test_an_attachment_shows_what_the_last_call_was_given() -> None:
+def test_an_attachment_shows_the_values_of_the_last_call() -> None:
     with vldebias.debias(load_pipeline(), "gender") as attachment:
         attachment.rewrite(["A photo of a doctor."] * 4 + ["A red chair."])
         html = attachment._repr_html_()
@@ -70,7 +70,7 @@ def test_a_comparison_shows_what_moved() -> None:
     assert vldebias.compare(before, before)._repr_html_().startswith("<p><b>equal: ")
 
 
-def test_dir_has_the_public_names_alone() -> None:
+def test_dir_contains_only_the_public_names() -> None:
     assert set(dir(vldebias)) == {*vldebias.__all__, "__version__"}
     assert not [name for name in dir(vldebias) if name in ("Any", "TYPE_CHECKING")]
 
@@ -81,7 +81,7 @@ def test_every_name_of_dir_is_there(name: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=[])))
-def test_printable_text_has_no_control_characters_and_says_what_they_were(text: str) -> None:
+def test_printable_text_contains_escapes_instead_of_control_characters(text: str) -> None:
     shown = printable(text)
     kinds = {unicodedata.category(letter) for letter in shown if letter not in "\n\t"}
     assert kinds.isdisjoint({"Cc", "Cs"})

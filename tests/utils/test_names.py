@@ -38,7 +38,7 @@ assert not {"torch", "open_clip"} & set(sys.modules)
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_architectures_are_those_of_open_clip_and_take_no_import(
+def test_architectures_are_those_of_open_clip_and_need_no_import(
     tags_of_architecture: dict[str, list[str]],
 ) -> None:
     assert sorted(tags_of_architecture) == sorted(open_clip.list_models())
@@ -51,7 +51,7 @@ def test_a_misspelt_architecture_is_refused_with_a_near_one() -> None:
     check_architecture("ViT-B-32")
 
 
-def test_weights_are_those_of_open_clip_and_take_no_import(
+def test_weights_are_those_of_open_clip_and_need_no_import(
     tags_of_architecture: dict[str, list[str]],
 ) -> None:
     for name, tags in tags_of_architecture.items():

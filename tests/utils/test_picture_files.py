@@ -43,7 +43,7 @@ def pixel(image: Image.Image, form: str = "PNG", **options: object) -> tuple[int
     return decoded.getpixel((0, 0))
 
 
-def test_rgb_is_kept_and_transparent_pixels_show_white(tmp_path: Path) -> None:
+def test_rgb_is_unchanged_and_transparent_pixels_become_white(tmp_path: Path) -> None:
     picture(1).save(tmp_path / "a.png")
     pixels = picture(1).tobytes()
     assert decode(as_bytes(picture(1))).tobytes() == decode(tmp_path / "a.png").tobytes() == pixels
@@ -154,7 +154,7 @@ def test_what_is_cut_off_or_no_picture_is_an_error(tmp_path: Path) -> None:
         decode(tmp_path / "none.png")
 
 
-def test_few_colours_make_a_small_file_and_many_are_kept(tmp_path: Path) -> None:
+def test_few_colors_make_a_small_file_and_many_are_preserved(tmp_path: Path) -> None:
     # Noise of two colours: larger than a palette of 256, which Pillow before 11 writes whole.
     is_blue = np.random.default_rng(0).random((200, 200)) < 0.5
     flat = Image.fromarray(np.where(is_blue[..., None], (0, 0, 255), (255, 0, 0)).astype(np.uint8))
@@ -191,7 +191,7 @@ def test_plots_need_no_display_and_a_notebook_shows_them(
     assert (image.size, facts) == ((240, 120), {"a": 1})
 
 
-def test_why_a_picture_cannot_be_read_is_told_without_places() -> None:
+def test_the_reason_for_an_unreadable_picture_contains_no_addresses() -> None:
     assert why_unreadable(OSError("no picture <a at 0x7f>")) == "OSError: no picture <a>"
     assert (
         why_unreadable(FileNotFoundError(errno.ENOENT, "No such file", "a"))
@@ -217,7 +217,7 @@ def bomb(width: int, height: int) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_the_header_is_asked_before_pixels_are_made(
+def test_the_header_is_checked_before_pixels_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.png").write_bytes(bomb(13_000, 13_000))
@@ -237,7 +237,7 @@ def test_the_header_is_asked_before_pixels_are_made(
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(["PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP"]), st.data())
-def test_damaged_bytes_give_a_picture_or_an_oserror(form: str, data: st.DataObject) -> None:
+def test_damaged_bytes_yield_a_picture_or_an_oserror(form: str, data: st.DataObject) -> None:
     content = bytearray(as_bytes(picture(3, (16, 16)), form))
     for _ in range(4):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -259,7 +259,7 @@ def test_pixels_are_those_of_pillows_own_steps(orientation: int, mode: str) -> N
     assert received.tobytes() == expected.tobytes()
 
 
-def test_a_draft_has_at_least_the_side_that_is_needed() -> None:
+def test_a_draft_has_at_least_the_required_side() -> None:
     smooth = picture(0, (6, 4)).resize((960, 640), Image.Resampling.BICUBIC)
     content = as_bytes(smooth, "JPEG", quality=95)
     assert decode(content, draft=640).size == decode(content, draft=900).size == (960, 640)
@@ -273,7 +273,7 @@ def test_a_draft_has_at_least_the_side_that_is_needed() -> None:
 
 
 @pytest.mark.parametrize(("size", "format_name"), [(128, "PNG"), (129, "JPEG")])
-def test_a_page_holds_small_images_as_png_and_large_ones_as_jpeg(
+def test_a_page_contains_small_images_as_png_and_large_ones_as_jpeg(
     size: int, format_name: str
 ) -> None:
     content = encoded(Image.new("RGB", (size, 8)))
@@ -289,7 +289,7 @@ def others() -> PngInfo:
     return info
 
 
-def test_facts_stand_next_to_the_chunks_of_other_tools(tmp_path: Path) -> None:
+def test_facts_are_stored_next_to_the_chunks_of_other_tools(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.effect_noise((9, 7), 50).save(path, pnginfo=others(), compress_level=9)
     before = path.read_bytes()

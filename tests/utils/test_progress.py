@@ -50,7 +50,9 @@ def test_in_a_log_a_line_is_written_once_a_minute(monkeypatch: pytest.MonkeyPatc
         assert file.getvalue() == "training: loss 0.5: 3 of 9\ntraining: late: 5 of 9\n"
 
 
-def test_silence_takes_everything_and_keeps_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_silent_progress_accepts_all_calls_and_stores_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with SILENT, SILENT.bar("a", 3) as advance:
         advance()
         advance(0, "y")

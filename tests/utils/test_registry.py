@@ -78,7 +78,7 @@ def a_function() -> None:
         (Letter(""), "has the name ''; expected"),
     ],
 )
-def test_a_first_mistake_is_answered_with_what_to_register(
+def test_a_first_mistake_is_answered_with_the_object_to_register(
     letters: Registry[Letter], wrong: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=f"^letter: .*{message}"):
@@ -101,7 +101,7 @@ LOOKS: dict[str, Callable[[Registry[Letter]], Any]] = {
 
 
 @pytest.mark.parametrize("find", LOOKS.values(), ids=LOOKS)
-def test_entry_points_are_loaded_once_and_broken_ones_told(
+def test_entry_points_are_loaded_once_and_broken_ones_are_reported(
     letters: Registry[Letter], find: Any
 ) -> None:
     letters.register(A)
@@ -125,7 +125,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(letters: Registry[Letter
 
 
 @quiet
-def test_a_registry_of_classes_keeps_the_class(letters: Registry[Letter]) -> None:
+def test_a_registry_of_classes_stores_the_class(letters: Registry[Letter]) -> None:
     classes: Registry[type] = Registry("class", "classes", lambda kind: kind.__name__)
     assert classes["Letter"] is Letter
 

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -118,18 +118,17 @@ app = App(
     "Mitigate and measure bias in vision-language models, in closed form, without training or"
     " labels.",
     cls=Commands,
-    rich_markup_mode=None,  # its boxes take as long to import as everything else
+    rich_markup_mode=None,  # importing rich would double the startup time
 )
 
 
 def main() -> None:
-    """Run the command line; report expected errors as one message with exit code 2, without a
-    traceback."""
+    """Run the command line; expected errors are printed without a traceback, with exit code 2."""
     with warnings.catch_warnings():
-        # Python shows a warning once per line of code, but two models may each need it.
+        # Python shows a warning once per line of code, but it may apply to several models.
         warnings.simplefilter("always", VldebiasWarning)
         show = partial(_show_warning, set())
-        setattr(warnings, "showwarning", show)  # noqa: B010  (mypy takes a plain assignment for an error)
+        setattr(warnings, "showwarning", show)  # noqa: B010  (mypy rejects a plain assignment)
         try:
             app()
         except (VldebiasError, OSError) as error:
@@ -138,19 +137,17 @@ def main() -> None:
                 raise SystemExit(130) from None
             advice = ""
             is_full = getattr(error, "errno", None) == errno.ENOSPC
-            if is_full and not isinstance(
-                error, StorageError
-            ):  # a StorageError includes its own advice
+            if is_full and not isinstance(error, StorageError):  # whose message contains the advice
                 advice = "; free some space and run the same command again"
             say(f"{error}{advice}", "error", "red")
-            _give_up_output()
+            _discard_output()
             raise SystemExit(2) from None
         except ModuleNotFoundError as error:
-            # A library of an extra. Any other missing module is a bug and keeps its traceback.
-            named = missing_extra(error)
-            if named is None:
+            # The library of an extra; other missing modules are bugs, which need a traceback.
+            advice_on_extra = missing_extra(error)
+            if advice_on_extra is None:
                 raise
-            say(named, "error", "red")
+            say(advice_on_extra, "error", "red")
             raise SystemExit(2) from None
         except ImportError as error:
             if not was_interrupted(error):
@@ -163,7 +160,7 @@ def main() -> None:
             raise
 
 
-def _give_up_output() -> None:
+def _discard_output() -> None:
     """Discard output that cannot be written, for example to a full disk.
 
     Python would otherwise flush again at exit and change the exit code to 120.
@@ -187,7 +184,9 @@ def was_interrupted(error: BaseException) -> bool:
     return False
 
 
-def _show_warning(shown: set[str], message: Any, category: type[Warning], *_: Any) -> None:
+def _show_warning(
+    shown: set[str], message: Warning | str, category: type[Warning], *_: object
+) -> None:
     """Show a warning unless the same message was shown before (a file may be read twice)."""
     if issubclass(category, VldebiasWarning) and str(message) not in shown:
         shown.add(str(message))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 import typer
 
@@ -18,7 +18,15 @@ from vldebias.cli.common import (
     split_names,
     write_run,
 )
-from vldebias.cli.flags import HOST, AttributeSet, Json, flags_of_options, with_flags
+from vldebias.cli.flags import (
+    HOST,
+    AttributeSet,
+    HostFlags,
+    Json,
+    flags_of_options,
+    host_flags,
+    with_flags,
+)
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
 
@@ -28,10 +36,29 @@ if TYPE_CHECKING:
     from vldebias.data import Embeddings
     from vldebias.hosts.loading import Loaded
     from vldebias.report.result import Result
+    from vldebias.utils.options import Options
+
+
+class AuditFlags(HostFlags, total=False):
+    """Flags of `vldebias audit`: the source of embeddings, and how `--measure` works."""
+
+    judge: str
+    steps: int
+
+
+class DiagnoseFlags(TypedDict, total=False):
+    """Flags of `vldebias diagnose` that are passed to `Options`."""
+
+    model: str
+    pretrained: str
+    texts: Path
+    reference: Path
+    unknown: list[str]
+    device: str
 
 
 @with_flags(flags_of_options(*HOST, "judge", "steps"))
-def audit_command(  # noqa: PLR0913 - a command has as many options
+def audit_command(  # noqa: PLR0913  (each is an option of the command)
     attribute: AttributeSet,
     file: Annotated[
         Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
@@ -112,12 +139,12 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
             exists=True,
             help=(
                 "Captions of training data (a table, COCO's captions, a folder of .txt): which"
-                " values they state, and for which nouns. Needs no model."
+                " values they state, and for which nouns. No model is needed."
             ),
         ),
     ] = None,
     as_json: Json = False,
-    **named: Any,
+    **flags: Unpack[AuditFlags],
 ) -> None:
     """Predict what the images of each prompt will show, with intervals, before any image is
     generated.
@@ -143,10 +170,10 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     """
     if captions is not None:
         unused = (file, original, rewritten, texts, calibration, measure, width, guidance)
-        if named or any(value is not None for value in unused):
+        if flags or any(value is not None for value in unused):
             raise InvalidInputError(
-                "--captions: expected no other texts, no model and nothing to measure; captions are"
-                " read alone"
+                "--captions: expected no other texts, no model and nothing to measure; captions"
+                " cannot be combined with them"
             )
         _audit_captions(captions, column, attribute, folder, as_json=as_json)
         return
@@ -157,71 +184,77 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         raise InvalidInputError(
             "expected FILE, or both of --original and --rewritten, or --captions"
         )
-    _check_source(named, texts, measure, calibration)
+    _check_source(flags, texts, measure, calibration)
     record_file = folder / "record.json"
     if folder.suffix == ".json":
-        if measure is None:
-            raise InvalidInputError(
-                f"--out {folder}: only --measure N writes a record; pass a folder instead"
-            )
         record_file = folder
         folder = folder.with_suffix("")
+        if measure is None:
+            raise InvalidInputError(
+                f"--out {record_file}: only --measure N writes a record; pass a folder instead"
+            )
     check_out(folder)
     check_sets([attribute])
-    if texts is None:
-        check_host(named)
     from vldebias.wording.prompt_file import read_prompts
 
     listed = read_prompts(file, column)
     say(f"{file}: read {listed}")
-    if measure is not None or width is not None:
-        _say_numbers(listed.prompts, attribute, measure, width)
+    _print_numbers(listed.prompts, attribute, measure, width)
     # torch takes seconds to import, so mistakes are reported first.
     from vldebias.data.embeddings import load_texts
     from vldebias.hosts.loading import load_host
     from vldebias.study import audit
     from vldebias.utils.files import spreadsheet_csv, write_atomically
+    from vldebias.utils.options import Options
 
-    counts: Any = calibration
+    counts: pd.DataFrame | str | None = calibration
     if texts is not None:
-        host: dict[str, Any] = {"texts": load_texts(texts)}
+        result = audit(listed, attribute, texts=load_texts(texts), calibration=counts)
     else:
-        named |= {"device": device_of(named.get("device"))}
-        pilot: dict[str, Any] = {"out": folder}
-        for name in ("judge", "steps"):
-            if name in named:
-                pilot[name] = named.pop(name)
-        loaded = load_host(**named)
-        # A pipeline has several text tensors; a model has one joint space.
-        host = {"pipe": loaded} if "pipeline" in named else {"model": loaded}
+        flags["device"] = device_of(flags.get("device"))
+        loaded = load_host(**host_flags(flags))
         if measure is not None:
-            pilot |= {"device": named["device"], "dtype": named.get("dtype")}
-            counts = _measured(
-                loaded, listed.prompts, attribute, measure, guidance, pilot, record_file
+            options = Options(
+                out=folder,
+                device=flags["device"],
+                dtype=flags.get("dtype"),
+                judge=flags.get("judge"),
+                steps=flags.get("steps"),
             )
-    result = audit(listed, attribute, calibration=counts, **host)
+            counts = _count_values(
+                loaded, listed.prompts, attribute, measure, guidance, options, record_file
+            )
+        # A pipeline has several text tensors; a model has one joint space.
+        if "pipeline" in flags:
+            result = audit(listed, attribute, pipe=loaded, calibration=counts)
+        else:
+            result = audit(listed, attribute, model=loaded, calibration=counts)
     write_atomically(folder / "prompts.csv", spreadsheet_csv(_listed(result), index=True))
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
 
 
 def _check_source(
-    named: Mapping[str, Any], texts: Path | None, measure: int | None, calibration: str | None
+    flags: HostFlags, texts: Path | None, measure: int | None, calibration: str | None
 ) -> None:
     """Check that there is one source of text embeddings, and a pipeline if images are counted."""
-    sources = [texts is not None, "model" in named, "pipeline" in named]
+    sources = [texts is not None, "model" in flags, "pipeline" in flags]
     if sum(sources) != 1:
         raise InvalidInputError(
             "expected exactly one of --model, --pipeline and --texts as the source of embeddings"
         )
-    if measure is not None and ("pipeline" not in named or calibration is not None):
+    if measure is not None and ("pipeline" not in flags or calibration is not None):
         raise InvalidInputError("--measure needs --pipeline, and excludes --calibration")
+    if texts is None:
+        check_host(flags)
 
 
-def _say_numbers(
+def _print_numbers(
     prompts: Sequence[str], attribute: str, images: int | None, width: float | None
 ) -> None:
     """Print how many images are generated or needed, and how wide their intervals are."""
+    if images is None and width is None:
+        return
     from vldebias.measure.resampling import images_for_width, widest_interval
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import pilot_prompts
@@ -241,23 +274,21 @@ def _say_numbers(
         )
 
 
-def _measured(
+def _count_values(
     loaded: Loaded,
     prompts: Sequence[str],
     attribute: str,
     images: int,
     guidance: float | None,
-    pilot: Mapping[str, Any],
+    options: Options,
     record_file: Path,
 ) -> pd.DataFrame:
     """Count values in images of the pipeline; write measured.csv and a record."""
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import measure_prompts, pilot_prompts
     from vldebias.utils.files import spreadsheet_csv, write_atomically
-    from vldebias.utils.options import Options
     from vldebias.utils.progress import Progress
 
-    options = Options(**pilot)
     measured = pilot_prompts(prompts, load_prompts(attribute))
     with Progress(err.console) as progress:
         counts, record = measure_prompts(
@@ -296,7 +327,7 @@ def _audit_rewriter(
 def _audit_captions(
     captions: Path, column: str | None, attribute: str, folder: Path, *, as_json: bool
 ) -> None:
-    """Say which values captions state, and for which nouns."""
+    """Report which values captions state, and for which nouns."""
     check_out(folder)
     check_sets([attribute])
     from vldebias.auditing.captions import audit_captions
@@ -360,12 +391,12 @@ def diagnose_command(
         "vldebias-diagnose"
     ),
     as_json: Json = False,
-    **brought: Any,
+    **flags: Unpack[DiagnoseFlags],
 ) -> None:
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
-    Writes a page and result.json. --labels adds wrong-labels.csv, the least credible label first;
-    --images shows these images in wrong-labels.html.
+    Writes a page and result.json. With --labels, it also writes wrong-labels.csv, in which the
+    least credible labels come first; with --images, wrong-labels.html shows their images.
 
     Examples:
       vldebias diagnose features.npz --labels smiling --groups gender
@@ -389,18 +420,25 @@ def diagnose_command(
     check_out(folder)
     check_sets([attribute])
     check_methods(names)
-    check_model(brought.get("model"), brought.get("pretrained"))
-    for option in ("texts", "reference"):
-        check_file(f"--{option}", brought.get(option))
+    check_model(flags.get("model"), flags.get("pretrained"))
+    check_file("--texts", flags.get("texts"))
+    check_file("--reference", flags.get("reference"))
     from vldebias.data import load_embeddings
     from vldebias.study import diagnose
     from vldebias.study.inputs import Inputs
     from vldebias.utils.options import Options
 
-    brought["device"] = device_of(brought.get("device"))
-    # Options are hashable, so lists become tuples.
-    brought["unknown"] = tuple(brought.get("unknown", ()))
-    inputs = Inputs(Options(out=folder, embeddings=features, **brought))
+    options = Options(
+        out=folder,
+        embeddings=features,
+        model=flags.get("model"),
+        pretrained=flags.get("pretrained"),
+        texts=flags.get("texts"),
+        reference=flags.get("reference"),
+        unknown=tuple(flags.get("unknown", ())),
+        device=device_of(flags.get("device")),
+    )
+    inputs = Inputs(options)
     data = load_embeddings(features)[0].without(inputs.options.unknown)
     texts = None if attribute is None else inputs.texts
     result = diagnose(
@@ -423,7 +461,7 @@ def _write_wrong_labels(
     """Write the labels, the least credible first, and a page of their images if there are any.
 
     Returns:
-        Name to print -> file.
+        The files by name, for printing.
     """
     from vldebias.data.suspects import Suspects
     from vldebias.study.diagnosis import wrong_labels
@@ -449,11 +487,11 @@ def _write_wrong_labels(
         return "", f"given {labels_of_row[row]}, fits {proposals_of_row[row]}"
 
     title = f"{features.name}: the least credible of {len(table):,} labels, {labels}"
-    about = (
+    introduction = (
         "The number is how much better the given label fits than the next best one, by a classifier"
         " trained on other rows: below 0, another label fits better. Check these images first;"
         " wrong-labels.csv lists all of them. Rare groups look suspicious too."
     )
     page = folder / "wrong-labels.html"
-    files["their_pictures"] = suspects.page(page, title, caption, about=about)
+    files["their_pictures"] = suspects.page(page, title, caption, about=introduction)
     return files

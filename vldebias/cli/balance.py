@@ -6,7 +6,7 @@ import errno
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts
 
 _MOST_IMAGES = 1_000_000  # all prompts are kept in memory
-_MANY_IMAGES = 100_000  # from here on, it takes seconds
+_MANY_IMAGES = 100_000  # this number of prompts takes seconds
 COLUMNS = ("prompt", "value", "reason", "original")
 
 
-def balance(  # noqa: PLR0913 - a command has as many options
+def balance(  # noqa: PLR0913  (each is an option of the command)
     file: Annotated[
         Path,
         typer.Argument(
@@ -48,7 +48,7 @@ def balance(  # noqa: PLR0913 - a command has as many options
         str | None,
         typer.Option(
             help="Column of the users' own prompts, if a language model rewrote them. They decide"
-            " which values are open.",
+            " which values may be stated.",
             metavar="COLUMN",
         ),
     ] = None,
@@ -88,27 +88,31 @@ def balance(  # noqa: PLR0913 - a command has as many options
     prompts = [text for text in listed.prompts for _ in range(images)]
     sources = None if original is None else _originals(file, original, prompts, images)
 
-    # A single set yields strings, a list of sets yields tuples.
-    sets: Any = attribute if len(attribute) > 1 else attribute[0]
     try:
-        found = balance_prompts(
-            prompts, sets, shares=chosen, seed=seed, groups=groups, original=sources
+        balanced = balance_prompts(
+            prompts,
+            # For a single set, values are strings; for a list of sets, they are tuples.
+            attribute if len(attribute) > 1 else attribute[0],
+            shares=chosen,
+            seed=seed,
+            groups=groups,
+            original=sources,
         )
-        columns = (found.prompts, found.values, found.reasons, sources or prompts)
+        columns = (balanced.prompts, balanced.values, balanced.reasons, sources or prompts)
         rows = list(zip(*columns, strict=True))
     except KeyboardInterrupt:
         say("nothing was written; run the same command to start over")
         raise
-    # On stderr: stdout is read by other programs.
-    say(_counted(found))
+    # Print this on stderr, since other programs read stdout.
+    say(_counted(balanced))
     try:
-        _print(rows, found, attribute, as_json=as_json)
+        _print(rows, balanced, attribute, as_json=as_json)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         raise InvalidInputError(
             "the disk is full and the output is incomplete; free some space and run the same"
-            f" command with --seed {found.seed} to get the same prompts"
+            f" command with --seed {balanced.seed} to get the same prompts"
         ) from None
 
 
@@ -133,8 +137,8 @@ def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> 
 
 
 def _print(
-    rows: Sequence[tuple[Any, ...]],
-    found: BalancedPrompts,
+    rows: Sequence[tuple[object, ...]],
+    balanced: BalancedPrompts,
     attribute: Sequence[str],
     *,
     as_json: bool,
@@ -143,13 +147,13 @@ def _print(
     if as_json:
         keys = ("prompt", "value", "reason", "original")
         records = [dict(zip(keys, row, strict=True)) for row in rows]
-        print_json({"seed": found.seed, "attributes": list(attribute), "prompts": records})
+        print_json({"seed": balanced.seed, "attributes": list(attribute), "prompts": records})
     else:
         print_grid(COLUMNS, [_cells(row) for row in rows])
 
 
-def _cells(row: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the cells of a row; the reason is spelled out only on a terminal."""
+def _cells(row: tuple[object, ...]) -> tuple[str, ...]:
+    """Return the cells of a row; on a terminal, the reason is a sentence."""
     prompt, value, reason, original = map(_cell, row)
     if out.is_terminal:
         reason = "; ".join(map(reason_in_words, filter(None, reason.split("; "))))
@@ -157,7 +161,7 @@ def _cells(row: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
-    """Parse options such as "female=0.7,male=0.3" into value -> share."""
+    """Parse options such as "female=0.7,male=0.3" into shares by value."""
     if not options:
         return None
     chosen = {}
@@ -172,14 +176,14 @@ def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
     return chosen
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     """Format a value: counts for groups, several attributes separated by semicolons."""
     if value is None:
         return ""
     if isinstance(value, tuple):
         return "; ".join(map(_cell, value))
     if isinstance(value, Mapping):
-        # A group {"female": 2, "male": 1} is "2 female + 1 male"; None means not counted.
+        # A group {"female": 2, "male": 1} becomes "2 female + 1 male"; None means not counted.
         parts = []
         for name, count in value.items():
             if count is None:
@@ -190,21 +194,21 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _counted(found: BalancedPrompts) -> str:
+def _counted(balanced: BalancedPrompts) -> str:
     """Summarise how many prompts were changed, and why the others were not."""
     reasons = Counter[str]()
-    for reason in found.reasons:
-        is_left = bool(reason)
+    for reason in balanced.reasons:
+        is_unchanged = bool(reason)
         if isinstance(reason, tuple):  # several attributes: unchanged only if all have a reason
-            is_left = all(part is not None for part in reason)
-        if is_left:
+            is_unchanged = all(part is not None for part in reason)
+        if is_unchanged:
             reasons[_cell(reason)] += 1
     unchanged = sum(reasons.values())
-    written = len(found.prompts) - unchanged
-    words = f"Stated a value in {written:,} of {quantity(len(found.prompts), 'prompt')}"
+    changed = len(balanced.prompts) - unchanged
+    words = f"Stated a value in {changed:,} of {quantity(len(balanced.prompts), 'prompt')}"
     if unchanged:
         counts = ", ".join(
             f"{reason_in_words(reason)}: {count:,}" for reason, count in reasons.most_common()
         )
         words += f"; left {unchanged:,} unchanged ({counts})"
-    return f"{words}. Repeat with --seed {found.seed}"
+    return f"{words}. Repeat with --seed {balanced.seed}"

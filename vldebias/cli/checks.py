@@ -1,11 +1,10 @@
-"""Check the arguments of a command before it imports a library, so that a mistake is reported at
-once."""
+"""Check the arguments of a command before it imports libraries, to report mistakes at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.names import (
@@ -15,6 +14,9 @@ from vldebias.utils.names import (
     is_file_of_set,
     packaged_set,
 )
+
+if TYPE_CHECKING:
+    from vldebias.cli.flags import HostFlags
 
 WITHOUT_TAG = ("hf-hub:", "local-dir:")
 """Prefixes of names that open_clip resolves without its list of architectures."""
@@ -33,19 +35,16 @@ def check_sets(names: Iterable[str | None]) -> None:
             packaged_set(name)
 
 
-def check_host(options: Mapping[str, Any]) -> None:
-    """Check the options that select a model, before it is loaded.
-
-    Args:
-        options: arguments of `load_host`: model, pretrained, pipeline.
+def check_host(flags: HostFlags) -> None:
+    """Check the flags that select a model, before it is loaded.
 
     Raises:
-        InvalidInputError: neither or both of --model and --pipeline, or an architecture or weights
-            that open_clip does not list.
+        InvalidInputError: neither or both of --model and --pipeline were passed, or open_clip does
+            not list the architecture or weights.
     """
-    model = options.get("model")
-    pretrained = options.get("pretrained")
-    pipeline = options.get("pipeline")
+    model = flags.get("model")
+    pretrained = flags.get("pretrained")
+    pipeline = flags.get("pipeline")
     if (model is None) == (pipeline is None) or (pretrained is not None and model is None):
         raise InvalidInputError(
             "expected either --model (with --pretrained for open_clip weights) or --pipeline"
@@ -54,7 +53,15 @@ def check_host(options: Mapping[str, Any]) -> None:
 
 
 def check_model(model: str | None, pretrained: str | None) -> None:
-    """Raise an error for an architecture or weights that open_clip does not list."""
+    """Raise an error for an architecture or weights that open_clip does not list.
+
+    Args:
+        model: an architecture, another name of a model, or None.
+        pretrained: a tag or checkpoint file of the architecture.
+
+    Raises:
+        InvalidInputError: the architecture or the weights are unknown.
+    """
     if model is None or model.startswith(WITHOUT_TAG):
         return
     if pretrained is not None:
@@ -70,6 +77,9 @@ def check_file(option: str, path: Path | str | None) -> None:
     Args:
         option: name of the option, such as "--reference".
         path: its value; None and patterns such as 'shards/*.npy' are accepted.
+
+    Raises:
+        InvalidInputError: the file or folder does not exist.
     """
     if path is None or "*" in str(path) or Path(path).exists():
         return
@@ -80,9 +90,9 @@ def check_needs_no_data(suite: str) -> None:
     """Raise an error if a suite needs a data set; call `check_suite` first."""
     from vldebias.utils.files import packaged, read_yaml
 
-    # Only parsed: validating it would import torch.
-    written = read_yaml(packaged("suites").get(suite, Path(suite)))
-    needs = str(written.get("needs", ""))
+    # Parse it without validation, which would import torch.
+    content = read_yaml(packaged("suites").get(suite, Path(suite)))
+    needs = str(content.get("needs", ""))
     if "--data-root" in needs:
         raise InvalidInputError(
             f"{suite}: this suite needs {needs}, or --embeddings (features of these images)"
@@ -92,13 +102,16 @@ def check_needs_no_data(suite: str) -> None:
 def check_data_of_suite(
     suite: str, data_root: Path | str | None, *, limit: int | None, only: Iterable[str]
 ) -> None:
-    """Refuse a folder that lacks the data of a packaged suite, and too few images for its k.
+    """Check that a folder contains the data of a packaged suite, and enough images for its k.
 
     Args:
         suite: name of the suite; the tasks of a file are checked when they are read.
         data_root: folder of the data.
-        limit: most images of a split that are measured; None: all.
-        only: names of the tasks to run; none: all.
+        limit: maximum number of images per split; None: all.
+        only: names of the tasks to run; all if empty.
+
+    Raises:
+        InvalidInputError: data is missing, or there are too few images.
     """
     from vldebias.data.catalog import DATA
     from vldebias.data.releases import count_rows, find_tables

@@ -1,4 +1,4 @@
-"""Shared parts of the commands: the two consoles, early checks, tables and JSON on stdout."""
+"""Share consoles, early checks, and the printing of tables and JSON between commands."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, cast
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from vldebias.errors import InvalidInputError
 from vldebias.utils.markup import printable
@@ -24,8 +24,11 @@ from vldebias.utils.markup import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+    from typer._click import Context, HelpFormatter  # typer's copy of click
 
     from vldebias.report.result import Result
+
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., object])
 
 STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold yellow"}
 
@@ -33,28 +36,28 @@ STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold 
 class LateConsole:
     """Proxy for a rich console that is created on first use.
 
-    rich takes a tenth of a second to import, and argument errors are reported without it.
+    Importing rich takes a tenth of a second, and argument errors are reported without it.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        self.__dict__["settings"] = settings
+    def __init__(self, *, stderr: bool = False) -> None:
+        self.__dict__["stderr"] = stderr
 
     @cached_property
     def console(self) -> Console:
         """Return the underlying console."""
         from rich.console import Console
 
-        return Console(**self.__dict__["settings"])
+        return Console(stderr=self.__dict__["stderr"])
 
     @property
-    def is_made(self) -> bool:
+    def is_created(self) -> bool:
         """Return whether the console was used before."""
         return "console" in self.__dict__
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.console, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self.console, name, value)
 
 
@@ -62,17 +65,17 @@ out = LateConsole()
 err = LateConsole(stderr=True)
 
 
-class WithoutBlanks:
-    """Wrap stdout and strip trailing blanks from lines."""
+class WithoutTrailingSpaces:
+    """Wrap stdout and strip trailing spaces from lines."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: TextIO) -> None:
         self.file = file
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.file, name)
 
     def write(self, text: str) -> int:
-        """Write a text without trailing blanks on its lines."""
+        """Write a text without trailing spaces in its lines."""
         self.file.write(re.sub(" +(?=\n)", "", text))
         return len(text)
 
@@ -80,11 +83,16 @@ class WithoutBlanks:
 class Command(TyperCommand):
     """A command whose help can be pasted into a shell, and whose errors quote the invalid value.
 
-    rich pads lines with blanks, and a shell does not join lines if a blank follows the backslash.
+    rich pads lines with spaces, and a shell does not join lines if spaces follow the backslash.
     """
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and quote an invalid value in the error."""
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and quote an invalid value in the error.
+
+        Args:
+            ctx: context of the command.
+            args: the arguments.
+        """
         passed = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -96,15 +104,28 @@ class Command(TyperCommand):
             error.message = message
             raise
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help to stdout."""
-        output: Any = WithoutBlanks(sys.stdout)
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the help to stdout.
+
+        Args:
+            ctx: context of the command.
+            formatter: unused by Typer.
+        """
+        output = cast("TextIO", WithoutTrailingSpaces(sys.stdout))
         with redirect_stdout(output):
             super().format_help(ctx, formatter)
 
 
 def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
-    """Return the value of the last of some options, given as `--port 80` or `--port=80`."""
+    """Return the value of an option, which is passed as `--port 80` or `--port=80`.
+
+    Args:
+        names: names of the option, such as "--port" and "-p".
+        args: the arguments of the command.
+
+    Returns:
+        The last value; None if the option was not passed.
+    """
     value = None
     for place, arg in enumerate(args):
         name, equals, rest = arg.partition("=")
@@ -118,24 +139,32 @@ def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
 class App(typer.Typer):
     """A group of commands with help in rich markup; errors are handled by `main`."""
 
-    def __init__(self, text: str, **how: Any) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        cls: type[TyperGroup] | None = None,
+        rich_markup_mode: Literal["rich", None] = "rich",
+        add_completion: bool = True,
+    ) -> None:
         super().__init__(
+            cls=cls,
             help=_unfolded(text),
             no_args_is_help=True,
             # Typer's own traceback would hide the error from `main`,
             # and can print local variables such as prompts and keys.
             pretty_exceptions_enable=False,
-            **{"rich_markup_mode": "rich", **how},
+            rich_markup_mode=rich_markup_mode,
+            add_completion=add_completion,
         )
 
-    def command(self, name: str | None = None, **how: Any) -> Any:
-        """Register a command; its docstring becomes its help."""
+    def add(self, name: str) -> Callable[[CommandFunction], CommandFunction]:
+        """Return a decorator that registers a command; its docstring becomes its help."""
 
-        def register(function: Any) -> Any:
+        def register(function: CommandFunction) -> CommandFunction:
             # Escape brackets, which start markup in the help.
-            text = _unfolded(function.__doc__.replace("[", r"\["))
-            settings = {"cls": Command, **how}
-            return super(App, self).command(name, help=text, **settings)(function)
+            text = _unfolded((function.__doc__ or "").replace("[", r"\["))
+            return self.command(name, cls=Command, help=text)(function)
 
         return register
 
@@ -151,7 +180,7 @@ def _unfolded(text: str) -> str:
 
 
 def check_out(folder: Path | None) -> None:
-    """Refuse an output folder that cannot be written, before any work is done."""
+    """Raise an error if an output folder is not writable, before any work is done."""
     if folder is None:
         return
     # The folder is created with the first result, so check the nearest folder that exists.
@@ -168,16 +197,24 @@ def check_out(folder: Path | None) -> None:
 
 
 def split_names(options: Sequence[str] | None) -> list[str]:
-    """Return the names in options that may each contain several, separated by commas."""
+    """Return the names in repeatable options, each of which may contain several: "a,b"."""
     names = []
     for text in options or ():
-        # "a,b" and two options give the same list.
         names += [name.strip() for name in text.split(",")]
     return [name for name in names if name]
 
 
 def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
-    """Return the texts before and after the first "=" of an option."""
+    """Return the texts before and after the first "=" of an option's value.
+
+    Args:
+        text: the value.
+        option: name of the option, for messages.
+        example: a valid value, for messages.
+
+    Raises:
+        InvalidInputError: the value does not have the form name=value.
+    """
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise InvalidInputError(f"{option} {text}: expected name=value, such as {example}")
@@ -185,7 +222,19 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
 
 
 def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, Any]:
-    """Parse a repeatable option name=value; values are parsed as YAML."""
+    """Parse the values name=value of a repeatable option, where each value is YAML.
+
+    Args:
+        texts: values of the option.
+        option: name of the option, for messages.
+        example: a valid value, for messages.
+
+    Returns:
+        The parsed values by name.
+
+    Raises:
+        InvalidInputError: a text does not have the form name=value, or is not valid YAML.
+    """
     values: dict[str, Any] = {}
     for text in texts:
         name, value = split_pair(text, option, example)
@@ -202,7 +251,7 @@ def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, An
 
 
 def device_of(name: str | None) -> str:
-    """Return the device to run on. None and "auto" mean cuda if available, else the CPU.
+    """Return the device to run on; None and "auto" mean cuda if available, otherwise the CPU.
 
     Raises:
         InvalidInputError: the device is not available.
@@ -225,7 +274,15 @@ def device_of(name: str | None) -> str:
 
 
 def write_run(result: Result, folder: Path) -> Path:
-    """Write a result, its page and the manifest of the folder; return the path of the page."""
+    """Write a result, its page and the manifest of the folder.
+
+    Args:
+        result: the result.
+        folder: folder to write to, which may already contain images of the run.
+
+    Returns:
+        The path of the page.
+    """
     from vldebias.report.page import render
     from vldebias.study.manifest import PAGE, RESULT, write_manifest
 
@@ -237,20 +294,33 @@ def write_run(result: Result, folder: Path) -> Path:
 
 
 def echo(text: str, *, end: str = "\n") -> None:
-    """Print a text on stdout; control characters are escaped on a terminal."""
+    """Print a text on stdout; control characters are escaped on a terminal.
+
+    Args:
+        text: the text.
+        end: text printed after it.
+    """
     if sys.stdout.isatty():
         text = printable(text)
     typer.echo(f"{text}{end}", nl=False)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print a value as JSON on stdout."""
-    # JSON may contain raw control characters; escaped, they are the same text.
+    # JSON allows raw DEL and C1 control characters, which terminals would interpret.
     typer.echo(printable(json.dumps(value, indent=1, ensure_ascii=False)))
 
 
 def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
-    """Print tab-separated rows if stdout is a pipe or file; return whether it is."""
+    """Print tab-separated rows if stdout is a pipe or file.
+
+    Args:
+        head: names of the columns.
+        rows: cells of each row.
+
+    Returns:
+        Whether stdout is a pipe or file.
+    """
     if out.is_terminal:
         return False
     # One line per row, without wrapping or truncating.
@@ -271,15 +341,15 @@ def _cell(value: object) -> str:
 
 
 def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: folded to the width of a terminal, or with tabs if piped (see `piped`).
+    """Print a table: wrapped to the width of a terminal, or with tabs if piped (see `piped`).
 
-    No word is cut. If the longest words of all columns do not fit next to each other, each row is
-    printed as a block of lines instead.
+    Words are not broken. If the longest words of all columns do not fit next to each other, each
+    row is printed as a block of lines instead.
 
     Args:
-        head: Names of the columns.
-        rows: Cells of each row; the first one is the row's name, which is not folded
-            unless it is long.
+        head: names of the columns.
+        rows: cells of each row; the first one is the row's name, which is not wrapped unless it is
+            long.
     """
     if piped(head, rows):
         return
@@ -299,8 +369,8 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if spare < 0:
         print_blocks(head, rows)
         return
-    # rich would narrow the widest columns below their longest word, so the widths are set here:
-    # narrow columns get all that they need, and the others share the rest.
+    # rich would make the widest columns narrower than their longest word, so set the widths here:
+    # narrow columns get the width they need, and the others share the rest.
     missing = [full - least for full, least in zip(longest_cells, least_widths, strict=True)]
     fits = sum(missing) <= spare
     widths = least_widths
@@ -319,7 +389,12 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print each row as its name, followed by one indented line or more per cell."""
+    """Print each row as its name, followed by one or more indented lines per cell.
+
+    Args:
+        head: names of the columns.
+        rows: cells of each row; the first one is the row's name.
+    """
     from rich.padding import Padding
     from rich.text import Text
 
@@ -336,7 +411,14 @@ def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def print_list(
     head: Sequence[str], rows: Sequence[Sequence[str]], facts: object, *, as_json: bool
 ) -> None:
-    """Print rows as a table with a header, or `facts` as JSON."""
+    """Print a table, or the same facts as JSON.
+
+    Args:
+        head: names of the columns.
+        rows: cells of each row.
+        facts: a value of JSON.
+        as_json: whether to print JSON.
+    """
     if as_json:
         print_json(facts)
     else:
@@ -346,10 +428,17 @@ def print_list(
 def print_result(
     result: Result, measures: Sequence[tuple[str, str]] = (), /, *, as_json: bool, **files: Path
 ) -> None:
-    """Print the table of a result (tab-separated if piped) and the paths of its files, or JSON."""
+    """Print the table of a result (tab-separated if piped) and the paths of its files, or JSON.
+
+    Args:
+        result: the result.
+        measures: pairs (task, metric) to show; all if empty.
+        as_json: whether to print JSON.
+        files: files that were written, by name.
+    """
     if as_json:
         facts = result.to_dict()
-        # A single page is at the path of --out.
+        # The path of a single page follows from --out.
         if len(files) > 1:
             facts["files"] = {name: str(path) for name, path in files.items()}
         print_json(facts)
@@ -367,10 +456,10 @@ def print_result(
 
 
 def coloured(text: str) -> Text:
-    """Return a text with coloured verdicts; rich omits the colours if NO_COLOR is set."""
+    """Return a text with colored verdicts; rich omits the colors if NO_COLOR is set."""
     from rich.text import Text
 
-    # No markup: results quote prompts, which may contain brackets.
+    # Do not parse markup, since results quote prompts, which may contain brackets.
     shown = Text(printable(text))
     for verdict, style in STYLES.items():
         # Verdicts appear after the task, at the end of a row, or at the start of a comparison.
@@ -386,34 +475,34 @@ def say(text: object, kind: str = "", style: str = "") -> None:
     Args:
         text: the message.
         kind: prefix, such as "warning" or "error".
-        style: colour of the prefix.
+        style: color of the prefix.
     """
     start = f"{kind}: " if kind else ""
     words = printable(f"{start}{text}")
-    if err.is_made:
+    if err.is_created:
         # Print above progress bars.
         from rich.text import Text
 
         if err.is_terminal:
             words = _folded(words, err.width)
-        # rich would parse a string such as "[red]" as a colour.
+        # rich would parse a string such as "[red]" as a color.
         line = Text(words)
         line.stylize(style, 0, len(start))
         err.print(line, soft_wrap=True)
         return
-    has_colours = sys.stderr.isatty()
-    if has_colours:
+    has_colors = sys.stderr.isatty()
+    if has_colors:
         words = _folded(words, shutil.get_terminal_size().columns)
     # The same rules as rich.
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
-        has_colours = False
-    if kind and has_colours:
+        has_colors = False
+    if kind and has_colors:
         words = typer.style(start, fg=style) + words.removeprefix(start)
     typer.echo(words, err=True)
 
 
 def _folded(text: str, width: int) -> str:
-    """Wrap lines between words; keep paths and URLs whole."""
+    """Wrap lines between words, without breaking paths and URLs."""
     lines = []
     for line in text.split("\n"):
         lines.append(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 import typer
 
 from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import check_out, device_of, print_list, say
-from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
+from vldebias.cli.flags import HOST, HostFlags, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.files import storage_errors
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from vldebias.hosts import Host
     from vldebias.hosts.loading import Loaded
     from vldebias.projection.edit import Edit
     from vldebias.prompts import PromptSet
+    from vldebias.utils.json_values import JSON
+
+
+class EditFacts(TypedDict):
+    """Facts about an edit for `vldebias debias --json`.
+
+    Attributes:
+        folder: where it was saved; None if it was not.
+        projection: its description.
+        diagnostics: measures by prompt set, as pairs (before, after) or single values.
+        provenance: how it was fitted.
+    """
+
+    folder: str | None
+    projection: str
+    diagnostics: dict[str, dict[str, tuple[float, float] | float]]
+    provenance: dict[str, JSON]
 
 
 @with_flags(flags_of_options(*HOST))
@@ -60,7 +79,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         ),
     ] = False,
     as_json: Json = False,
-    **named: Any,
+    **flags: Unpack[HostFlags],
 ) -> None:
     """Fit an edit for a model or pipeline and report what it does to the model's own texts.
 
@@ -88,7 +107,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     check_sets(prompts)
     check_methods([method or "default"])
     check_file("--reference", reference)
-    check_host(named)
+    check_host(flags)
     from vldebias.api import fit_projections
     from vldebias.data import load_embeddings
     from vldebias.hosts import resolve
@@ -100,17 +119,17 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     sets = [load_prompts(name) for name in prompts]
     images = None if reference is None else load_embeddings(reference)[0]
     saved = None if projection is None else load_edit(projection)
-    named |= {"device": device_of(named.get("device"))}
-    loaded = load_host(**named)
+    flags["device"] = device_of(flags.get("device"))
+    loaded = load_host(**flags)
     if check:
         _check(loaded, prompts[0], as_json)
         return
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     if saved is None:
-        # Labels are only read by methods that need them.
+        # Only methods that need labels use them.
         fitted_on = None if images is None else Reference(images.features, labels=images.labels)
         saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
-    edits, host = _placed(saved, host)
+    edits, host = _edits_of_roles(saved, host)
     # Check that the edits fit the model before anything is written.
     for role, edit in edits.items():
         if role not in host.roles:
@@ -129,7 +148,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         say(f"{attachment!r}\nsaved to {merge}")
 
 
-def _save_merged(model: Any, folder: Path) -> None:
+def _save_merged(model: nn.Module, folder: Path) -> None:
     """Save a model with merged weights into a new or empty folder; remove it if that fails.
 
     Raises:
@@ -138,17 +157,20 @@ def _save_merged(model: Any, folder: Path) -> None:
     try:
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            if hasattr(model, "save_pretrained"):
-                model.save_pretrained(folder)
+            save_pretrained: Callable[[Path], object] | None = getattr(
+                model, "save_pretrained", None
+            )
+            if save_pretrained is not None:
+                save_pretrained(folder)
                 return
-            # open_clip: a state dict that `--pretrained FILE` reads.
+            # For open_clip, save a state dict, which `--pretrained FILE` loads.
             from safetensors.torch import save_file
 
             # safetensors cannot store views.
             state = {key: value.contiguous() for key, value in model.state_dict().items()}
             save_file(state, folder / "open_clip_model.safetensors")
     except BaseException:
-        # The same command would refuse a folder that is not empty.
+        # Otherwise, the same command would fail because the folder is not empty.
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -165,8 +187,8 @@ def _check_arguments(
     """Check that the options can be combined.
 
     Raises:
-        InvalidInputError: an option for fitting although nothing is fitted, or a folder for
-            merged weights that is not empty.
+        InvalidInputError: there is an option for fitting but nothing is fitted, or the folder for
+            merged weights is not empty.
     """
     without_fitting = ""
     if is_check:
@@ -184,13 +206,15 @@ def _check_arguments(
         raise InvalidInputError(f"--merge {merge}: the folder is not empty; choose another one")
 
 
-def _placed(saved: Any, host: Host) -> tuple[dict[str, Edit], Host]:
+def _edits_of_roles(saved: Edit | dict[str, Edit], host: Host) -> tuple[dict[str, Edit], Host]:
     """Return the edits by role, and the host for the side on which they act."""
     from vldebias.methods.cross_attention import at_denoiser
+    from vldebias.projection.cross_attention import CrossAttentionEdit
 
     listed = list(saved.values()) if isinstance(saved, dict) else [saved]
-    if all(edit.side == "denoiser" for edit in listed):
-        edits = {edit.attribute: edit for edit in listed}
+    of_denoiser = [edit for edit in listed if isinstance(edit, CrossAttentionEdit)]
+    if len(of_denoiser) == len(listed):
+        edits: dict[str, Edit] = {edit.attribute: edit for edit in of_denoiser}
         return edits, at_denoiser(host, edits)
     # An edit that was saved without roles applies to every role of the host.
     edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
@@ -199,15 +223,15 @@ def _placed(saved: Any, host: Host) -> tuple[dict[str, Edit], Host]:
 
 def _report(
     host: Host, role: str, edit: Edit, sets: Sequence[PromptSet], save: Path | None
-) -> dict[str, Any]:
-    """Save and describe an edit; return its effect on the model's own texts.
+) -> EditFacts:
+    """Save an edit if requested, and return its effect on the model's own texts.
 
     Args:
         host: the host of the edit.
         role: the edited tensor.
         edit: the fitted edit.
         sets: prompt sets to report on.
-        save: folder for all edits; None does not save.
+        save: folder for all edits; None: do not save.
     """
     from pydantic import TypeAdapter
 
@@ -216,9 +240,9 @@ def _report(
     from vldebias.projection.edit import Provenance
 
     folder = None if save is None else str(edit.save_pretrained(save / role))
-    diagnostics: dict[str, dict[str, Any]] = {}
+    diagnostics: dict[str, dict[str, tuple[float, float] | float]] = {}
     if isinstance(edit, CrossAttentionEdit):
-        # Texts do not change; report how well the gate separates held-out texts.
+        # Text embeddings do not change, so report how well the gate separates held-out texts.
         for kind, layers in edit.auroc.items():
             measures = diagnostics.setdefault(role, {})
             measures[f"AUROC of the gate, {kind}"] = max(layers.values(), default=0.5)
@@ -230,7 +254,7 @@ def _report(
     )
     if edit.provenance.choice is not None:
         say(edit.provenance.choice)
-    # On stderr: with --json, stdout contains JSON only.
+    # Print this on stderr, since stdout only contains JSON with --json.
     say(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
     return {
         "folder": folder,
@@ -240,7 +264,7 @@ def _report(
     }
 
 
-def _print(name: str, facts_of_role: Mapping[str, dict[str, Any]], *, as_json: bool) -> None:
+def _print(name: str, facts_of_role: Mapping[str, EditFacts], *, as_json: bool) -> None:
     """Print one row per measure and role, or all facts as JSON."""
     rows = []
     for role, facts in facts_of_role.items():
@@ -262,12 +286,12 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
 
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)
-    # Two steps are enough, since images are only compared with each other.
+    # Two steps are sufficient, since images are only compared with each other.
     findings = list(check(loaded, prompts, num_inference_steps=2))
     packages = versions()
     kind = type(loaded.host).__name__
     say(f"{loaded.name} ({kind}); {', '.join(map(' '.join, packages.items()))}; {prompts}")
-    # A check may not apply: open_clip has no `save_pretrained`.
+    # Some checks do not apply: open_clip models have no `save_pretrained`.
     words = {None: "not tried", True: "ok", False: "WRONG"}
     rows = [(name, words[passed], note) for name, passed, note in findings]
     facts = {

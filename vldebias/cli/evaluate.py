@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -35,15 +35,22 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.options import Options
 
+if TYPE_CHECKING:
+    from typer._click import Command, Context  # typer's copy of click
+
 
 class SuiteGroup(TyperGroup):
     """Treat unknown subcommands as suites: `eval waterbirds` is `eval run waterbirds`."""
 
     def resolve_command(
-        self, ctx: Any, args: list[str]
-    ) -> Any:  # of click, or of the copy that typer brings
-        """Return the command of that name, or `run` with the name as its suite."""
-        # `vldebias eval waterbirds --limit 10` is `vldebias eval run waterbirds --limit 10`.
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
+        """Return the command of that name, or `run` with the name as its suite.
+
+        Args:
+            ctx: context of the group.
+            args: the name, followed by further arguments.
+        """
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
@@ -62,19 +69,19 @@ app = App(
     """,
     cls=SuiteGroup,
 )
-app.command("report")(results.report)
-app.command("compare")(results.compare)
-app.command("gate")(results.gate)
-app.command("runs")(results.runs)
-app.command("data")(results.data)
-app.command("paper")(results.paper)
+app.add("report")(results.report)
+app.add("compare")(results.compare)
+app.add("gate")(results.gate)
+app.add("runs")(results.runs)
+app.add("data")(results.data)
+app.add("paper")(results.paper)
 
 SuiteName = Annotated[
     str, typer.Argument(help="A suite name (vldebias eval list) or a YAML file.", metavar="SUITE")
 ]
 
 
-@app.command("run")
+@app.add("run")
 @with_flags(flags_of_options())
 def run(
     suite: SuiteName,
@@ -82,7 +89,7 @@ def run(
         list[str] | None, typer.Option(help="Run only this task; repeatable.", metavar="TASK")
     ] = None,
     as_json: Json = False,
-    **named: Any,
+    **flags: Any,
 ) -> None:
     """Run a suite and write result.json, images and a page. Run it again to continue.
 
@@ -97,24 +104,24 @@ def run(
       vldebias eval generation --pipeline DIR --out sd15
       vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
     """
-    methods = split_names(named.pop("methods", None))
-    check_out(named.get("out"))
+    methods = split_names(flags.pop("methods", None))
+    check_out(flags.get("out"))
     check_suite(suite)
     # Features replace the images of a data set.
-    if named.get("data_root") is None and "embeddings" not in named:
+    if flags.get("data_root") is None and "embeddings" not in flags:
         check_needs_no_data(suite)
     check_methods(methods)
-    check_model(named.get("model"), named.get("pretrained"))
+    check_model(flags.get("model"), flags.get("pretrained"))
     for option in ("data_root", "embeddings", "table", "texts", "reference"):
-        check_file(f"--{option.replace('_', '-')}", named.get(option))
-    if "embeddings" not in named:
+        check_file(f"--{option.replace('_', '-')}", flags.get(option))
+    if "embeddings" not in flags:
         check_data_of_suite(
-            suite, named.get("data_root"), limit=named.get("limit"), only=only or ()
+            suite, flags.get("data_root"), limit=flags.get("limit"), only=only or ()
         )
-    if named.get("prompts_file") is not None:
+    if flags.get("prompts_file") is not None:
         from vldebias.wording.prompt_file import read_prompts
 
-        say(f"{named['prompts_file']}: read {read_prompts(named['prompts_file'])}")
+        say(f"{flags['prompts_file']}: read {read_prompts(flags['prompts_file'])}")
     from vldebias.methods import get_method
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite
@@ -122,12 +129,12 @@ def run(
 
     loaded = load_suite(suite)
     settings: dict[str, Any] = {"out": Path(f"vldebias-{loaded.name}")}
-    for name, value in named.items():
+    for name, value in flags.items():
         settings[name] = value
-        if isinstance(value, list):  # options are hashable, typer passes lists
+        if isinstance(value, list):  # options are hashable, but typer passes lists
             settings[name] = tuple(value)
     # This imports torch, so it comes after all other checks.
-    settings["device"] = device_of(named.get("device"))
+    settings["device"] = device_of(flags.get("device"))
     # Without --methods, the suite uses its own list.
     settings["methods"] = tuple(get_method(name).name for name in methods) or None
     options = Options(**settings)
@@ -139,7 +146,7 @@ _IMAGE_COLUMNS = ("prompt", "value", "method", "people", "weight")
 _APPLICANT_COLUMNS = ("selected", "sex", "race")
 
 
-@app.command("shares")
+@app.add("shares")
 def shares(  # noqa: PLR0913  (each is an option of the command)
     table: Annotated[
         Path,
@@ -164,15 +171,15 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Labels by people, empty if nobody was asked: they correct --value.",
+            help="Labels by people, empty if the image was not labelled; they correct --value.",
         ),
     ] = None,
     weight: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Weight of the image: with --people one over its probability of being asked"
-            " about.",
+            help="Weight of the image; with --people, the inverse of its probability of being"
+            " labelled.",
         ),
     ] = None,
     selected: Annotated[
@@ -224,8 +231,8 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         typer.Option(
             "--impact-ratio",
             help=(
-                "Selection rates and impact ratios of applicants by sex, race and both, as New York"
-                " City's Local Law 144 asks for."
+                "Selection rates and impact ratios of applicants by sex, race and both, as required"
+                " by New York City's Local Law 144."
             ),
         ),
     ] = False,
@@ -237,8 +244,8 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     """Compute group shares and discrepancy from a table of labelled images.
 
     Prints means with intervals over prompts, compares methods, and writes a page. --people corrects
-    a judge with human labels of some images. With --impact-ratio the table is of applicants
-    instead of images.
+    a judge with human labels of some images. With --impact-ratio, the rows are applicants instead
+    of images.
 
     Examples:
       vldebias eval shares table.csv --prompt prompt --value gender \\
@@ -267,8 +274,8 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     _check_kind_of_columns(columns, is_impact=impact_ratio)
     if impact_ratio and (groups or faces or baseline != "none"):
         raise InvalidInputError(
-            "--impact-ratio: got --groups, --faces or --baseline, which are for tables of images;"
-            " leave them out"
+            "--impact-ratio: got --groups, --faces or --baseline, which only apply to tables of"
+            " images; remove them"
         )
     from vldebias.data.layouts import check_columns
 
@@ -285,8 +292,12 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     from vldebias.study.shares.group_names import groups_named
     from vldebias.study.shares.task import SharesTask
 
-    settings: dict[str, Any] = {"baseline": baseline, **columns, "same": value_of_text}
-    settings["faces"] = faces
+    settings: dict[str, object] = {
+        "baseline": baseline,
+        **columns,
+        "same": value_of_text,
+        "faces": faces,
+    }
     if groups:
         settings["values"] = groups_named(split_names(groups))
     if unknown:
@@ -297,10 +308,10 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> None:
-    """Refuse columns that are missing, or are of the other kind of table.
+    """Check that the required columns were passed, and none of the other kind of table.
 
     Raises:
-        InvalidInputError: they are.
+        InvalidInputError: a column is missing, or belongs to the other kind of table.
     """
     needed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS[:2]
     allowed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS
@@ -315,13 +326,13 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
     if unexpected:
         kind = "with" if is_impact else "without"
         raise InvalidInputError(
-            f"got {', '.join(unexpected)}, which means nothing {kind} --impact-ratio; leave it out"
+            f"got {', '.join(unexpected)}, which does not apply {kind} --impact-ratio; remove it"
         )
 
 
-@app.command("list")
+@app.add("list")
 def list_all(as_json: Json = False) -> None:
-    """List the packaged suites, and what each needs.
+    """List the packaged suites and their requirements.
 
     Examples:
       vldebias eval list
@@ -331,19 +342,24 @@ def list_all(as_json: Json = False) -> None:
 
     suites = []
     rows = []
-    # Only parsed: validating would import torch, and a test does it.
+    # Parse them without validation, which would import torch.
     for name, file in packaged("suites").items():
-        written = read_yaml(file)
-        suite: dict[str, Any] = {"name": name}
-        for key in ("title", "description", "source", "needs"):
-            suite[key] = written[key]
-        suite["tasks"] = [task["name"] for task in written["tasks"]]
-        suites.append(suite)
-        rows.append((name, f"{suite['title']} ({suite['source']})", suite["needs"]))
+        content = read_yaml(file)
+        suites.append(
+            {
+                "name": name,
+                "title": content["title"],
+                "description": content["description"],
+                "source": content["source"],
+                "needs": content["needs"],
+                "tasks": [task["name"] for task in content["tasks"]],
+            }
+        )
+        rows.append((name, f"{content['title']} ({content['source']})", content["needs"]))
     print_list(("name", "title", "needs"), rows, suites, as_json=as_json)
 
 
-@app.command("show")
+@app.add("show")
 def show_suite(
     suite: SuiteName,
     texts: Annotated[

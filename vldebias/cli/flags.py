@@ -1,4 +1,4 @@
-"""Flags that several commands share, and flags generated from the fields of settings."""
+"""Define flags that several commands share, and generate flags from the fields of settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    TypedDict,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
@@ -34,11 +43,26 @@ Groups = Annotated[
     str,
     typer.Option(help="Groups of people: mixed, leave (unchanged) or same (one value for all)."),
 ]
-Flags = Iterable[tuple[str, Any, Any]]
+Flags = Iterable[tuple[str, object, object]]
 """Parameter name, annotation with a typer option, default."""
 
-HOST = ("model", "pretrained", "pipeline", "device", "dtype")
-"""The fields of `Options` that select a model or pipeline: the keywords of `load_host`."""
+
+class HostFlags(TypedDict, total=False):
+    """Flags that select a model or pipeline: the keywords of `load_host`."""
+
+    model: str
+    pretrained: str
+    pipeline: str
+    device: str
+    dtype: str
+
+
+HOST = tuple(HostFlags.__annotations__)
+
+
+def host_flags(flags: HostFlags) -> HostFlags:
+    """Return the flags that `load_host` accepts, without further flags of a command."""
+    return cast("HostFlags", {name: value for name, value in flags.items() if name in HOST})
 
 
 def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -47,10 +71,10 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = []
-        # With postponed evaluation annotations are strings, but Typer needs objects.
+        # With postponed evaluation, annotations are strings, but Typer needs objects.
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             if parameter.kind is not parameter.VAR_KEYWORD:  # Typer does not support **keywords
-                # Keyword-only, so that flags with and without a default can be in any order.
+                # Keyword-only parameters with and without defaults can be in any order.
                 parameters.append(parameter.replace(kind=kind))
         added = set()
         for name, hint, value in flags:
@@ -58,17 +82,17 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
             added.add(name)
 
         @functools.wraps(command)
-        def with_added(**values: Any) -> None:
+        def with_added(**values: object) -> None:
             passed = {}
             for name, value in values.items():
-                # Typer passes None or [] for a flag that was not given;
-                # the function's own default applies then.
+                # Typer passes None or [] for a flag that is not set;
+                # the function's own default then applies.
                 is_unset = value is None or value == []
                 if name not in added or not is_unset:
                     passed[name] = value
             command(**passed)
 
-        # Typer reads both: the defaults from the signature, the options from the annotations.
+        # Typer reads the defaults from the signature and the options from the annotations.
         setattr(with_added, "__signature__", inspect.Signature(parameters))  # noqa: B010
         with_added.__annotations__ = {p.name: p.annotation for p in parameters}
         return with_added
@@ -77,10 +101,10 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 def flags_of_options(*only: str) -> Flags:
-    """Yield a flag for each field of `Options`, or only for the named ones."""
+    """Yield a flag for each field of `Options`, or only for the fields named in `only`."""
     for name, annotation in get_type_hints(Options, include_extras=True).items():
         kind, flag = get_args(annotation)
-        if only:  # a few flags do not need a panel
+        if only:  # a few flags do not need a panel in the help
             flag.rich_help_panel = None
         if not only or name in only:
             yield name, Annotated[_typed(kind) | None, flag], None
@@ -94,12 +118,12 @@ def flags_of_fields(
     """Yield flags for fields of settings, with one help panel per group.
 
     Args:
-        groups: panel -> settings model.
+        groups: settings models by the title of their panel.
         only: the fields to include, in this order.
-        names: field -> flag, if the flag is not the name of the field.
+        names: names of flags by field, if the flag does not have the name of the field.
     """
     for panel, group in groups.items():
-        # In the order of `only`, within the panel of each group.
+        # Within a panel, flags are in the order of `only`.
         for name in sorted(set(only) & set(group.model_fields), key=only.index):
             field = group.model_fields[name]
             text = field.description or ""
@@ -112,7 +136,7 @@ def flags_of_fields(
             yield name, Annotated[field.annotation | None, option], None  # type: ignore[operator]
 
 
-def _typed(kind: Any) -> Any:
+def _typed(kind: object) -> type[object]:
     """Return a type that Typer supports: list for tuple, str for a union of several types."""
     kinds = [kind]
     if get_origin(kind) in (Union, UnionType):
@@ -120,5 +144,5 @@ def _typed(kind: Any) -> Any:
     if len(kinds) > 1:
         return str
     if get_origin(kinds[0]) is tuple:
-        return list[get_args(kinds[0])[0]]  # type: ignore[misc]
-    return kinds[0]
+        return cast("type[object]", list[get_args(kinds[0])[0]])  # type: ignore[misc]
+    return cast("type[object]", kinds[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 import typer
 
@@ -15,15 +15,25 @@ from vldebias.errors import InvalidInputError, StorageError
 from vldebias.methods.declared import check_methods
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from vldebias.study.side_by_side import Request, SideBySide
+    from vldebias.study.side_by_side import Picture, Request, SideBySide
 
 MINIATURE = "miniature"
 IMAGES = 8  # per row
 GRID = "grid.png"
 FACTS = "generate.json"
 COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
+
+
+class GenerateFlags(TypedDict, total=False):
+    """Flags of `vldebias generate` that several commands share."""
+
+    pipeline: str
+    images: int
+    steps: int
+    device: str
+    dtype: str
 
 
 @with_flags(flags_of_options("pipeline", "images", "steps", "device", "dtype"))
@@ -53,7 +63,7 @@ def generate_command(
         ),
     ] = None,
     as_json: Json = False,
-    **named: Any,
+    **flags: Unpack[GenerateFlags],
 ) -> None:
     """Generate pictures of a prompt without and with balanced prompts, from the same noise.
 
@@ -71,11 +81,11 @@ def generate_command(
           --method default --method cali
     """
     if not prompt.strip():
-        raise InvalidInputError("PROMPT: got an empty text, expected what to generate")
+        raise InvalidInputError("PROMPT: got an empty text, expected a description of an image")
     check_out(folder)
     check_sets(attribute)
     check_methods(method or ())
-    pipeline = named.pop("pipeline", MINIATURE)
+    pipeline = flags.get("pipeline", MINIATURE)
     # The imports below take seconds, so print this first.
     methods = ", ".join(method or ("the default method",))
     say(f"“{prompt}” without and with {methods}, by {pipeline}")
@@ -86,9 +96,9 @@ def generate_command(
         prompt,
         tuple(load_prompts(name) for name in attribute),
         tuple(method or ("default",)),
-        images=named.pop("images", IMAGES),
+        images=flags.get("images", IMAGES),
         seed=seed,
-        steps=named.pop("steps", None),
+        steps=flags.get("steps"),
         guidance=guidance,
     )
     # Report an unknown name before a model is loaded.
@@ -103,16 +113,20 @@ def generate_command(
         # File names are limited to 255 bytes.
         name = file_slug(request.prompt)[:60] or "prompt"
         folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"
-    made = _generate(request, folder, pipeline, **named)
-    facts = made.to_dict() | {"grid": str(folder / GRID), "folder": str(folder)}
-    _write(made, folder, facts)
+    images = _generate(
+        request, folder, pipeline, device_of(flags.get("device")), flags.get("dtype")
+    )
+    facts = images.to_dict() | {"grid": str(folder / GRID), "folder": str(folder)}
+    _write(images, folder, facts)
     if as_json:
         print_json(facts)
     else:
-        _print(made, folder, attribute)
+        _print(images, folder, attribute)
 
 
-def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> SideBySide:
+def _generate(
+    request: Request, folder: Path, pipeline: str, device: str, dtype: str | None
+) -> SideBySide:
     """Generate the missing images; explain how to continue after an interruption.
 
     Raises:
@@ -124,8 +138,7 @@ def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> Si
     from vldebias.utils.progress import Progress
 
     say(f"pictures are written to {folder}")
-    named |= {"device": device_of(named.get("device"))}
-    pipe = load_host(pipeline=pipeline, **named).host
+    pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
     try:
         with Progress(err.console) as progress:
             return side_by_side(
@@ -143,25 +156,25 @@ def _finished(folder: Path) -> str:
     return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished images are kept"
 
 
-def _write(made: SideBySide, folder: Path, facts: dict[str, Any]) -> None:
+def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> None:
     """Write the grid of images and the JSON file."""
     import json
 
     from vldebias.utils.files import write_atomically
     from vldebias.utils.pictures import write_png
 
-    write_png(made.grid(), folder / GRID, {"prompt": made.request.prompt})
+    write_png(images.grid(), folder / GRID, {"prompt": images.request.prompt})
     write_atomically(folder / FACTS, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
-def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
+def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     """Print the conclusions, the table of images, and the paths."""
-    for sentence in made.sentences():
+    for sentence in images.sentences():
         # If piped, they are comments above the table; `grep -v '^#'` removes them.
         echo(sentence if out.is_terminal else f"# {sentence}")
-    print_grid(COLUMNS, list(_rows(made)))
+    print_grid(COLUMNS, list(_rows(images)))
     say(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
-    is_judged = any(picture.seen for picture in made.pictures)
+    is_judged = any(picture.seen for picture in images.pictures)
     if is_judged:
         say("the images were labelled by the packaged judge")
     else:
@@ -169,14 +182,14 @@ def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
         say(f"to label the images by hand: vldebias label {folder} {names}")
 
 
-def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
+def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:
     """Yield a row for each method and prompt."""
     from vldebias.report.strip import row_title
 
-    for method in made.methods:
-        # If no word is written, images of one text may have different values.
-        pictures_of_request: dict[tuple[str, str], list[Any]] = defaultdict(list)
-        for picture in made.row(method):
+    for method in images.methods:
+        # Methods that do not write the value in the prompt assign several values to one text.
+        pictures_of_request: dict[tuple[str, str], list[Picture]] = defaultdict(list)
+        for picture in images.row(method):
             values = [value for value in picture.values.values() if value is not None]
             pictures_of_request[picture.prompt, " and ".join(values)].append(picture)
         for (text, requested), pictures in pictures_of_request.items():
@@ -184,8 +197,8 @@ def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
             yield row_title(method), str(len(pictures)), requested, shown, text
 
 
-def _counted(readings: Sequence[Any]) -> str:
-    """Count the images that show each value, without the ones that were not judged."""
+def _counted(readings: Sequence[Mapping[str, str | None] | None]) -> str:
+    """Count the images that show each value, ignoring those that were not judged."""
     number_of_text = Counter[str]()
     for seen in filter(None, readings):
         values = ["unclear" if value is None else value for value in seen.values()]

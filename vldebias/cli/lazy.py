@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from vldebias.cli.common import App
 
+if TYPE_CHECKING:
+    from typer._click import Command, Context, HelpFormatter  # typer's copy of click
+
 
 @dataclass(frozen=True)
 class Entry:
-    """Describe where a command is defined, and its summary in the list of commands.
+    """Location of a command, and its summary in the list of commands.
 
     Attributes:
         module: module in `vldebias.cli`.
@@ -28,34 +31,39 @@ class Entry:
     attribute: str
     summary: str
 
-    def load(self, name: str) -> Any:
+    def load(self, name: str) -> Command:
         """Import the command and return it, registered under `name`."""
         target = getattr(import_module(f"vldebias.cli.{self.module}"), self.attribute)
         if isinstance(target, typer.Typer):
-            command: Any = typer.main.get_group(target)
+            command: Command = typer.main.get_group(target)
         else:
             # Typer only builds click commands from an app.
             single = App("", add_completion=False)
-            single.command(name)(target)
+            single.add(name)(target)
             command = typer.main.get_command(single)
         command.name = name
         return command
 
 
-class Commands(UserDict[str, Any]):
-    """Map names to commands; a command is imported when it is first looked up."""
+class Commands(UserDict[str, "Command"]):
+    """Commands by name; a command is imported when it is first looked up."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         super().__init__()
-        self.data.update(entries)
+        self.entries = entries
 
-    def __getitem__(self, name: str) -> Any:
-        # Import it on first use only.
-        value = self.data[name]
-        if isinstance(value, Entry):
-            value = value.load(name)
-            self.data[name] = value
-        return value
+    def __missing__(self, name: str) -> Command:
+        self.data[name] = self.entries[name].load(name)
+        return self.data[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
 
 class LazyGroup(TyperGroup):
@@ -67,34 +75,49 @@ class LazyGroup(TyperGroup):
         super().__init__(**settings)
         self.commands = Commands(self.entries)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a stand-in with the command's summary, without importing the command."""
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        """Return a placeholder with the command's summary, without importing the command.
+
+        Args:
+            ctx: context of the group.
+            cmd_name: name of the command.
+        """
         # Listing all commands must not import any of them.
         entry = self.entries.get(cmd_name)
         return None if entry is None else TyperCommand(cmd_name, help=entry.summary)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write every command with its full summary, wrapped."""
-        # click would truncate the summaries to one line.
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write every command with its full summary, which click would truncate to one line.
+
+        Args:
+            ctx: context of the group.
+            formatter: formatter to write to.
+        """
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
         """Import and return the requested command.
 
-        A subcommand that is called without its group is refused, with a hint: `balance` is
+        If a subcommand was called without its group, the error contains a hint: `balance` is
         `prompts balance`.
+
+        Args:
+            ctx: context of the group.
+            args: the name of the command, followed by its arguments.
         """
         called = args[0] if args else ""
         if called not in self.entries:
-            places: list[str] = []
-            for place, entry in self.entries.items():
+            matches = []
+            for name, entry in self.entries.items():
                 if entry.attribute != "app":
                     continue
-                group: Any = self.commands[place]
-                if called in group.commands:
-                    places.append(f"'{place} {called}'")
-            if places:
-                ctx.fail(f"No such command {called!r}. Did you mean {' or '.join(places)}?")
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, self.commands[str(name)], rest
+                group = self.commands[name]
+                if isinstance(group, TyperGroup) and called in group.commands:
+                    matches.append(f"'{name} {called}'")
+            if matches:
+                ctx.fail(f"No such command {called!r}. Did you mean {' or '.join(matches)}?")
+        command_name, _, rest = super().resolve_command(ctx, args)
+        return command_name, self.commands[str(command_name)], rest

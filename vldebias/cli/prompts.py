@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,10 +21,10 @@ app = App(
       vldebias prompts balance prompts.txt --attribute gender
     """
 )
-app.command("balance")(balance)
+app.add("balance")(balance)
 
 
-@app.command("list")
+@app.add("list")
 def list_sets(as_json: Json = False) -> None:
     """List the packaged prompt sets.
 
@@ -37,24 +37,31 @@ def list_sets(as_json: Json = False) -> None:
     rows = []
     for name in list_prompts():
         prompt_set = load_prompts(name)
-        entry: dict[str, Any] = {}
-        for key in ("name", "description", "source", "hash"):
-            entry[key] = getattr(prompt_set, key)
-        for key in ("pairs", "held_out_pairs", "spurious", "classes"):
-            entry[key] = len(getattr(prompt_set, key))
-        facts.append(entry)
+        facts.append(
+            {
+                "name": prompt_set.name,
+                "description": prompt_set.description,
+                "source": prompt_set.source,
+                "hash": prompt_set.hash,
+                "pairs": len(prompt_set.pairs),
+                "held_out_pairs": len(prompt_set.held_out_pairs),
+                "spurious": len(prompt_set.spurious),
+                "classes": len(prompt_set.classes),
+            }
+        )
         rows.append((prompt_set.name, str(len(prompt_set.pairs)), prompt_set.description))
     print_list(("name", "pairs", "description"), rows, facts, as_json=as_json)
 
 
-@app.command("show")
+@app.add("show")
 def show(
     name: Annotated[
         str, typer.Argument(metavar="SET", help="Name of a prompt set, or a YAML file.")
     ],
 ) -> None:
-    """Print a prompt set as YAML, with its source and limits; save it under another name to edit
-    it.
+    """Print a prompt set as YAML, with its source and limits.
+
+    To edit it, save it under another name.
 
     Examples:
       vldebias prompts show waterbirds
@@ -65,12 +72,12 @@ def show(
     load_prompts(name)  # raises an error for an unknown set
     path = Path(name)
     if not path.is_file():
-        # Print the file itself, to keep its comments and order.
+        # Print the file itself, which includes comments.
         path = packaged("prompts")[name]
     echo(path.read_text(encoding="utf-8"), end="")
 
 
-@app.command("new")
+@app.add("new")
 def new(
     path: Annotated[
         Path,
@@ -95,7 +102,7 @@ def new(
     """
     from vldebias.prompts import make_prompt_set
 
-    # Do not overwrite a set that somebody wrote by hand.
+    # Do not overwrite a set that was edited by hand.
     if path.exists():
         raise InvalidInputError(f"{path}: file exists; choose another name or delete it first")
     words_of_value = {}
@@ -135,8 +142,8 @@ def methods(as_json: Json = False) -> None:
             "side": method.side,
         }
         facts.append(entry)
-        about = method.about or method.title
+        description = method.about or method.title
         if method.source:
-            about += f" ({method.source})"
-        rows.append((name, ", ".join(method.hosts), ", ".join(needs), about))
+            description += f" ({method.source})"
+        rows.append((name, ", ".join(method.hosts), ", ".join(needs), description))
     print_list(("name", "for", "needs", "about"), rows, facts, as_json=as_json)

@@ -12,10 +12,10 @@ from vldebias.cli.flags import Json
 from vldebias.errors import need_extras
 
 KEY = (
-    "default: what `debias` attaches with texts alone, which is nothing for searches;"
-    " default+equalise: what it attaches with unlabelled images (reference=); difference: a method"
-    " by name; paper: the settings of Chuang et al.; balanced-prompts: a value stated in the"
-    " prompt of each image; chance: random rankings.\n"
+    "default: what `debias` attaches for texts only, which is nothing for searches;"
+    " default+equalise: what it attaches with unlabelled images (reference=); difference: a"
+    " simple baseline; paper: the settings of Chuang et al.; balanced-prompts: a value stated in"
+    " the prompt of each image; chance: random rankings.\n"
 )
 NEXT = (
     "\nNext, on your own model: vldebias debias gender --model ViT-B-32 --pretrained openai --check"
@@ -39,11 +39,12 @@ def quickstart(
     """Measure bias and utility before and after on the embedded photographs and the miniature
     world, offline, in under two minutes.
 
-    Measures what `debias` attaches by default, the same with unlabelled images, the paper's
-    settings, and on the pipeline `balanced-prompts`: MaxSkew of retrieval (occupations in real
-    photographs, ten concepts in portraits), worst-group accuracy (birds) and discrepancy of
-    generated images, with intervals; writes a page with side-by-side pictures of the same seeds. It
-    is the suite `quickstart` of `vldebias eval`: a run that was stopped continues where it was.
+    Compares the method that `debias` attaches by default, without and with unlabelled images, with
+    the paper's settings and, for the pipeline, `balanced-prompts`. Measures MaxSkew of retrieval
+    (occupations in real photographs, ten concepts in portraits), worst-group accuracy (birds) and
+    discrepancy of generated images, with intervals, and writes a page with side-by-side pictures of
+    the same seeds. This is the suite `quickstart` of `vldebias eval`; run it again to continue
+    after an interruption.
 
     Examples:
       vldebias quickstart

@@ -32,7 +32,7 @@ Files = Annotated[
 ]
 
 
-@app.command("plan")
+@app.add("plan")
 def plan(
     width: Annotated[
         float, typer.Option(help="Desired width of the interval of a wording's mean share.")
@@ -89,7 +89,7 @@ def plan(
         print_grid(("quantity", "number"), [(name, str(number)) for name, number in facts.items()])
 
 
-@app.command("check")
+@app.add("check")
 def check(files: Files, as_json: Json = False) -> None:
     """Validate records and recompute every figure from their counts; exit code 1 if one is wrong.
 
@@ -125,7 +125,7 @@ def _state(record: Record) -> str:
     return words
 
 
-@app.command("label")
+@app.add("label")
 def label(
     file: Annotated[Path, typer.Argument(exists=True, metavar="RECORD", help="A record.")],
     folder: Annotated[
@@ -154,7 +154,7 @@ def label(
     say(f"{file}: {number} labels")
 
 
-@app.command("schema")
+@app.add("schema")
 def schema() -> None:
     """Print the JSON schema of a record.
 
@@ -166,7 +166,7 @@ def schema() -> None:
     echo(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))
 
 
-@app.command("page")
+@app.add("page")
 def page(
     files: Files,
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("who-appears.html"),
@@ -190,7 +190,7 @@ def page(
     say(f"{out}: {len(records)} records")
 
 
-@app.command("predict")
+@app.add("predict")
 def predict(
     model: Annotated[str, typer.Option(help="Model, as named in the records, or a new one.")],
     files: Annotated[
@@ -212,8 +212,8 @@ def predict(
     value: Annotated[str, typer.Option(help="Value whose share is predicted.")] = "female",
     as_json: Json = False,
 ) -> None:
-    """Predict from records what images will show, with intervals, and how many images would
-    decide it.
+    """Predict from records what images will show, with intervals, and how many images are needed
+    to be sure.
 
     Abstains if leave-one-out intervals (models or subjects) do not reach their coverage.
 

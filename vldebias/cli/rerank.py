@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -13,7 +13,8 @@ from vldebias.cli.balance import shares_of
 from vldebias.cli.common import print_grid, print_json, say, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.utils.json_tables import cell_of, flat
+from vldebias.utils.json_tables import Row, cell_of, flat
+from vldebias.utils.json_values import JSON
 
 if TYPE_CHECKING:
     from vldebias.reranking import Report
@@ -25,13 +26,20 @@ METHODS = ("quota", "fair", "pbm", "mopr", "detconstsort")
 COLUMNS = ("query", "place", "id", "score", "group", "was at")
 
 
+class LocatedRow(NamedTuple):
+    """A search result, and its location in the file for messages."""
+
+    location: str
+    cells: Row
+
+
 def rerank_command(
     file: Annotated[
         Path,
         typer.Argument(
             metavar="FILE",
             help=(
-                "Results: .jsonl, .csv or .tsv with one per line, or .json as an API answers; - for"
+                "Results: .jsonl, .csv or .tsv with one per line, or an API response (.json); - for"
                 " JSON lines on stdin."
             ),
         ),
@@ -65,15 +73,15 @@ def rerank_command(
 ) -> None:
     """Re-rank search results so that each group gets its share of the first k.
 
-    Each line is a result: an id, a score (or a distance: less is better), a group and, for several
-    queries, the query. Results without a group keep their places. Prints the new order on stdout,
-    and the changes and their cost on stderr. Needs no model.
+    Each line is a result: an id, a score (or a distance, for which lower is better), a group and,
+    for several queries, the query. Results without a group keep their places. Prints the new order
+    on stdout, and the changes and their cost on stderr. No model is needed.
 
     If some groups may be wrong, check a random sample of the results (--json lists one under
     "to check"), store their true groups in a column, and pass it as --checked to get the true
     shares with 95 % intervals.
 
-    Name what is inside of nested objects with dots: --attribute payload.gender.
+    Use dots for values in nested objects: --attribute payload.gender.
 
     Examples:
       vldebias rerank results.jsonl --k 50 --attribute gender
@@ -85,7 +93,7 @@ def rerank_command(
     if method not in METHODS:
         hint = did_you_mean(method, METHODS)
         raise InvalidInputError(f"--method {method}: expected one of {', '.join(METHODS)}; {hint}")
-    target_shares: Any = "pool" if shares == ["pool"] else shares_of(shares)
+    target_shares = "pool" if shares == ["pool"] else shares_of(shares)
     name_of_column = _columns(columns)
     rows_of_query = _read(file, name_of_column, attribute, checked)
 
@@ -95,11 +103,12 @@ def rerank_command(
     score = name_of_column["distance" if is_distance else "score"]
     sign = -1 if is_distance else 1
     records = []
+    lines: list[tuple[str, ...]] = []
     for query, rows in rows_of_query.items():
-        values = [_number(cell_of(row, score), score, place) for place, row in rows]
+        values = [_number(cell_of(row.cells, score), score, row.location) for row in rows]
         labels = {}
         for name in attribute:
-            labels[name] = [cell_of(row, name) for _, row in rows]
+            labels[name] = [cell_of(row.cells, name) for row in rows]
         positions = rerank(
             [sign * value for value in values],
             k,
@@ -110,26 +119,23 @@ def rerank_command(
         )
         report = positions.report
         say(f"{query}: {report}" if query else str(report))
-        identities = [cell_of(row, name_of_column["id"]) for _, row in rows]
+        identities = [cell_of(row.cells, name_of_column["id"]) for row in rows]
         results = _results(report, identities, values)
-        to_check = [identities[row] for row in positions.to_check()]
+        lines += [(query, *map(str, result.values())) for result in results]
+        to_check = [identities[int(row)] for row in positions.to_check()]
         records.append(
             {**report.to_dict(), "query": query, "results": results, "to check": to_check}
         )
     if as_json:
         print_json({"queries": records})
         return
-    # One line per result, with its query if there are several.
+    # Only show the query if there are several.
     first = 0 if len(records) > 1 else 1
-    cells = []
-    for record in records:
-        for result in record["results"]:
-            cells.append(tuple(map(str, (record["query"], *result.values())))[first:])
-    print_grid(COLUMNS[first:], cells)
+    print_grid(COLUMNS[first:], [line[first:] for line in lines])
 
 
 def _columns(options: Sequence[str] | None) -> dict[str, str]:
-    """Parse options such as "id=doc,score=similarity" into role -> column name."""
+    """Parse options such as "id=doc,score=similarity" into column names by role."""
     names = {"id": "id", "query": "query"}
     for text in split_names(options):
         kind, name = split_pair(text, "--columns", "id=doc,score=similarity")
@@ -144,11 +150,11 @@ def _columns(options: Sequence[str] | None) -> dict[str, str]:
     return names
 
 
-def _rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the results of a file, each with its place: JSON, or a table with a head.
+def _rows(file: Path) -> list[LocatedRow]:
+    """Read the results in a file, which is JSON or a table with column names.
 
     Raises:
-        InvalidInputError: no such file, another kind of file, or a content that cannot be read.
+        InvalidInputError: the file does not exist, has another format, or cannot be parsed.
     """
     from vldebias.utils.json_tables import is_json_document, rows_of_json, rows_of_lines
     from vldebias.utils.text_tables import read_text, split_rows
@@ -164,77 +170,80 @@ def _rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
         if not text.strip():
             return []
         names, *cells = split_rows(text, where, usual="\t" if suffix == ".tsv" else ",")
-        rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in cells]
-        places = [f"{where}: row {number}" for number in range(2, len(rows) + 2)]
+        rows: list[Row] = [dict(zip(names, row, strict=True)) for row in cells]
+        locations = [f"{where}: row {number}" for number in range(2, len(rows) + 2)]
     elif is_json_document(text, suffix):
         rows = rows_of_json(text, where)
-        places = [f"{where}: entry {number}" for number in range(1, len(rows) + 1)]
+        locations = [f"{where}: entry {number}" for number in range(1, len(rows) + 1)]
     else:
         rows, numbers = rows_of_lines(text.split("\n"), where)
-        places = [f"{where}:{number}" for number in numbers]
-    return [(place, flat(row, place)) for place, row in zip(places, rows, strict=True)]
+        locations = [f"{where}:{number}" for number in numbers]
+    located = zip(locations, rows, strict=True)
+    return [LocatedRow(location, flat(row, location)) for location, row in located]
 
 
 def _read(
     file: Path, name_of_column: Mapping[str, str], attribute: Sequence[str], checked: str | None
-) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
-    """Return query -> results, each with its location in the file.
+) -> dict[str, list[LocatedRow]]:
+    """Read the results in a file by query, and check that all columns exist.
 
     Raises:
         InvalidInputError: the file cannot be read, is empty, or lacks a column.
     """
-    # Required column -> the option that selects it.
+    # The option that selects each required column.
     options = {
         name: f"--columns {kind}=COLUMN" for kind, name in name_of_column.items() if kind != "query"
     }
     options |= dict.fromkeys(attribute, "--attribute COLUMN")
     if checked is not None:
         options[checked] = "--checked COLUMN"
-    # Not every result has to have a group: it is unknown if its object lacks it.
-    groups = {*attribute, checked}
     rows = _rows(file)
-    present = {name for name in options for _, row in rows if cell_of(row, name) is not None}
-    rows_of_query: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
-    for place, row in rows:
+    # The group of a single result may be missing, which means that it is unknown.
+    optional = set()
+    for name in (*attribute, checked):
+        if name is not None and any(cell_of(row.cells, name) is not None for row in rows):
+            optional.add(name)
+    rows_of_query: dict[str, list[LocatedRow]] = {}
+    for row in rows:
         for name, option in options.items():
-            is_absent = name not in row and cell_of(row, name) is None
-            if is_absent and not (name in groups and name in present):
-                hint = did_you_mean(name, list(row), f"name it with {option}")
-                raise InvalidInputError(f"{place}: no column {name!r} in {list(row)}; {hint}")
-        query = str(cell_of(row, name_of_column["query"]) or "")
-        rows_of_query.setdefault(query, []).append((place, row))
+            is_absent = name not in row.cells and cell_of(row.cells, name) is None
+            if is_absent and name not in optional:
+                hint = did_you_mean(name, list(row.cells), f"name it with {option}")
+                raise InvalidInputError(
+                    f"{row.location}: no column {name!r} in {list(row.cells)}; {hint}"
+                )
+        query = str(cell_of(row.cells, name_of_column["query"]) or "")
+        rows_of_query.setdefault(query, []).append(row)
     if not rows_of_query:
         raise InvalidInputError(f"{file}: expected results, got none")
     return rows_of_query
 
 
-def _checked(
-    rows: Sequence[tuple[str, Mapping[str, Any]]], column: str | None
-) -> dict[int, str] | None:
-    """Return row -> true group of the checked results; None without a column."""
+def _checked(rows: Sequence[LocatedRow], column: str | None) -> dict[int, str] | None:
+    """Return the true groups of checked results by row number; None without a column."""
     if column is None:
         return None
     groups = {}
-    for number, (_, row) in enumerate(rows):
-        cell = cell_of(row, column)
+    for number, row in enumerate(rows):
+        cell = cell_of(row.cells, column)
         group = "" if cell is None else str(cell).strip()
         if group:
             groups[number] = group
     return groups
 
 
-def _number(value: Any, column: str, place: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InvalidInputError(
-            f"{place}: expected a number in {column!r}, got {value!r}"
-        ) from None
+def _number(value: JSON, column: str, location: str) -> float:
+    if isinstance(value, (str, int, float)):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    raise InvalidInputError(f"{location}: expected a number in {column!r}, got {value!r}")
 
 
 def _results(
-    report: Report, identities: Sequence[Any], values: Sequence[float]
-) -> list[dict[str, Any]]:
+    report: Report, identities: Sequence[JSON], values: Sequence[float]
+) -> list[dict[str, JSON]]:
     """Return place, id, score, group and former place of each result, keyed by `COLUMNS`."""
     former = {int(row): place for place, row in enumerate(report.candidates.ranked, start=1)}
     results = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 import typer
 
@@ -133,18 +133,18 @@ def gate(
 
     Exits with code 1 if the whole 95 % interval of a figure is beyond its limit, 0 if none is, and
     2 if nothing could be checked. A figure whose interval contains the limit is undecided and
-    passes. docs/how-to/gate.md has a workflow.
+    passes. docs/how-to/gate.md contains a workflow.
 
     Examples:
       vldebias eval gate vldebias-miniature --max-gap 0.3 --max-skew 0.5
       vldebias eval gate result.json --min-worst-group 0.6 --method orth-cali
       vldebias eval gate result.json --limit ndkl=0.1 --limit kept=0.8 --json
     """
-    wanted: dict[str, float] = {}
+    limit_of_metric: dict[str, float] = {}
     for text in limits or []:
         metric, _, number = text.partition("=")
         try:
-            wanted[metric.strip()] = float(number)
+            limit_of_metric[metric.strip()] = float(number)
         except ValueError:
             raise InvalidInputError(
                 f"--limit: got {text!r}; expected METRIC=VALUE, such as ndkl=0.1"
@@ -164,9 +164,9 @@ def gate(
     ):
         if limit is not None:
             # A result may contain gaps between groups, gaps from even shares, or both.
-            found = [metric for metric in metrics if metric in present]
-            wanted |= dict.fromkeys(found or metrics[:1], limit)
-    checks = check_limits(read, wanted, method=method)
+            measured = [metric for metric in metrics if metric in present]
+            limit_of_metric |= dict.fromkeys(measured or metrics[:1], limit)
+    checks = check_limits(read, limit_of_metric, method=method)
     passed = has_passed(checks)
     if as_json:
         rows = []
@@ -207,8 +207,8 @@ def runs(
 ) -> None:
     """List many results on one page: model, task, method, figure with its interval, and date.
 
-    Reads every result below the folder. Columns of the page are sorted by a click. Files that
-    cannot be read are named on the page, and make the exit code 1.
+    Reads every result in the folder and its subfolders. Click a column of the page to sort by it.
+    Files that cannot be read are listed on the page, and the exit code is then 1.
 
     Examples:
       vldebias eval runs results/
@@ -320,12 +320,26 @@ def _list_data(*, as_json: bool) -> None:
     facts = []
     rows = []
     for name, data_set in DATA.items():
-        entry: dict[str, Any] = {"name": name, "training": dict(data_set.training)}
-        for key in ("layout", "split", "columns", "is_format"):
-            entry[key] = getattr(data_set, key)
-        facts.append(entry)
+        facts.append(
+            {
+                "name": name,
+                "training": dict(data_set.training),
+                "layout": data_set.layout,
+                "split": data_set.split,
+                "columns": data_set.columns,
+                "is_format": data_set.is_format,
+            }
+        )
         rows.append((name, ", ".join(data_set.columns), data_set.split or "", data_set.layout))
     print_list(("name", "labels", "split", "folder"), rows, facts, as_json=as_json)
+
+
+class PaperFlags(TypedDict, total=False):
+    """Flags of `vldebias eval paper` that several commands share."""
+
+    pipeline: str
+    device: str
+    dtype: str
 
 
 @with_flags(flags_of_options("pipeline", "device", "dtype"))
@@ -360,7 +374,7 @@ def paper(
         typer.Option("--estimate", help="Print requirements and estimated time, and exit."),
     ] = False,
     as_json: Json = False,
-    **named: Any,
+    **flags: Unpack[PaperFlags],
 ) -> None:
     """Measure Tables 7.1 to 7.8 and A.9 of the paper and the backgrounds of section 7.6.4, and
     compare them with the published figures, on one page.
@@ -370,7 +384,7 @@ def paper(
     another fails. Run it again to continue after an interruption. Exits with code 1 if a part could
     not be measured; waiting for human labels is not a failure.
 
-    For other models than the paper's, the published column is empty.
+    For models other than the paper's, the published column is empty.
 
     Generation covers the paper's setup: 100 images for each of 100 professions, without and with
     the method, for gender and race. `vldebias eval generation` measures more. The part `human`
@@ -391,30 +405,27 @@ def paper(
     from vldebias.utils.options import Options
     from vldebias.utils.progress import Progress
 
-    runs = plan(data_root, split_names(only), split_names(model), named.pop("pipeline", None))
+    runs = plan(data_root, split_names(only), split_names(model), flags.get("pipeline"))
     if not as_json:
         rows = []
         for run in runs:
-            # The state includes what a part lacks.
             rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
         print_grid(("suite", "model", "state", "source", "needs"), rows)
-    # Parts with data are measured even if others lack theirs.
+    # Parts whose data is available are measured even if other data is missing.
     if all(run.missing for run in runs):
         raise InvalidInputError(
             "nothing can be measured; pass --data-root with at least one of these data sets"
         )
-    named["device"] = device_of(named.get("device"))
-    options = Options(out=out, **named)
-    # On stderr: stdout contains only the table of figures.
+    options = Options(out=out, device=device_of(flags.get("device")), dtype=flags.get("dtype"))
+    # On stderr, since stdout only contains the table of figures.
     with Progress(err.console) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:
         # JSON has no NaN.
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
     elif estimate:
-        _say_hours(runs)
+        _print_hours(runs)
     else:
-        # Published next to measured figures, with the model of the published ones.
         head = ["suite", "data", "model", "metric", "method", "published", "published of"]
         head += ["measured", "difference"]
         cells = frame[head].astype(object).where(frame[head].notna(), "").to_numpy()
@@ -426,7 +437,7 @@ def paper(
         raise typer.Exit(1)
 
 
-def _say_hours(runs: Sequence[Run]) -> None:
+def _print_hours(runs: Sequence[Run]) -> None:
     """Print the estimated time, and for how many parts it is known."""
     timed = [run.seconds for run in runs if run.seconds is not None]
     hours = sum(timed) / 3600
@@ -442,7 +453,7 @@ def _say_hours(runs: Sequence[Run]) -> None:
 
 
 def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
-    """Print the parts that wait for labels or were not measured; return whether none failed."""
+    """Print the parts without labels or measurements; return whether none failed."""
     for run in runs:
         if run.waiting:
             say(f"{run.suite.name}, {run.model}: {run.waiting}", "waiting for labels", "yellow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import typer
 
@@ -16,8 +16,24 @@ from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
 
 LIMITS = "Limits"
-WHERE = "Address"
-_FLAGS: tuple[tuple[str, Any, Any], ...] = (
+ADDRESS = "Address"
+
+
+class ServeFlags(TypedDict, total=False):
+    """Flags of `vldebias serve` with a panel or a default of the service."""
+
+    follow_seeds: bool
+    image_models: list[str]
+    edit: Path
+    host: str
+    port: int
+    seconds: float
+    images: int
+    parallel: int
+    retries: int
+
+
+_FLAGS: tuple[tuple[str, object, object], ...] = (
     (
         "follow_seeds",
         Annotated[
@@ -59,7 +75,7 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
             str,
             typer.Option(
                 help="Address to listen on. Other addresses expose the server to the network.",
-                rich_help_panel=WHERE,
+                rich_help_panel=ADDRESS,
             ),
         ],
         "127.0.0.1",
@@ -68,7 +84,9 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
         "port",
         Annotated[
             int,
-            typer.Option(min=0, max=65535, help="Port; 0 picks a free one.", rich_help_panel=WHERE),
+            typer.Option(
+                min=0, max=65535, help="Port; 0 picks a free one.", rich_help_panel=ADDRESS
+            ),
         ],
         8790,
     ),
@@ -130,7 +148,7 @@ def serve(
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Log prompts on stderr.")
     ] = False,
-    **named: Any,
+    **flags: Unpack[ServeFlags],
 ) -> None:
     """Run a proxy that balances prompts: a request for n images becomes n upstream requests, each
     with a value in its prompt.
@@ -152,13 +170,11 @@ def serve(
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender \\
           --shares female=0.7,male=0.3 --port 9000
     """
-    # By name, because type checkers do not see the app in a checkout.
+    # Import it by name, because type checkers do not find the service in a checkout.
     serving: Any = import_module("vldebias.serving")
-    host = named.pop("host")
-    port = named.pop("port")
-    edit = named.pop("edit", None)
-    settings: dict[str, Any] = {"follow_seeds": named.pop("follow_seeds"), "edit": edit}
-    image_models = named.pop("image_models", None)
+    edit = flags.get("edit")
+    settings: dict[str, object] = {"follow_seeds": flags["follow_seeds"], "edit": edit}
+    image_models = flags.get("image_models")
     if image_models:
         settings["image_models"] = image_models
     if not attribute and edit is None:
@@ -169,9 +185,14 @@ def serve(
         raise InvalidInputError("--edit needs --upstream, the service that computes the embeddings")
     balancer = None
     if attribute:
-        sets: Any = attribute if len(attribute) > 1 else attribute[0]
+        sets = attribute if len(attribute) > 1 else attribute[0]
         balancer = Balancer(sets, shares_of(shares), seed, groups=groups)
-    limits = serving.Limits(**named)
+    limits = serving.Limits(
+        seconds=flags["seconds"],
+        images=flags["images"],
+        parallel=flags["parallel"],
+        retries=flags["retries"],
+    )
     app = serving.images_proxy(
         upstream,
         balancer,
@@ -180,7 +201,7 @@ def serve(
         log_prompts=log_prompts,
         **settings,
     )
-    server: Any = import_module("vldebias.serving.images_api.server")
+    server = import_module("vldebias.serving.images_api.server")
     if log_prompts:
         # Other libraries only log warnings; at "info", httpx2 would log every URL.
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
@@ -189,8 +210,8 @@ def serve(
     place = "for LiteLLM's guardrail" if upstream is None else f"in front of {upstream}"
     server.serve(
         app,
-        host=host,
-        port=port,
+        host=flags["host"],
+        port=flags["port"],
         limits=limits,
         say=lambda address: say(f"{task} {place}; base_url={address}"),
     )

@@ -60,13 +60,13 @@ FLAGS = (
     "batch_size",
     "debias",
 )
-"""Settings with a flag of their own; the others are set with --set."""
+"""Settings that have a flag; the others are set with --set."""
 NAMES_OF_FLAGS = {"image": "--image-column", "caption": "--caption-column"}
 
 
-def _list_settings(is_asked: bool) -> None:
+def _list_settings(is_requested: bool) -> None:
     """Print every setting with its default, and exit."""
-    if not is_asked:
+    if not is_requested:
         return
     # One table per group of settings, as in `vldebias train --help`.
     for group, kind in GROUPS.items():
@@ -196,10 +196,16 @@ def losses(as_json: Json = False) -> None:
         defaults = {
             setting: field.get_default() for setting, field in loss.settings.model_fields.items()
         }
-        entry: dict[str, Any] = {"name": name, "settings": defaults}
-        for key in ("title", "summary", "source", "reads"):
-            entry[key] = getattr(loss, key)
-        facts.append(entry)
+        facts.append(
+            {
+                "name": name,
+                "settings": defaults,
+                "title": loss.title,
+                "summary": loss.summary,
+                "source": loss.source,
+                "reads": loss.reads,
+            }
+        )
         settings = ", ".join(
             setting if default is None else f"{setting}={default}"
             for setting, default in defaults.items()
@@ -213,7 +219,7 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
 
     Args:
         settings: training settings.
-        is_listing: only list pairs, which needs no full batch.
+        is_listing: whether pairs are only listed, which does not need a full batch.
     """
     from vldebias.data.layouts import find_layout, refuse_absent_images, refuse_unreachable
 
@@ -261,7 +267,7 @@ def _run(
     """Train, or list the pairs; explain how to continue after an interruption.
 
     Returns:
-        The measurements; None in all but the first of several processes.
+        The measurements; None in processes other than the first.
     """
     from vldebias.training.run import list_pairs, steps_done, train_model
     from vldebias.utils.progress import SILENT, Progress
@@ -297,7 +303,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     conclusions = [Conclusion(**facts) for facts in outcome.get("conclusions", ())]
     # First the number of scores that got better or worse, then the main scores.
     sentences = [counted(conclusions)] if conclusions else []
-    sentences += [found.sentence for found in leading(conclusions)]
+    sentences += [conclusion.sentence for conclusion in leading(conclusions)]
     for sentence in sentences:
         if out.is_terminal:
             lines = wrapped(sentence, min(out.width, 100))
@@ -307,7 +313,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     _print_scores(outcome, conclusions)
     # If the main score decreased, a warning was already printed.
     is_warned = outcome.get("below_start") is not None
-    if not is_warned and any(found.verdict == "worse" for found in conclusions):
+    if not is_warned and any(conclusion.verdict == "worse" for conclusion in conclusions):
         say(
             "if a score that got worse matters, keep the original model or change less: lower --lr,"
             " fewer steps, or --tune heads"
@@ -330,20 +336,22 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
     from vldebias.report.table import form_of_figures, moved
     from vldebias.training.changes import TITLES
 
-    moments = [moment for moment in ("before", "after", "debiased") if outcome.get(moment)]
-    conclusion_of_score = {found.metric: found for found in conclusions}
+    stages = [stage for stage in ("before", "after", "debiased") if outcome.get(stage)]
+    conclusion_of_score = {conclusion.metric: conclusion for conclusion in conclusions}
     rows = []
     for name in outcome.get("after", {}):
         cells = [TITLES.get(name, name)]
-        found = conclusion_of_score.get(name)
-        form = ".3f" if found is None else form_of_figures(found.after, found.change)
-        for moment in moments:
-            value = outcome[moment].get(name)
+        conclusion = conclusion_of_score.get(name)
+        form = ".3f"
+        if conclusion is not None:
+            form = form_of_figures(conclusion.after, conclusion.change)
+        for stage in stages:
+            value = outcome[stage].get(name)
             cells.append("" if value is None else f"{value:{form}}")
-        if found is None:
+        if conclusion is None:
             cells += ["", ""]
         else:
-            cells += [moved(found.change), found.verdict]
+            cells += [moved(conclusion.change), conclusion.verdict]
         rows.append(cells)
     if rows:
-        print_grid(("score on held-out data", *moments, "change, 95 %", "verdict"), rows)
+        print_grid(("score on held-out data", *stages, "change, 95 %", "verdict"), rows)

@@ -25,6 +25,7 @@ from vldebias.data.folders import (
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.utils.json_tables import (
+    Row,
     column_around,
     flat_rows,
     is_json_document,
@@ -510,7 +511,7 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
 
 def _first_rows(
     path: Path, separator: str | None, encoding: str | None
-) -> tuple[list[str], list[dict[str, object]], bool]:
+) -> tuple[list[str], list[Row], bool]:
     """Return the columns of a table, its first rows, and whether these are all rows."""
     with path.open("rb") as file:
         content = file.read(_HEAD)

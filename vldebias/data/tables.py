@@ -19,6 +19,7 @@ from vldebias.utils.json_tables import (
     rows_of_json,
     rows_of_lines,
 )
+from vldebias.utils.json_values import JSON
 from vldebias.utils.text_tables import read_text, split_rows
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _read_json(path: Path, encoding: str | None) -> pa.Table:
     return with_flat_columns(table)
 
 
-def _table_of_rows(rows: Sequence[Mapping[str, object]], path: Path) -> pa.Table:
+def _table_of_rows(rows: Sequence[Mapping[str, JSON]], path: Path) -> pa.Table:
     """Return a table of objects; cells that an object lacks are missing values."""
     table = flat_rows(rows, str(path))
     columns = {name: [row.get(name) for row in table] for name in names_of(table)}

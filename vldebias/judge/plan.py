@@ -343,7 +343,7 @@ class GeneratedImages:
 
     def about(self, image: PlannedImage) -> Facts:
         """Read how an image was generated from its metadata; OSError if it cannot be read."""
-        return read_png(self.path(image), pixels=False)[1]
+        return dict(read_png(self.path(image), pixels=False)[1])
 
     def result(self, *, settings: Mapping[str, object], **fields: object) -> TaskResult:
         """Return an empty result about these images.

@@ -1,9 +1,8 @@
-"""Provide small biased models and images that ship with the package: synthetic ones with ground
-truth, and real photographs.
+"""Provide the small biased models and images that ship with the package.
 
-`open_world` opens the synthetic images as data sets; `load_clip`, `load_pipeline` and `load_judge`
-load their models. The code that generated the images and trained the models is `eval/miniature` in
-a checkout. `load_photographs` loads the photographs with a small model of them.
+`open_world` opens synthetic images with ground truth as data sets, and `load_clip`,
+`load_pipeline` and `load_judge` load the models trained on them; the code is in `eval/miniature` in
+a checkout. `load_photographs` loads real photographs with a small model.
 """
 
 from typing import TYPE_CHECKING
@@ -33,7 +32,7 @@ __all__ = [
     "open_world",
     "weights_dir",
 ]
-# Most users need only one of the loaders.
+# Imported on first use, since most users only need one of the loaders.
 _NAMES_OF_HOME = {
     f"{__name__}.architectures": ("AttributeNetwork",),
     f"{__name__}.models": ("Preprocess", "load_clip", "load_judge", "load_pipeline", "weights_dir"),

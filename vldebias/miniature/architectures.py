@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     import open_clip
     from transformers import CLIPTextConfig
 
-# of both towers; the patches are the vision tower's
+# Settings of both towers; only the vision tower uses patches.
 HEAD_WIDTH = 32
 LAYERS = 3
 MLP_RATIO = 4.0
 PATCH_SIZE = 8
 IMAGE_MEAN = IMAGE_STD = (0.5, 0.5, 0.5)  # pixels in [0, 1] are mapped to [-1, 1]
-CONFIGS = json.loads(
-    (Path(__file__).parent / "configs.json").read_text()
-)  # of diffusers and transformers
+# Configurations of diffusers and transformers models.
+CONFIGS = json.loads((Path(__file__).parent / "configs.json").read_text())
 
 
 class Widths(NamedTuple):
-    """Hold the widths of a CLIP: joint space, vision tower and text tower."""
+    """Widths of a CLIP: joint space, vision tower and text tower."""
 
     joint: int
     vision: int
@@ -43,12 +42,17 @@ class Widths(NamedTuple):
         return cls(joint, weights["visual.proj"].shape[0], text)
 
 
-NARROW = Widths(joint=128, vision=96, text=128)  # of the CLIP whose text tower the pipeline reads
+NARROW = Widths(joint=128, vision=96, text=128)
+"""Widths of the CLIP whose text tower the pipeline uses."""
 
 
 def build_clip(vocab_size: int, towers: Widths = NARROW) -> "open_clip.CLIP":
-    """Build an open_clip CLIP (GELU, causal text tower pooled at the largest id, which is the end
-    token)."""
+    """Build an open_clip CLIP with GELU and a causal text tower, pooled at the end token.
+
+    Args:
+        vocab_size: number of tokens; the end token has the largest id.
+        towers: widths of the towers.
+    """
     both = {"layers": LAYERS, "mlp_ratio": MLP_RATIO}
     vision = {
         "image_size": SIZE,
@@ -64,10 +68,16 @@ def build_clip(vocab_size: int, towers: Widths = NARROW) -> "open_clip.CLIP":
 def text_config(
     vocab_size: int, width: int = NARROW.text, joint: int = NARROW.joint
 ) -> "CLIPTextConfig":
-    """Return the transformers configuration of the same text tower."""
+    """Return the transformers configuration of the same text tower.
+
+    Args:
+        vocab_size: number of tokens.
+        width: width of the tower.
+        joint: width of the joint space.
+    """
     return need("transformers").CLIPTextConfig(
         vocab_size=vocab_size,
-        # The last two tokens of the vocabulary begin and end a text (`tokenizer.vocabulary`).
+        # The last two tokens of the vocabulary are the start and the end (`tokenizer.vocabulary`).
         bos_token_id=vocab_size - 2,
         eos_token_id=vocab_size - 1,
         hidden_size=width,
@@ -79,8 +89,7 @@ def text_config(
 
 
 class AttributeNetwork(nn.Module):
-    """Classify images of both worlds with a small convolutional network that has one head per
-    field.
+    """A small convolutional classifier of images of both worlds, with one head per field.
 
     The shipped weights were trained on images of the worlds and on their reconstructions by the
     autoencoder.
@@ -102,7 +111,7 @@ class AttributeNetwork(nn.Module):
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return logits (n, classes) of each field, for images (n, 3, 64, 64) in [0, 1]."""
-        # [0, 1] -> [-1, 1], as it was trained.
+        # Map [0, 1] to [-1, 1], as in training.
         features = self.features(images * 2 - 1)
         return {name: head(features) for name, head in self.heads.items()}
 
@@ -111,16 +120,15 @@ class AttributeNetwork(nn.Module):
         """Classify images.
 
         Args:
-            images: (n, 3, 64, 64) in [0, 1].
+            images: images (n, 3, 64, 64) in [0, 1].
 
         Returns:
-            For each field `name` the most likely label (n,) under `name`, and the probabilities (n,
-                classes) of
-            all labels under `name_probabilities`. Codes index the lists in
-                `vldebias.miniature.words`.
+            For each field, the codes (n,) of the most likely labels under the field's name, and the
+            probabilities (n, classes) of all labels under `NAME_probabilities`. Codes are positions
+            in the lists of `vldebias.miniature.words`.
 
         Raises:
-            InvalidInputError: images of another shape.
+            InvalidInputError: the images have another shape.
         """
         if images.ndim != 4 or images.shape[1:] != (3, SIZE, SIZE):
             raise InvalidInputError(

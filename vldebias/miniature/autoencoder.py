@@ -1,28 +1,31 @@
-"""Define an AutoencoderKL on patches of pixels, which replace its most expensive level of
-convolutions."""
-
-from typing import Any
+"""Define an AutoencoderKL on patches of pixels, which saves its most expensive convolutions."""
 
 import torch
 import torch.nn.functional as F
 from diffusers import (
     AutoencoderKL,
-    ModelMixin,  # noqa: F401 - `from_pretrained` of a pipeline looks for it beside the class that it loads
+    ModelMixin,  # noqa: F401 - `from_pretrained` of a pipeline looks it up in this module
 )
 from diffusers.configuration_utils import FrozenDict, register_to_config
-from diffusers.models.autoencoders.vae import DecoderOutput
+from diffusers.models.autoencoders.vae import DecoderOutput, DiagonalGaussianDistribution
 from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
 
 class PatchAutoencoder(AutoencoderKL):
-    """Map pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size /
-    2^k) and back.
+    """An autoencoder whose first level rearranges 2 x 2 pixels as channels, without weights.
 
-    The first of the k + 1 levels halves the picture without any weights: 2 x 2 pixels become
-    channels. On a CPU, wide convolutions over a small picture learn faster than narrow ones over a
-    large one. The configuration that a pipeline reads (channels, number of levels) describes the
-    whole. block_out_channels: of each level; the first must be 12, the channels of 2 x 2 pixels.
-    The other arguments are those of AutoencoderKL.
+    It maps pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size
+    / 2^k), with k + 1 levels. On a CPU, wide convolutions over a small picture learn faster than
+    narrow ones over a large picture. The configuration, which pipelines read, includes the first
+    level.
+
+    Args:
+        block_out_channels: number of channels at each level; the first must be 12, since 2 x 2
+            pixels have 12 channels.
+        latent_channels: see AutoencoderKL.
+        norm_num_groups: see AutoencoderKL.
+        sample_size: see AutoencoderKL.
+        scaling_factor: see AutoencoderKL.
     """
 
     @register_to_config
@@ -34,7 +37,7 @@ class PatchAutoencoder(AutoencoderKL):
         sample_size: int,
         scaling_factor: float = 1.0,
     ) -> None:
-        whole_config = dict(self.config)
+        config = dict(self.config)
         inner = block_out_channels[1:]
         super().__init__(
             in_channels=block_out_channels[0],
@@ -48,18 +51,29 @@ class PatchAutoencoder(AutoencoderKL):
             sample_size=sample_size // 2,
             scaling_factor=scaling_factor,
         )
-        # The inner network has registered its own settings: those of the whole are saved.
-        self._internal_dict = FrozenDict(whole_config)
+        # AutoencoderKL has registered the settings of the inner network; restore the others.
+        self._internal_dict = FrozenDict(config)
 
     def encode(
         self, x: torch.Tensor, return_dict: bool = True
-    ) -> AutoencoderKLOutput | tuple[Any, ...]:
-        """Return the distribution of the latents of pictures, as AutoencoderKL does."""
+    ) -> AutoencoderKLOutput | tuple[DiagonalGaussianDistribution]:
+        """Return the distribution of the latents of pictures, see AutoencoderKL.
+
+        Args:
+            x: pictures (n, 3, size, size) in [-1, 1].
+            return_dict: whether to return an `AutoencoderKLOutput` instead of a tuple.
+        """
         return super().encode(F.pixel_unshuffle(x, 2), return_dict)
 
     def decode(
         self, z: torch.Tensor, return_dict: bool = True, generator: torch.Generator | None = None
     ) -> DecoderOutput | tuple[torch.Tensor]:
-        """Return the pictures of latents, as AutoencoderKL does."""
+        """Return the pictures of latents, see AutoencoderKL.
+
+        Args:
+            z: latents.
+            return_dict: whether to return a `DecoderOutput` instead of a tuple.
+            generator: unused.
+        """
         pixels = F.pixel_shuffle(super().decode(z).sample, 2)
         return DecoderOutput(sample=pixels) if return_dict else (pixels,)

@@ -1,16 +1,16 @@
-"""Load the miniature models with the shipped weights, or with those in the folder
-VLDEBIAS_MINIATURE.
+"""Load the miniature models.
 
-`folder` holds the weights; None is `weights_dir()`. Every loader raises InvalidInputError if the
-folder has no weights, or weights of other architectures.
+The weights are in `folder`, by default `weights_dir()`. Every loader raises InvalidInputError if
+the folder contains no weights, or weights of other architectures.
 """
 
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from torch import nn
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.miniature.architectures import (
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
 VARIABLE = "VLDEBIAS_MINIATURE"
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def weights_dir() -> Path:
-    """Return the folder of the weights: the value of VLDEBIAS_MINIATURE, or the one in the
-    package."""
-    named = os.environ.get(VARIABLE)
-    if not named:
+    """Return the folder of the weights: the value of VLDEBIAS_MINIATURE, or the packaged one."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
         return Path(__file__).parent / "weights"
-    if not Path(named).is_dir():
+    if not Path(folder).is_dir():
         raise InvalidInputError(
-            f"{VARIABLE} must name a folder made by {BUILD.format('FOLDER')}, got {named!r}"
+            f"{VARIABLE}: got {folder!r}; expected a folder created by {BUILD.format('FOLDER')}"
         )
-    return Path(named)
+    return Path(folder)
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Read weights in single precision."""
+    """Load weights in single precision."""
     from safetensors.torch import load_file
 
     if not path.is_file():
@@ -66,11 +66,10 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 class Preprocess:
-    """Convert a PIL image, or a tensor (3, h, w) in [0, 1], to an input (3, 64, 64) of the image
-    tower."""
+    """Convert a PIL image, or a tensor (3, h, w) in [0, 1], to an input of the image tower."""
 
     def __call__(self, image: "Image.Image | torch.Tensor") -> torch.Tensor:
-        """Resize the shorter side to 64 where needed, crop the centre, and normalise."""
+        """Resize the shorter side to 64 pixels, crop the center, and normalize."""
         T = need("torchvision.transforms.functional")
         if isinstance(image, torch.Tensor):
             pixels = image
@@ -92,7 +91,7 @@ class Preprocess:
 def load_clip(
     folder: Path | str | None = None,
 ) -> "tuple[open_clip.CLIP, Preprocess, open_clip.SimpleTokenizer]":
-    """Load the miniature CLIP as open_clip does: (model in eval mode, preprocess, tokenizer)."""
+    """Load the miniature CLIP: the model in eval mode, its preprocessing, and its tokenizer."""
     folder = _folder(folder)
     tokenizer = open_clip_tokenizer(folder)
     path = folder / "clip.safetensors"
@@ -107,7 +106,7 @@ def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, C
     path = folder / "text.safetensors"
     width = load_weights(path)["text_model.final_layer_norm.weight"].numel()
     model = need("transformers").CLIPTextModel(text_config(len(tokenizer), width))
-    # Newer releases of transformers have no inner `text_model`.
+    # In newer releases of transformers, there is no inner `text_model`.
     prefix = "" if hasattr(model, "text_model") else "text_model."
     return _filled(model, path, prefix), tokenizer
 
@@ -125,8 +124,7 @@ def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
 
 
 def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline":
-    """Load the miniature Stable Diffusion, which generates 64 x 64 portraits and birds, without
-    progress bar."""
+    """Load the miniature Stable Diffusion, which generates 64 x 64 portraits and birds."""
     folder = _folder(folder)
     text_encoder, tokenizer = load_text_tower(folder)
     diffusers = need("diffusers")
@@ -139,7 +137,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
         tokenizer=tokenizer,
         unet=_filled(unet, folder / "unet.safetensors"),
         scheduler=diffusers.DDIMScheduler(**CONFIGS["scheduler"]),
-        # It would need weights of a gigabyte, and reads nothing in pictures of 64 pixels.
+        # The weights of the safety checker have a gigabyte, and it cannot read 64 x 64 pixels.
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -157,24 +155,22 @@ def _folder(folder: Path | str | None) -> Path:
     return weights_dir() if folder is None else Path(folder)
 
 
-def _filled(module: Any, path: Path, prefix: str = "") -> Any:
-    """Load weights, whose names begin with `prefix`, into a module and put it into eval mode."""
+def _filled(module: Module, path: Path, prefix: str = "") -> Module:
+    """Load weights into a module, remove a prefix from their names, and switch to eval mode."""
     weights = {name.removeprefix(prefix): tensor for name, tensor in load_weights(path).items()}
     shapes = dict[str, torch.Size]()
     for name, tensor in module.state_dict().items():
-        # Older releases of transformers keep position ids as a buffer, which has no counterpart
-        # among the weights.
+        # In older releases of transformers, position ids are a buffer, which is not saved.
         if not name.endswith("position_ids"):
             shapes[name] = tensor.shape
-    # Names that one side lacks, and below shapes that differ.
-    misfits = sorted(weights.keys() ^ shapes.keys())
+    mismatches = sorted(weights.keys() ^ shapes.keys())
     for name, tensor in weights.items():
         if name in shapes and tensor.shape != shapes[name]:
-            misfits.append(name)
-    if misfits:
+            mismatches.append(name)
+    if mismatches:
         raise InvalidInputError(
-            f"{path} has weights of another version: {len(misfits)} do not fit, {misfits[0]} first;"
-            f" build them with {BUILD.format(path.parent)}, or unset {VARIABLE}"
+            f"{path} contains weights of another version: {len(mismatches)} do not match, such as"
+            f" {mismatches[0]}; build them with {BUILD.format(path.parent)}, or unset {VARIABLE}"
         )
     module.load_state_dict(weights, strict=False)
     return module.eval()

@@ -1,7 +1,7 @@
-"""Embed texts and photographs of the package in one space, with a small image-text model.
+"""Embed texts and the packaged photographs in the same space, with a small image-text model.
 
-The text encoder reads any words; two linear heads learned from the photographs and titles alone,
-without those of the gallery. `eval/photographs/pack.py` in a checkout built the weights, and
+The text encoder accepts any words. Two linear heads were trained on the photographs and titles,
+except those of the gallery. `eval/photographs/pack.py` in a checkout built the weights, and
 `eval/photographs/small.py` measures them.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,17 +32,21 @@ from vldebias.miniature.photographs import (
 
 
 class TextEncoder(nn.Module):
-    """Embed texts in the space of the photographs: the weighted mean of the vectors of their word
-    pieces, and a linear head.
+    """Embed texts by the weighted mean of the vectors of their word pieces, and a linear head.
 
-    The vectors stand in for all-MiniLM-L6-v2, whose vocabulary they share. `vldebias.debias`,
+    The vectors approximate all-MiniLM-L6-v2 and use its vocabulary. `vldebias.debias`,
     `vldebias.debias_queries` and `vldebias.evaluate` accept the encoder.
+
+    Args:
+        vocabulary: the v word pieces.
+        vectors: their vectors (v, w).
+        weights: their weights (v,).
+        head: the linear head (w, d).
     """
 
     name_or_path = NAME
 
     def __init__(self, vocabulary: Sequence[str], vectors: Tensor, weights: Tensor, head: Tensor):
-        """Store the word pieces, their vectors (v, w) and weights (v,), and the head (w, d)."""
         super().__init__()
         self.vectors = nn.Parameter(vectors, requires_grad=False)
         self.weights = nn.Parameter(weights, requires_grad=False)
@@ -58,17 +61,17 @@ class TextEncoder(nn.Module):
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
 
     def pieces(self, text: str) -> list[int]:
-        """Return the rows of a text's word pieces, at least one."""
+        """Return the ids of a text's word pieces; at least one."""
         return self._tokenizer.encode(text).ids or [self.unknown]
 
     def means(self, texts: Sequence[str]) -> Tensor:
-        """Return (n, w) weighted means of the vectors of texts, at length 1, before the head."""
+        """Return the weighted means (n, w) of the word pieces' vectors, normalized to length 1."""
         rows = [self.pieces(text) for text in texts]
         lengths = torch.tensor([len(row) for row in rows])
         starts = lengths.cumsum(0) - lengths
         joined = torch.tensor([piece for row in rows for piece in row])
         device = self.vectors.device
-        # The sum instead of the mean: the length is removed in the next line.
+        # A sum is sufficient instead of a mean, since it is normalized below.
         sums = nn.functional.embedding_bag(
             joined.to(device),
             self.vectors,
@@ -79,7 +82,7 @@ class TextEncoder(nn.Module):
         return normalize(sums, dim=1)
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Return the embeddings (n, d) of texts, at length 1."""
+        """Return the embeddings (n, d) of texts, normalized to length 1."""
         if not texts:
             return self.head.new_zeros(0, self.head.shape[1])
         return normalize(self.means(list(texts)) @ self.head, dim=1)
@@ -87,15 +90,15 @@ class TextEncoder(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Photographs:
-    """Hold the photographs as searches see them.
+    """Embeddings and thumbnails of the photographs, and a text encoder.
 
     Attributes:
-        gallery: embeddings of the photographs to search, as many of women as of men by their
-            titles, with the label "gender" and the titles as captions.
-        reference: embeddings of the other photographs, without labels, for `reference=`. They share
-            no title with the gallery.
-        encoder: embeds texts in the same space.
-        images: the gallery's thumbnails, in the same order.
+        gallery: embeddings of the photographs to search, with as many women as men according to
+            their titles, with the label "gender" and the titles as captions.
+        reference: embeddings of other photographs without labels, for `reference=`. No title is
+            also in the gallery.
+        encoder: text encoder for the same space.
+        images: thumbnails of the gallery, in the same order.
     """
 
     gallery: Embeddings
@@ -138,8 +141,8 @@ def load_photographs() -> Photographs:
     )
 
 
-def _part(table: Sequence[dict[str, str]], embedded: NDArray[Any], part: str) -> Embeddings:
-    """Return the embeddings of one part; the reference has neither labels nor captions."""
+def _part(table: Sequence[dict[str, str]], embedded: NDArray[np.float32], part: str) -> Embeddings:
+    """Return the embeddings of one part; those of the reference have no labels and captions."""
     rows = [number for number, row in enumerate(table) if row["part"] == part]
     ids = tuple(table[row]["file"] for row in rows)
     digest = fingerprint_of([part, *ids])

@@ -1,8 +1,8 @@
 """Open the real photographs that ship with the package: pictures, titles and labels.
 
-The 1,615 colour photographs of the US Farm Security Administration and Office of War Information
-(1939 to 1944) are works of the US government; `photographs/README.md` states source, credit and
-rights. The titles of all of them ship, and the thumbnails of the gallery.
+The 1,615 color photographs of the US Farm Security Administration and Office of War Information
+(1939 to 1944) are works of the US government; see `photographs/README.md` for source, credit and
+rights. The package contains all titles, and the thumbnails of the gallery.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ CREDIT = "Library of Congress, Prints and Photographs Division, FSA/OWI Collecti
 
 
 def read_table() -> list[dict[str, str]]:
-    """Return file, title, gender ("" if the title names none) and part ("gallery", "reference" or
-    "") of all photographs."""
+    """Return the table of all photographs.
+
+    Each row contains file, title, gender ("" if the title does not state it) and part ("gallery",
+    "reference" or "").
+    """
     with (FOLDER / "photographs.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def read_thumbnail(file: str) -> Image.Image:
-    """Return a thumbnail of the gallery by its file; needs no torch."""
-    # Opened for each picture: an open archive must not be read by two threads at once.
+    """Return a thumbnail of the gallery by its file name."""
+    # Open the archive for each picture, since threads must not share an open archive.
     with zipfile.ZipFile(FOLDER / "thumbnails.zip") as archive:
         content = archive.read(file)
     with need("PIL.Image").open(io.BytesIO(content), formats=("JPEG",)) as picture:
@@ -45,7 +48,7 @@ def read_thumbnail(file: str) -> Image.Image:
 
 
 def open_thumbnails() -> ImageData:
-    """Open the thumbnails of the gallery, with their titles as captions and gender by title."""
+    """Open the thumbnails of the gallery, with titles as captions and genders from the titles."""
     from vldebias.data import ImageData, Labels
     from vldebias.data.dataset import fingerprint_of
 

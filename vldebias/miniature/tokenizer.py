@@ -1,7 +1,7 @@
-"""Read and write a byte-level BPE vocabulary in CLIP's scheme, for open_clip and transformers.
+"""Load and save CLIP's byte-level BPE vocabulary, for open_clip and transformers.
 
-open_clip pads with id 0, which is the byte "!" in this scheme; the transformers tokenizer is set to
-do the same (as in Stable Diffusion 2), so both give the same ids, padding included.
+open_clip pads with id 0, which is the byte "!". The transformers tokenizer is configured to do the
+same (as in Stable Diffusion 2), so both return the same ids, including padding.
 """
 
 import gzip
@@ -9,7 +9,7 @@ import inspect
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.utils.files import storage_errors, write_atomically
@@ -20,21 +20,20 @@ if TYPE_CHECKING:
 
 CONTEXT_LENGTH = 24
 MERGES_FILE = "merges.txt.gz"
-# for messages about missing weights
+# Command for messages about missing weights.
 BUILD = "`python -m eval.miniature --out {}` in a checkout of vldebias"
 
 Pair = tuple[str, str]
 
 
 def byte_characters() -> dict[int, str]:
-    """Return a printable character for each of the 256 bytes, in the order of CLIP's ids (0 is
-    "!")."""
+    """Return a printable character for each byte, in the order of CLIP's ids (0 is "!")."""
     plain = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),
         *range(ord("®"), ord("ÿ") + 1),
     ]
-    # Blanks and control bytes get characters from 256 on, as in GPT-2's encoder.
+    # Spaces and control bytes are represented by characters from 256, as in GPT-2's encoder.
     spare = [byte for byte in range(256) if byte not in plain]
     characters = {byte: chr(byte) for byte in plain}
     for number, byte in enumerate(spare):
@@ -43,15 +42,25 @@ def byte_characters() -> dict[int, str]:
 
 
 def save_tokenizer(merges: list[Pair], folder: Path) -> None:
-    """Write the merges in the format of open_clip: a header, one pair per line, no newline at the
-    end."""
+    """Write the merges in the format of open_clip.
+
+    The file consists of a header and one pair per line, without a newline at the end.
+
+    Args:
+        merges: pairs of tokens, the most frequent first.
+        folder: folder of the weights.
+    """
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-    # A zero time stamp keeps the file the same from build to build.
+    # Without a time stamp, every build writes the same file.
     write_atomically(folder / MERGES_FILE, gzip.compress("\n".join(lines).encode(), mtime=0))
 
 
 def load_merges(folder: Path) -> list[Pair]:
-    """Read the merges in a folder of weights; raise InvalidInputError if it has none."""
+    """Read the merges in a folder of weights.
+
+    Raises:
+        InvalidInputError: the folder does not contain merges.
+    """
     path = folder / MERGES_FILE
     if not path.is_file():
         raise InvalidInputError(f"no tokenizer at {path}; build one with {BUILD.format(folder)}")
@@ -64,7 +73,7 @@ def load_merges(folder: Path) -> list[Pair]:
 
 
 def vocabulary(merges: list[Pair]) -> dict[str, int]:
-    """Return token -> id: bytes, bytes that end a word, merges, start, end."""
+    """Return the ids of all tokens: bytes, bytes at the end of a word, merges, start and end."""
     alphabet = byte_characters().values()
     tokens = list(alphabet)
     tokens += [character + "</w>" for character in alphabet]
@@ -74,17 +83,18 @@ def vocabulary(merges: list[Pair]) -> dict[str, int]:
 
 
 def open_clip_tokenizer(folder: Path) -> "SimpleTokenizer":
-    """Load open_clip's tokenizer with the vocabulary of a folder: texts -> ids (n, 24), padded with
-    0."""
-    load_merges(folder)  # raises where there are none
+    """Load open_clip's tokenizer with the vocabulary of a folder; it pads ids (n, 24) with 0."""
+    load_merges(folder)  # raises an error if there are none
     return need("open_clip").SimpleTokenizer(
         bpe_path=str(folder / MERGES_FILE), context_length=CONTEXT_LENGTH
     )
 
 
 def transformers_tokenizer(folder: Path) -> "CLIPTokenizer":
-    """Load the transformers tokenizer with the vocabulary of a folder; it pads with "!" (id 0) and
-    still reads "!"."""
+    """Load the transformers tokenizer with the vocabulary of a folder.
+
+    It pads with "!" (id 0), which is not treated as padding in texts.
+    """
     merges = load_merges(folder)
     return make_clip_tokenizer(
         vocabulary(merges),
@@ -96,15 +106,15 @@ def transformers_tokenizer(folder: Path) -> "CLIPTokenizer":
 
 
 def make_clip_tokenizer(
-    ids: dict[str, int], merges: list[Pair], **settings: Any
+    ids: dict[str, int], merges: list[Pair], **settings: str | int | bool
 ) -> "CLIPTokenizer":
-    """Make a CLIPTokenizer of transformers from a vocabulary in memory.
+    """Create a CLIPTokenizer of transformers from a vocabulary in memory.
 
-    transformers 5 takes the vocabulary itself. transformers 4 reads it from two files, which are
-    written for the moment.
+    transformers 5 accepts the vocabulary itself. For transformers 4, it is written to temporary
+    files.
 
     Args:
-        ids: token -> id.
+        ids: ids by token.
         merges: pairs of tokens, the most frequent first.
         settings: further arguments of the tokenizer, such as `model_max_length`.
     """

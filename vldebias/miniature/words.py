@@ -1,8 +1,7 @@
-"""Define the words of the two miniature worlds: the values of every label, in the order of their
-codes."""
+"""Define the words of both miniature worlds: the values of every label, in the order of codes."""
 
 WORLDS = ("birds", "portraits")
-SIZE = 64  # pixels, of both sides of every picture
+SIZE = 64  # width and height of every picture in pixels
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -29,10 +28,10 @@ TEST_PROFESSIONS = _names("""
     reporter, security guard, scientist, web developer
     """)
 PROFESSIONS = (*TRAIN_PROFESSIONS, *TEST_PROFESSIONS)
-GENDERS = ("male", "female")  # presentations
+GENDERS = ("male", "female")  # gender presentations
 TONES = ("pale", "light-skinned", "tan", "brown-skinned", "dark-skinned")
 AGES = ("young", "old")
-HAIRS = ("black", "brown", "blond", "red")  # old people's hair is painted grey
+HAIRS = ("black", "brown", "blond", "red")  # the hair of old people is always grey
 
 CLASSES = ("landbird", "waterbird")
 SPECIES = _names("""
@@ -54,7 +53,7 @@ PLACES = (
     "lake",
 )  # the first half is land
 
-# What the judge reads of a portrait and of a bird, and the values of the columns of `open_world`.
+# Fields that the judge predicts for portraits and birds, and the values of `open_world`'s columns.
 PEOPLE_FIELDS = {"profession": PROFESSIONS, "gender": GENDERS, "tone": TONES, "age": AGES}
 BIRD_FIELDS = {"species": SPECIES, "place": PLACES}
 COLUMNS = {

@@ -1,4 +1,4 @@
-"""Load and make prompt sets, and find the words that state an attribute."""
+"""Load and create prompt sets, and find the words that state an attribute."""
 
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
         make_prompt_set,
     )
 
-# Loaded when first used: a set can be checked without the dictionary of English.
+# Imported on first use, since checking a set does not require the English dictionary.
 _NAMES_OF_HOME = {
     "vldebias.prompts.attribute": ("can_balance",),
     "vldebias.prompts.prompt_set": (
         *("PromptSet", "StatedWords", "fill", "list_prompts", "load_prompts"),
         "make_prompt_set",
     ),
-    # Names of `vldebias.wording` that are public here as well, next to the sets they take.
+    # Names of `vldebias.wording` that are also available here, next to the prompt sets.
     "vldebias.wording.balance": ("BalancedPrompts", "Balancer", "balance_prompts"),
 }
 __all__ = [

@@ -1,4 +1,4 @@
-"""The attribute to balance: the values of a prompt set, their words, and their shares."""
+"""Represent the attribute to balance: the values of a prompt set, their words, and their shares."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vldebias.prompts.english.words import adjective, classes, has_gendered, lis
 from vldebias.prompts.prompt_set import PromptSet, StatedWords
 
 GROUPS = ("mixed", "leave", "same")
-# Kind of attribute -> its name in a placeholder.
+# Names of placeholders by kind of attribute.
 _SLOTS = {"age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
 
-# Kind of attribute -> names of variables and wildcards for it.
+# Names of variables and wildcards by kind of attribute.
 _NAMES = {
     "gender": ("gender", "genders", "sex", "sexes"),
     "age": ("age", "ages", "age group", "age range"),
@@ -34,23 +34,32 @@ _NAMES = {
 
 
 class Attribute:
-    """The values of one prompt set, with their words and shares.
+    """Values of a prompt set, with their words and shares.
 
-    Prompt sets contain English words. Other languages know the kind of attribute and use words of
-    their own.
+    Prompt sets contain English words. For other languages, the words depend on the kind of
+    attribute.
+
+    Args:
+        prompt_set: the prompt set.
+        shares: share of the images for each value; values of other sets are ignored. Without
+            values of this set, all shares are equal.
+        groups: how groups of people are treated, one of `GROUPS`.
 
     Attributes:
         set: the prompt set.
-        words: value -> its English adjective or phrase.
+        words: English adjective or phrase for each value.
         has_phrases: whether values are phrases after the noun.
-        shares: value -> share of the images.
+        shares: share of the images for each value.
         kind: "gender", "age", "skin", "origin" (race) or "size"; "" for any other attribute.
         gender: whether the adjectives express a gender.
         rank: position of its adjectives in the English order of adjectives.
         stated: finds the words with which an English text states a value.
-        slots: finds its placeholders, such as {gender}.
+        slots: pattern of its placeholders, such as {gender}.
         names: names of variables and wildcards for it, such as "gender" or "sex".
         groups: how groups of people are treated, one of `GROUPS`.
+
+    Raises:
+        InvalidInputError: the shares do not sum to 1, or a value has no adjective or phrase.
     """
 
     def __init__(
@@ -74,7 +83,8 @@ class Attribute:
         self.kind = "gender" if self.gender else kind_of_words(last_words)
         self.rank = rank_of_set(self.kind, last_words)
         self.stated = StatedWords(_stated_words(prompt_set))
-        # {gender}, {Gender}, { gender }; "${gender}" and "{{gender}}" are variables of other tools.
+        # Match {gender}, {Gender} and { gender }, but not "${gender}" and "{{gender}}", which are
+        # variables of other tools.
         slots = {_SLOTS.get(self.kind, ""), "attribute", prompt_set.name.replace("-", "_")} - {""}
         name = "|".join(map(re.escape, sorted(slots)))
         self.slots = re.compile(rf"(?<![{{$])\{{\s*(?:{name})\s*\}}(?!\}})", re.IGNORECASE)
@@ -110,9 +120,9 @@ def can_balance(prompts: PromptSet) -> bool:
 
 
 def _declared(prompts: PromptSet) -> dict[str, str]:
-    """Return value -> adjective, if a template of the set contains "{attribute} {concept}".
+    """Return adjectives by value, if a template of the set contains "{attribute} {concept}".
 
-    Empty if a value has no single word, or if a concept is not a person.
+    The result is empty if a value has no single word, or if a concept is not a person.
     """
     recipe = vars(prompts).get("recipe")
     templates = () if recipe is None else recipe.templates
@@ -131,7 +141,7 @@ def _declared(prompts: PromptSet) -> dict[str, str]:
 
 
 def words_of_values(prompts: PromptSet) -> dict[str, str]:
-    """Return value -> its phrase, its adjective, or the first of its words that is an adjective.
+    """Return the phrase, the adjective, or the first word that is an adjective for each value.
 
     Raises:
         InvalidInputError: a value has none of them.

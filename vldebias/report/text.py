@@ -1,4 +1,4 @@
-"""Show a result in a terminal: the conclusions, then the rows that they rest on."""
+"""Show a result in a terminal: the conclusions, then the rows they are based on."""
 
 from __future__ import annotations
 
@@ -20,29 +20,34 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
-NAME = 16  # columns of the name of a method, so that a row fits in 80
-MOST = 25  # lines, unless sentences are long
-SENTENCES = 34  # lines of sentences, above which conclusions are shortened
-ROWS = 14  # lines that the rows below conclusions have at least
-PART_ROWS = 4  # rows of a measure of a result without methods
+NAME = 16  # width of a method's name, so that a row fits into 80 columns
+MOST = 25  # maximum number of lines, unless sentences are long
+SENTENCES = 34  # maximum number of lines of sentences; above it, conclusions are shortened
+ROWS = 14  # minimum number of lines for the rows below conclusions
+PART_ROWS = 4  # rows per measure of a result without methods
 AUDIT_HEAD = ("verdict", "predicted share [95 %]", "prompt")
 MODELS_HEAD = ("verdict", "share over models", "prompt")
 
 
 def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
-    """Return the conclusions and the rows that they rest on, as text of at most `max_lines` lines;
-    more if the sentences of up to `SENTENCES` lines would leave too little room for the rows.
+    """Return the conclusions of a result and the rows they are based on as text.
 
-    measures: (task, metric) to show; all of them where none is named. width: columns.
+    Args:
+        result: the result.
+        measures: pairs (task, metric) to show; all if empty.
+        max_lines: maximum number of lines. There may be more if sentences (of up to `SENTENCES`
+            lines) would leave too little space for the rows.
+        width: number of columns.
     """
     frame = readable(result)
     if advice_of(result):
         return _advised(result, frame, max_lines, width)
-    found = conclusions(frame, measures)
+    concluded = conclusions(frame, measures)
     wholes = named(frame[frame.is_whole], measures)
-    if found:
-        # Distances between texts are no answer, and stand in the page.
-        tasks = [conclusion.task for conclusion in found]
+    if concluded:
+        # Measures of bias without a conclusion, such as distances between texts, are only shown on
+        # the page.
+        tasks = [conclusion.task for conclusion in concluded]
         wholes = wholes[wholes.task.isin(tasks) | (wholes.kind != "bias")]
     notes = wrapped(LABELS, width) if wholes.uses_labels.any() else []
     for note in notes_of(result):
@@ -51,20 +56,20 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     for sentence in findings_of(result):
         shown += wrapped(sentence, width)
     full: list[str] = []
-    for conclusion in found:
+    for conclusion in concluded:
         full += wrapped(_with_losses(conclusion), width)
     are_full = len(full) <= SENTENCES
     if are_full:
         shown += full
     else:
-        shown += _shortened(found, width, max_lines - len(shown) - len(notes) - ROWS)
+        shown += _shortened(concluded, width, max_lines - len(shown) - len(notes) - ROWS)
     head = f"{result.name}: values and changes, with 95 % intervals"
     if (wholes.few != "").any():
         head += " (few, narrow: under 92 %)"
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
-    rows = _rows(wholes, found, max(room, ROWS if full and are_full else 0))
-    # A row has a margin of two; further lines of it, and names of measures, have another one.
+    rows = _rows(wholes, concluded, max(room, ROWS if full and are_full else 0))
+    # Count rows, which are indented by two spaces, not their further lines or names of measures.
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
     if remaining > 0:
@@ -73,7 +78,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
 
 
 def advice_of(result: Result) -> list[str]:
-    """Return what tasks that compare no methods found, such as an audit, in sentences."""
+    """Return the advice of tasks that do not compare methods, such as an audit, as sentences."""
     sentences: list[str] = []
     for provenance in result.provenance:
         sentences += provenance.settings.get("advice", ())
@@ -81,18 +86,16 @@ def advice_of(result: Result) -> list[str]:
 
 
 def findings_of(result: Result) -> list[str]:
-    """Return what tasks found in addition to their figures, such as by people's labels, in
-    sentences."""
-    found: list[str] = []
+    """Return further findings of tasks as sentences, such as those from annotators' labels."""
+    findings: list[str] = []
     for provenance in result.provenance:
-        found += provenance.settings.get("findings", ())
-    # Two blocks of one gallery say the same of its files.
-    return list(dict.fromkeys(found))
+        findings += provenance.settings.get("findings", ())
+    # Tasks on the same gallery may repeat findings about its files.
+    return list(dict.fromkeys(findings))
 
 
 def notes_of(result: Result) -> list[str]:
-    """Return what a reader has to know to understand the figures, such as the groups that shares
-    are compared over, in sentences."""
+    """Return notes about the figures as sentences, such as which groups are compared."""
     notes: list[str] = []
     for provenance in result.provenance:
         notes += provenance.settings.get("notes", ())
@@ -100,7 +103,12 @@ def notes_of(result: Result) -> list[str]:
 
 
 def sentences(result: Result, measures: Measures = ()) -> list[str]:
-    """Return everything that was found, a sentence each, and the notes about it."""
+    """Return all advice or findings and conclusions, followed by notes, as sentences.
+
+    Args:
+        result: the result.
+        measures: pairs (task, metric) to conclude on; all if empty.
+    """
     advice = advice_of(result)
     if advice:
         return [*advice, *notes_of(result)]
@@ -109,15 +117,14 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
 
 
 def _with_losses(conclusion: Conclusion) -> str:
-    """Return the sentence of a conclusion, and what got worse under its method."""
+    """Return the sentence of a conclusion, with the parts that got worse."""
     if not conclusion.worse:
         return conclusion.sentence
     return f"{conclusion.sentence} What got worse: {conclusion.worse}."
 
 
 def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
-    """Return the advice of a result and the rows that it rests on: of an audit its prompts, else
-    rows of each measure, the worst parts first."""
+    """Return the advice of a result and the prompts of an audit or the rows of each measure."""
     lines: list[str] = []
     for sentence in advice_of(result):
         lines += wrapped(sentence, width)
@@ -131,10 +138,8 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
 
 
 def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> list[str]:
-    """Return at most `room` lines with verdict, share and text of prompts, and one that counts the
-    others."""
-    # The head takes a line.
-    shown = prompts[: max(room - 1, 0)]
+    """Return a table of prompts in at most `room` lines, and a line that counts the others."""
+    shown = prompts[: max(room - 1, 0)]  # the heading needs a line
     rows = [AUDIT_HEAD]
     if any(row.models for row in prompts):
         rows = [MODELS_HEAD]
@@ -145,7 +150,6 @@ def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> li
     lines = []
     for verdict, share, prompt in rows:
         line = f"  {verdict:<{verdict_width}}  {share:<{share_width}}  {' '.join(prompt.split())}"
-        # A prompt that is too long for its line ends with dots.
         lines.append(line if len(line) <= width else f"{line[: width - 3]}...")
     if len(shown) < len(prompts):
         lines.append(f"{len(prompts) - len(shown)} more prompts are on the page")
@@ -153,12 +157,11 @@ def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> li
 
 
 def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
-    """Return at most `room` lines with the first rows of each measure below its name, notes, and a
-    line that counts the others."""
+    """Return the first rows of each measure in at most `room` lines, and a line with the rest."""
     notes = wrapped(FEW_NOTE, width) if (frame.few != "").any() else []
     room -= len(notes)
     blocks = [block for _, block in frame.groupby("title", sort=False)]
-    # One or two measures have all of the room.
+    # One or two measures may use all lines.
     rows_of_block = PART_ROWS if len(blocks) > 2 else room
     lines: list[str] = []
     shown = 0
@@ -182,10 +185,9 @@ def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
     return [*lines, *notes]
 
 
-def _shortened(found: list[Conclusion], width: int, room: int) -> list[str]:
-    """Return the conclusions without their evidence in at most `room` lines; the last one counts
-    those that did not fit."""
-    blocks = [wrapped(conclusion.short, width) for conclusion in found]
+def _shortened(concluded: list[Conclusion], width: int, room: int) -> list[str]:
+    """Return short conclusions in at most `room` lines, with a line that counts the others."""
+    blocks = [wrapped(conclusion.short, width) for conclusion in concluded]
     lines: list[str] = []
     for place, block in enumerate(blocks):
         if len(lines) + len(block) >= room:
@@ -195,22 +197,28 @@ def _shortened(found: list[Conclusion], width: int, room: int) -> list[str]:
 
 
 def wrapped(sentence: str, width: int = 80) -> list[str]:
-    """Return a sentence as lines, without breaking a word."""
+    """Wrap a sentence into lines, without breaking words.
+
+    Args:
+        sentence: the sentence.
+        width: number of columns.
+    """
     broken = fill(
         sentence, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
     return broken.split("\n")
 
 
-def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]:
-    """Return at most `room` lines with the rows of each measure under its name: the measures of
-    conclusions first, then the first measure of every task, and so on."""
-    methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in found}
-    # Every conclusion has its rows, if few of them.
-    row_limit = max(room // max(len(found), 1) - 1, 2)
+def _rows(wholes: pd.DataFrame, concluded: list[Conclusion], room: int) -> list[str]:
+    """Return the rows of each measure under its name in at most `room` lines.
+
+    The measures of conclusions come first, then the first measure of every task, and so on.
+    """
+    methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in concluded}
+    # Show at least a few rows for every conclusion.
+    row_limit = max(room // max(len(concluded), 1) - 1, 2)
     keys = list(zip(wholes.task, wholes.measure, strict=True))
-    # Measures that a conclusion is about have the place 0, the others of a task 1, 2, ...: sorted
-    # by place, each task shows its first measure before any task shows its second.
+    # Sort by 0 for measures of conclusions, and 1, 2, ... for the other measures of each task.
     places = wholes.groupby("task").measure.transform(lambda measures: measures.factorize()[0]) + 1
     places = places.where([key not in methods for key in keys], 0)
     ordered = wholes.assign(place=places).sort_values("place", kind="stable")
@@ -219,20 +227,19 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
         if len(lines) >= room:
             break
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-        # If rows are too many, none and the method that a conclusion is about come first, then the
-        # paper's setting and the baseline without an edit, and further lambdas of a sweep last.
+        # If there are too many rows, prefer "none" and the method of the conclusion, then the
+        # paper's setting and the baseline; other lambdas of a sweep come last.
         is_concluded = (rows.method == NONE) | (rows["name"] == methods.get((task, measure), ""))
         is_compared = (rows.paper != "") | rows.method.isin(BASELINES)
         ranks = np.select([is_concluded, is_compared, at_settings(rows)], [0, 1, 2], default=3)
         chosen = rows.index[np.argsort(ranks, kind="stable")[:row_limit]]
         for row in rows[rows.index.isin(chosen)].itertuples():
-            # A long name has a line of its own.
+            # A long name is on a separate line.
             name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
-            # Methods are measured on as many units as the model without one, which has no change.
+            # All methods are measured on the same units, so show "few" for the first row only.
             change = row.moved or row.few
             line = f"  {name:<{NAME}} {row.number:<20} {change:<23} {row.verdict}".rstrip()
             lines += line.split("\n")
-            # Below the row what belongs to it.
             if not np.isnan(row.published):
                 lines.append(f"  published: {row.name} {row.published:.3f}")
             if row.square_moved:
@@ -243,7 +250,12 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
 def tab_rows(
     result: Result, measures: Measures = ()
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Return the head and the summary rows with all digits, for programs that read them."""
+    """Return the headings and the summary rows with all digits, for other programs.
+
+    Args:
+        result: the result.
+        measures: pairs (task, metric) to show; all if empty.
+    """
     frame = readable(result)
     columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
     if not advice_of(result):

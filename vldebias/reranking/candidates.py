@@ -1,10 +1,9 @@
-"""The candidates of one query: scores, groups and requested shares."""
+"""Represent the candidates of one query: scores, groups and requested shares."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ class Candidates:
         names: names of the g groups.
         shares: requested shares (g,) among the first results, with sum 1.
         features: unit vectors (n, d), for methods that compare candidates with each other.
-        probabilities: group probabilities (n, g), for methods that use more than the likeliest
+        probabilities: group probabilities (n, g), for methods that use more than the most likely
             group.
     """
 
@@ -34,7 +33,7 @@ class Candidates:
     codes: NDArray[np.integer]
     names: Sequence[str]
     shares: Floats
-    features: NDArray[Any] | None = None
+    features: Floats | None = None
     probabilities: Floats | None = None
 
     def __len__(self) -> int:
@@ -63,7 +62,7 @@ class Candidates:
             best.append(rows[best_rows(self.scores[rows], k)])
         return np.sort(np.concatenate(best))
 
-    def picked(self, rows: Rows) -> Candidates:
+    def subset(self, rows: Rows) -> Candidates:
         """Return a subset of the candidates, in the order of `rows`."""
         return Candidates(
             self.scores[rows],
@@ -78,29 +77,42 @@ class Candidates:
 def best_rows(scores: Floats, k: int) -> Rows:
     """Return the rows of the k highest scores in ascending order; ties go to earlier rows.
 
-    Partitions instead of sorting, so the cost is linear in n.
+    The scores are partitioned, not sorted, so the cost is linear in n.
+
+    Args:
+        scores: scores (n,).
+        k: number of rows.
     """
     if k >= len(scores):
         return np.arange(len(scores))
-    # The k-th highest score: rows above it are selected, rows equal to it fill up to k.
+    # Select the rows above the k-th highest score, and fill up with rows equal to it.
     threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
-    is_in = scores > threshold
+    is_selected = scores > threshold
     tied = np.flatnonzero(scores == threshold)
-    is_in[tied[: k - int(is_in.sum())]] = True
-    return np.flatnonzero(is_in)
+    is_selected[tied[: k - int(is_selected.sum())]] = True
+    return np.flatnonzero(is_selected)
 
 
-def as_floats(values: Any, name: str) -> Floats:
-    """Convert an array, a list, or a tensor on any device to float64."""
+def as_floats(values: object, name: str) -> Floats:
+    """Convert an array, a list, or a tensor on any device to float64.
+
+    Args:
+        values: the numbers.
+        name: name of the argument, for messages.
+
+    Raises:
+        InvalidInputError: the values are not numbers.
+    """
+    array: object = values
     if hasattr(values, "detach"):
-        values = values.detach().cpu().double().numpy()
+        array = values.detach().cpu().double().numpy()
     try:
-        return np.asarray(values, dtype=np.float64)
+        return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidInputError(f"{name}: expected numbers, got {str(values)[:60]}") from None
+        raise InvalidInputError(f"{name}: expected numbers, got {str(array)[:60]}") from None
 
 
-def unit_rows(features: Any) -> Floats:
+def unit_rows(features: object) -> Floats:
     """Normalise features (n, d) to length 1."""
     rows = as_floats(features, "features")
     if rows.ndim != 2:

@@ -52,8 +52,8 @@ def true_shares(
         seed: random seed.
 
     Returns:
-        Group -> true share with its 95 % interval. None if fewer than 20 candidates with a known
-        label were checked, unless all results were.
+        The true share of each group with its 95 % interval. None if fewer than 20 candidates with a
+        known label were checked, unless all results were.
     """
     is_labelled = candidates.codes != UNKNOWN
     shown = first[is_labelled[first]]
@@ -90,8 +90,9 @@ def _predicted(
     """Sample the true number of unchecked results of each group (draws, g); return the means (g,).
 
     Args:
-        candidates, checked: see `true_shares`.
+        candidates: see `true_shares`.
         shown: rows of all results with a known label.
+        checked: see `true_shares`.
         rows: rows of the checked candidates, used to fit the regression.
         unchecked: rows of the results that were not checked.
         seed: random seed.
@@ -110,7 +111,7 @@ def _predicted(
         unseen = _inputs(candidates, shown, unchecked, group)
         probabilities = _logistic(coefficients @ unseen.T)
         is_member = rng.random(probabilities.shape) < probabilities
-        # Counts are integers: uniform noise of half a candidate makes them continuous.
+        # Counts are integers; uniform noise of half a candidate makes them continuous.
         halves = rng.uniform(-0.5, 0.5, size=_DRAWS)
         draws[:, group] = is_member.sum(axis=1) + halves
         means[group] = probabilities.mean(axis=0).sum()
@@ -170,10 +171,10 @@ def _mode(inputs: Floats, is_group: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         step = np.linalg.solve(curvature, gradient)
         if np.abs(step).max() < 1e-6:
             break
-        # Newton's step may overshoot if the groups are well separated: halve it until the log
+        # Newton's step may overshoot if the groups are well separated, so halve it until the log
         # posterior, which is concave, increases.
-        now = _log_posterior(mode[None], inputs, is_group)[0]
-        while _log_posterior((mode + step)[None], inputs, is_group)[0] < now:
+        current = _log_posterior(mode[None], inputs, is_group)[0]
+        while _log_posterior((mode + step)[None], inputs, is_group)[0] < current:
             step /= 2
         mode = mode + step
     return mode, curvature

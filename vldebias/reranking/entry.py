@@ -1,9 +1,9 @@
-"""`rerank`, and the parsing of its inputs."""
+"""Define `rerank`, and parse its inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from vldebias.reranking.orders import det_const_sort, fair, mmr, pbm, quota
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
 
+if TYPE_CHECKING:
+    from vldebias.methods.method import Prompts
+
 Reranker = Callable[[Candidates, int], Rows]
 RERANKERS: dict[str, Reranker] = {
     "quota": quota,
@@ -32,22 +35,22 @@ RERANKERS: dict[str, Reranker] = {
     "detconstsort": det_const_sort,
 }
 # Methods that only depend on the best k candidates of each group.
-_READ_BEST = (quota, fair, pbm, det_const_sort, mopr)
+_NEED_BEST = (quota, fair, pbm, det_const_sort, mopr)
 
 
 def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
-    scores: Any,
+    scores: object,
     k: int | None = None,
     *,
-    labels: Any = None,
-    probabilities: Any = None,
-    features: Any = None,
-    prompts: Any = None,
-    model: Any = None,
-    shares: Any = None,
+    labels: object = None,
+    probabilities: object = None,
+    features: object = None,
+    prompts: Prompts | None = None,
+    model: object = None,
+    shares: object = None,
     method: str | Reranker = "quota",
-    ids: Any = None,
-    checked: Mapping[Any, Any] | None = None,
+    ids: object = None,
+    checked: Mapping[int, object] | Mapping[str, object] | None = None,
 ) -> Positions:
     """Re-rank search results so that every group gets its share of the first k.
 
@@ -55,60 +58,56 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     one of `labels`, `probabilities`, or `features` with `prompts` and `model`.
 
     Args:
-        scores: scores (n,) of one query or (q, n) of several, higher is better; or id -> score.
+        scores: scores (n,) of one query or (q, n) of several, higher is better; or a mapping from
+            id to score.
         k: number of results to show; None: all.
         labels: group of each candidate (n,). None, NaN, "" and "unknown" mean unknown: such
-            candidates keep their places and count towards no group. Column -> labels crosses
-            several columns ("female/old"). id -> label is accepted with `ids` or a mapping of
-            scores.
-        probabilities: group probabilities (n, g), or group -> (n,). The likeliest group is the
-            label.
+            candidates keep their places and count towards no group. A mapping from column to
+            labels crosses several columns ("female/old"). A mapping from id to label is accepted
+            with `ids` or a mapping of scores.
+        probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
+            The most likely group is the label.
         features: features (n, d) of the candidates, for zero-shot labels with `prompts`, and for
             the method "mmr".
         prompts: a prompt set with words for its values, or several to cross them.
         model: the model that embeds the prompts, or a mapping from prompt to embedding.
-        shares: None for even shares, "pool" for the shares among all candidates, or group -> share.
-        method: "quota" (`vldebias.reranking.quota`: every prefix has the shares), "fair" (corrects
-            only what chance does not explain), "pbm", "mopr", "mmr", "detconstsort", or a function
-            of `Candidates` and k, such as functools.partial(mmr, weight=0.3).
+        shares: None for even shares, "pool" for the shares among all candidates, or a mapping from
+            group to share.
+        method: "quota" (`vldebias.reranking.quota`: every prefix has the shares), "fair" (only
+            corrects differences that chance does not explain), "pbm", "mopr", "mmr",
+            "detconstsort", or a function of `Candidates` and k, such as
+            functools.partial(mmr, weight=0.3).
         ids: ids (n,) or (q, n) as an index returns them, -1 for none. Labels, probabilities and
             features then refer to the rows of the index.
-        checked: row (or id, with `ids` or a mapping of scores) -> true group, for a random sample
-            of candidates that were checked by hand (`Positions.to_check` lists one). The report
-            then contains the true shares with intervals.
+        checked: true groups of a random sample of candidates that were checked by hand, by row (or
+            by id, with `ids` or a mapping of scores); `Positions.to_check` returns a sample. The
+            report then contains the true shares with intervals.
 
     Returns:
-        Positions (k,) or (q, k) as an int64 array, or ids if ids were given, padded with -1. With
-        fewer than k candidates, it is shorter. `reports` has one report per query:
+        Positions (k,) or (q, k) as an int64 array, or ids if ids were passed, padded with -1. With
+        fewer than k candidates, it is shorter. `reports` contains one report per query:
         `print(positions.report)`.
 
     Raises:
         InvalidInputError: an argument is invalid; the message names it.
 
     Warns:
-        SuspectInputWarning: a group has fewer candidates than its share needs.
+        SuspectInputWarning: a group has too few candidates for its share.
 
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
     >>> rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"]).tolist()
     [0, 3, 1, 4]
     """
-    is_count = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
-    if k is not None and (not is_count or k < 1):
-        raise InvalidInputError(f"k: expected a whole number of 1 or more, or None, got {k!r}")
-    if not callable(method) and method not in list(RERANKERS):
-        raise InvalidInputError(
-            f"method: got {method!r}; expected one of {', '.join(RERANKERS)}, or a function of"
-            f" candidates and k; {did_you_mean(str(method), RERANKERS)}"
-        )
-    reranker = method if callable(method) else RERANKERS[method]
+    _check_k(k)
+    reranker = _reranker(method)
     table, id_rows = _read_scores(scores, ids)
-    # (q, n): candidates of each query, their rows in labels and features, and their names in the
-    # result.
+    # Shape (q, n): scores of each query, rows of the candidates in labels and features, and their
+    # keys in the result.
     lists = np.atleast_2d(table)
-    rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
-    names = rows
+    rows: Rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
+    keys: NDArray[np.generic] = rows
     if id_rows is not None:
-        names = id_rows
+        keys = id_rows
         labels, rows = _rows_of_ids(id_rows, labels, is_index=not isinstance(scores, Mapping))
     n = int(rows.max(initial=UNKNOWN)) + 1
     groups = Groups.read(labels, probabilities, features, prompts, model, n)
@@ -116,37 +115,67 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         raise InvalidInputError(
             f"got {len(groups.codes)} groups for {n} candidates; expected one per candidate"
         )
-    code_of_checked = _read_checked(checked, groups.names, names)
+    code_of_checked = _read_checked(checked, groups.names, keys)
     unit = None
-    if features is not None and reranker not in _READ_BEST:
+    if features is not None and reranker not in _NEED_BEST:
         unit = unit_rows(features)
 
     orders = []
     reports = []
-    # Name of the method in reports: partial(mmr, weight=0.3) is mmr.
-    function = getattr(method, "func", method)
-    name = str(getattr(function, "__name__", function))
+    name = _name_of(method)
     for query, scores_of_query in enumerate(lists):
-        # An index that finds fewer candidates pads with -1.
+        # If an index finds fewer candidates, it pads with -1.
         places = np.flatnonzero(rows[query] != UNKNOWN)
         candidates = groups.candidates(scores_of_query[places], rows[query][places], shares, unit)
         order = _order(candidates, reranker, k)
-        keys = names[query][places]
-        orders.append(keys[order])
-        reports.append(Report(candidates, name, order, keys, _codes_of(keys, code_of_checked)))
+        keys_of_query = keys[query][places]
+        orders.append(keys_of_query[order])
+        codes = _codes_of(keys_of_query, code_of_checked)
+        reports.append(Report(candidates, name, order, keys_of_query, codes))
     # Without k, all candidates are shown, so a group may have fewer than its share.
     if k is not None:
         _warn_of_short(reports)
     # (q, k), padded with -1; (k,) for a single query without a query axis.
     positions = np.full((len(orders), max(map(len, orders))), UNKNOWN, dtype=orders[0].dtype)
-    for query, order in enumerate(orders):
-        positions[query, : len(order)] = order
+    for query, keys_in_order in enumerate(orders):
+        positions[query, : len(keys_in_order)] = keys_in_order
     if table.ndim == 1:
         positions = positions[0]
     return Positions.from_reports(positions, tuple(reports))
 
 
-def _read_scores(scores: Any, ids: Any) -> tuple[Floats, NDArray[Any] | None]:
+def _check_k(k: int | None) -> None:
+    """Raise an error unless k is None or a positive integer."""
+    if k is None:
+        return
+    is_integer = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+    if not is_integer or k < 1:
+        raise InvalidInputError(f"k: expected a whole number of 1 or more, or None, got {k!r}")
+
+
+def _name_of(method: str | Reranker) -> str:
+    """Return the name of a method for reports: partial(mmr, weight=0.3) is "mmr"."""
+    function = getattr(method, "func", method)
+    return str(getattr(function, "__name__", function))
+
+
+def _reranker(method: str | Reranker) -> Reranker:
+    """Return the function of a method.
+
+    Raises:
+        InvalidInputError: the name is unknown.
+    """
+    if callable(method):
+        return method
+    if method not in list(RERANKERS):
+        raise InvalidInputError(
+            f"method: got {method!r}; expected one of {', '.join(RERANKERS)}, or a function of"
+            f" candidates and k; {did_you_mean(str(method), RERANKERS)}"
+        )
+    return RERANKERS[method]
+
+
+def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generic] | None]:
     """Return the scores (n,) or (q, n), and the ids (q, n) if there are any."""
     if isinstance(scores, Mapping):
         if ids is not None:
@@ -160,9 +189,9 @@ def _read_scores(scores: Any, ids: Any) -> tuple[Floats, NDArray[Any] | None]:
         return table, None
     if hasattr(ids, "detach"):
         ids = ids.detach().cpu().numpy()
-    id_rows = np.asarray(ids)
+    id_rows: NDArray[np.generic] = np.asarray(ids)
     if id_rows.dtype.kind not in "iu":
-        # Keep objects: numpy would convert numbers among texts to texts.
+        # Use objects, since numpy would convert numbers among texts to texts.
         objects = np.empty(id_rows.size, dtype=object)
         objects[:] = id_rows.ravel().tolist()
         id_rows = objects.reshape(id_rows.shape)
@@ -174,12 +203,14 @@ def _read_scores(scores: Any, ids: Any) -> tuple[Floats, NDArray[Any] | None]:
 
 
 def _read_checked(
-    checked: Mapping[Any, Any] | None, names: Sequence[str], keys: NDArray[Any]
-) -> dict[Any, int]:
-    """Return row or id -> position of its true group in `names`.
+    checked: Mapping[int, object] | Mapping[str, object] | None,
+    names: Sequence[str],
+    keys: NDArray[np.generic],
+) -> dict[int | str, int]:
+    """Return the true groups of checked candidates, as positions in `names` by row or id.
 
     Raises:
-        InvalidInputError: not a mapping, none of the keys is a candidate, or an unknown group.
+        InvalidInputError: `checked` is not a mapping, a group is unknown, or no key is a candidate.
     """
     if checked is None:
         return {}
@@ -187,12 +218,12 @@ def _read_checked(
         raise InvalidInputError(
             f"checked: expected a mapping from row or id to true group, got {str(checked)[:60]}"
         )
-    codes = {}
+    codes: dict[int | str, int] = {}
     for key, group in checked.items():
         if str(group) not in names:
             raise InvalidInputError(
                 f"checked: got group {group!r} for {key!r}; expected one of {list(names)};"
-                f" {did_you_mean(group, names)}"
+                f" {did_you_mean(str(group), names)}"
             )
         codes[key] = list(names).index(str(group))
     if codes and codes.keys().isdisjoint(keys.ravel().tolist()):
@@ -203,7 +234,9 @@ def _read_checked(
     return codes
 
 
-def _codes_of(keys: NDArray[Any], code_of_key: Mapping[Any, int]) -> NDArray[np.integer]:
+def _codes_of(
+    keys: NDArray[np.generic], code_of_key: Mapping[int | str, int]
+) -> NDArray[np.integer]:
     """Return the code of each key (n,), -1 if it has none."""
     if not code_of_key:
         return np.full(len(keys), UNKNOWN)
@@ -214,28 +247,29 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
     """Return the new order of the first k candidates, from as few candidates as possible."""
     n = len(candidates)
     count = n if k is None else min(k, n)
-    if reranker in _READ_BEST and count < n:
-        read = candidates.best_of_groups(count)
-        return read[reranker(candidates.picked(read), count)]
+    if reranker in _NEED_BEST and count < n:
+        best = candidates.best_of_groups(count)
+        return best[reranker(candidates.subset(best), count)]
     if reranker is mopr and k is None:
         raise InvalidInputError("method 'mopr' needs k; pass the number of results to show")
     return np.asarray(reranker(candidates, count))
 
 
-def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple[Any, Rows]:
+def _rows_of_ids(
+    id_rows: NDArray[np.generic], labels: object, *, is_index: bool
+) -> tuple[object, Rows]:
     """Return labels by row, and the row of each candidate (q, n), -1 for none.
 
     Args:
         id_rows: ids (q, n).
-        labels: labels by id, or of the rows.
+        labels: a mapping from id to label, or the labels of the rows.
         is_index: whether integer ids are rows of an index.
     """
     is_integer = id_rows.dtype.kind in "iu"
     is_none = (id_rows == UNKNOWN) & is_integer
-    is_by_id = isinstance(labels, Mapping) and any(
-        np.ndim(column) != 1 for column in labels.values()
-    )
-    if is_by_id:
+    rows: Rows
+    # A mapping from column to labels contains lists.
+    if isinstance(labels, Mapping) and any(np.ndim(label) != 1 for label in labels.values()):
         keys = id_rows.ravel().tolist()
         row_of_id = {key: row for row, key in enumerate(dict.fromkeys(keys))}
         rows = np.array([row_of_id[key] for key in keys]).reshape(id_rows.shape)
@@ -256,7 +290,7 @@ def _rows_of_ids(id_rows: NDArray[Any], labels: Any, *, is_index: bool) -> tuple
 
 
 def _warn_of_short(reports: Sequence[Report]) -> None:
-    """Warn once if groups have fewer candidates than their shares need."""
+    """Warn once if groups have too few candidates for their shares."""
     short = [(query, report.short) for query, report in enumerate(reports) if report.short]
     if not short:
         return

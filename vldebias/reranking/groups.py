@@ -1,12 +1,12 @@
-"""Groups of candidates, from labels, probabilities, or zero-shot predictions."""
+"""Determine the groups of candidates from labels, probabilities, or zero-shot predictions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,17 @@ from vldebias.data.spellings import names_no_group
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats, unit_rows
 
+if TYPE_CHECKING:
+    from vldebias.methods.method import Prompts
+
 POOL = "pool"
-_MOST_DOUBTED = 100  # groups whose spellings are compared with each other, which takes their square
-_MOST_CODES = 4  # groups with numbers for names that are taken for codes of groups
+_MOST_COMPARED = 100  # maximum number of groups to check for spellings; the cost is quadratic
+_MOST_CODES = 4  # more groups with numbers as names may be ages or scores
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The groups of all rows that scores or ids refer to.
+    """Groups of all rows that scores or ids refer to.
 
     Attributes:
         names: names of the groups (g,).
@@ -38,14 +41,28 @@ class Groups:
 
     @classmethod
     def read(
-        cls, labels: Any, probabilities: Any, features: Any, prompts: Any, model: Any, n: int
+        cls,
+        labels: object,
+        probabilities: object,
+        features: object,
+        prompts: Prompts | None,
+        model: object,
+        n: int,
     ) -> Groups:
         """Return the groups of all rows from the source that was passed.
 
-        Features alone put all n rows into one group.
+        If only features were passed, all rows belong to the same group.
+
+        Args:
+            labels: see `vldebias.rerank`.
+            probabilities: see `vldebias.rerank`.
+            features: see `vldebias.rerank`.
+            prompts: see `vldebias.rerank`.
+            model: see `vldebias.rerank`.
+            n: number of rows.
 
         Raises:
-            InvalidInputError: no source, or several.
+            InvalidInputError: there is no source, or there are several.
         """
         sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
         inputs = [name for name, source in sources.items() if source is not None]
@@ -72,40 +89,42 @@ class Groups:
         return cls(("any",), np.zeros(n, dtype=np.int8))
 
     @classmethod
-    def of_labels(cls, labels: Any) -> Groups:
+    def of_labels(cls, labels: object) -> Groups:
         """Return groups from labels, or the combinations of several columns."""
         columns = labels if isinstance(labels, Mapping) else {"": labels}
-        parts = []
         if not columns:
             raise InvalidInputError("labels: got no column; expected labels, or column -> labels")
+        parts = []
         for column, values in columns.items():
-            different, code_of_row = _factorised(values)
-            texts = [str(value).strip() for value in different]
-            unknown = set()
-            for text, value in zip(texts, different, strict=True):
-                # NaN and NaT are not equal to themselves.
-                if not text or names_no_group(text) or value != value:
-                    unknown.add(text)
-            names = sorted(set(texts) - unknown)
-            if not names:
-                raise InvalidInputError(
-                    f"labels{column and f' {column!r}'}: all are unknown (None, NaN, '', 'n/a',"
-                    " 'unknown' and the like); expected a group for each candidate"
-                )
-            code_of_name = {name: code for code, name in enumerate(names)}
-            codes = np.array([code_of_name.get(text, UNKNOWN) for text in texts])
-            codes = codes[code_of_row]
-            _doubt(Labels(codes, tuple(names)), f"labels{column and f' {column!r}'}")
-            parts.append(cls(tuple(names), codes))
-        if len(parts) == 1:
-            return parts[0]
+            parts.append(cls._of_column(values, f"labels {column!r}" if column else "labels"))
         return cls.crossed(parts)
 
     @classmethod
-    def of_probabilities(cls, probabilities: Any) -> Groups:
-        """Return groups from probabilities; the likeliest group is the label."""
+    def _of_column(cls, labels: object, where: str) -> Groups:
+        """Return groups from a column of labels, named `where` in messages."""
+        distinct, code_of_row = _factorised(labels)
+        texts = [str(value).strip() for value in distinct]
+        unknown = set()
+        for text, value in zip(texts, distinct, strict=True):
+            is_nan = value != value
+            if not text or names_no_group(text) or is_nan:
+                unknown.add(text)
+        names = tuple(sorted(set(texts) - unknown))
+        if not names:
+            raise InvalidInputError(
+                f"{where}: all are unknown (None, NaN, '', 'n/a', 'unknown' and the like); expected"
+                " a group for each candidate"
+            )
+        code_of_name = {name: code for code, name in enumerate(names)}
+        codes = np.array([code_of_name.get(text, UNKNOWN) for text in texts])[code_of_row]
+        _check_names(Labels(codes, names), where)
+        return cls(names, codes)
+
+    @classmethod
+    def of_probabilities(cls, probabilities: object) -> Groups:
+        """Return groups from probabilities; the most likely group is the label."""
         names: Sequence[str] | None = None
-        if hasattr(probabilities, "columns"):
+        if hasattr(probabilities, "columns") and hasattr(probabilities, "to_numpy"):
             names = [str(name) for name in probabilities.columns]
             probabilities = probabilities.to_numpy()
         elif isinstance(probabilities, Mapping):
@@ -124,13 +143,16 @@ class Groups:
         return cls(tuple(names), table.argmax(axis=1), table)
 
     @classmethod
-    def zero_shot(cls, features: Any, prompts: Any, model: Any) -> Groups:
-        """Predict groups zero-shot: the value whose texts have the highest cosine.
+    def zero_shot(cls, features: object, prompts: Prompts, model: object) -> Groups:
+        """Predict groups zero-shot: the value whose texts have the highest cosine similarity.
 
         Args:
-            features: features (n, d) of the candidates, or blocks of them.
+            features: features (n, d) of the candidates, or an iterable of blocks of them.
             prompts: a prompt set with words for its values, or several to cross them.
             model: the model that embeds the prompts.
+
+        Raises:
+            InvalidInputError: features and texts have different widths.
         """
         # Imported here because torch takes seconds to import, and labels do not need it.
         from vldebias.methods import Problem
@@ -140,9 +162,8 @@ class Groups:
         weights = []
         for prompt_set in problem.attributes:
             weights.append(problem.zero_shot(prompt_set, role).numpy().astype(np.float64))
-        blocks = (
-            [features] if hasattr(features, "shape") or isinstance(features, list) else features
-        )
+        is_single = hasattr(features, "shape") or isinstance(features, list)
+        blocks = [features] if is_single else cast("Iterable[object]", features)
         codes: list[list[Rows]] = [[] for _ in weights]
         for block in blocks:
             unit = unit_rows(block)
@@ -152,7 +173,7 @@ class Groups:
                         f"features: got width {unit.shape[1]}, but the model's texts have width"
                         f" {values.shape[1]}; expected the same model for both"
                     )
-                # Rounded, so that equal rows tie regardless of the order of summation.
+                # Round, so that equal rows tie regardless of the order of summation.
                 cosines = (unit @ values.T).round(12)
                 parts.append(cosines.argmax(axis=1))
         groups = []
@@ -176,7 +197,7 @@ class Groups:
         return cls(tuple(names), np.where(is_known, codes, UNKNOWN))
 
     def candidates(
-        self, scores: Floats, rows: Rows, shares: Any, features: NDArray[Any] | None = None
+        self, scores: Floats, rows: Rows, shares: object, features: Floats | None = None
     ) -> Candidates:
         """Return the candidates of one query.
 
@@ -205,16 +226,16 @@ class Groups:
         )
 
 
-def _doubt(labels: Labels, where: str) -> None:
-    """Warn of two spellings of one group.
+def _check_names(labels: Labels, where: str) -> None:
+    """Warn of different spellings of the same group, and of numbers that are not codes.
 
     Raises:
-        InvalidInputError: there are about as many groups as rows, as of ids and ages.
+        InvalidInputError: there are about as many groups as rows, such as ids and ages.
     """
     problem = groups_as_many_as_rows(labels)
     if problem:
         raise InvalidInputError(f"{where}: {problem}")
-    if len(labels.names) > _MOST_DOUBTED:
+    if len(labels.names) > _MOST_COMPARED:
         return
     problems = [*odd_names(labels.names, has_flags=False)]
     are_numbers = all(re.fullmatch(r"[-+]?\d+", name) for name in labels.names)
@@ -225,13 +246,14 @@ def _doubt(labels: Labels, where: str) -> None:
         )
     for name, frequent_name in misspelt(labels.counts):
         problems.append(
-            f"{name!r} is spelt almost as {frequent_name!r}; if it is the same, write them alike"
+            f"{name!r} is spelt almost like {frequent_name!r}; if they are the same group, use one"
+            " spelling"
         )
     if problems:
         warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
 
 
-def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
+def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
     """Return the distinct values of a column, and the index (n,) of each row's value."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
@@ -243,25 +265,36 @@ def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
         # For few distinct values, counting is faster than sorting.
         if span <= len(values):
             places = values.astype(np.intp) - low
-            is_there = np.bincount(places, minlength=span) > 0
-            return (np.flatnonzero(is_there) + low).tolist(), (is_there.cumsum() - 1)[places]
-    place_of_value: dict[Any, int] = {}
+            is_present = np.bincount(places, minlength=span) > 0
+            distinct: list[Hashable] = [*(np.flatnonzero(is_present) + low).tolist()]
+            code_of_place: NDArray[np.intp] = is_present.cumsum() - 1
+            return distinct, code_of_place[places]
+    code_of_value: dict[Hashable, int] = {}
     try:
-        listed = values.tolist() if hasattr(values, "tolist") else list(values)
-        codes = [place_of_value.setdefault(value, len(place_of_value)) for value in listed]
+        listed = (
+            values.tolist()
+            if hasattr(values, "tolist")
+            else list(cast("Iterable[Hashable]", values))
+        )
+        codes = [code_of_value.setdefault(value, len(code_of_value)) for value in listed]
     except TypeError:
         raise InvalidInputError(
             f"labels: expected a text or number per candidate, got {str(values)[:60]}; for several"
             " attributes, pass column -> labels"
         ) from None
-    return list(place_of_value), np.array(codes, dtype=np.intp)
+    return list(code_of_value), np.array(codes, dtype=np.intp)
 
 
-def requested_shares(shares: Any, codes: NDArray[np.integer], names: Sequence[str]) -> Floats:
+def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence[str]) -> Floats:
     """Return the requested shares (g,), with sum 1.
 
+    Args:
+        shares: see `vldebias.rerank`.
+        codes: group of each candidate (n,) as a position in `names`, -1 if unknown.
+        names: names of the g groups.
+
     Raises:
-        InvalidInputError: unknown groups, negative shares, or a sum other than 1.
+        InvalidInputError: a group is unknown, a share is negative, or the sum is not 1.
     """
     if shares is None:
         return np.full(len(names), 1 / len(names))
@@ -276,7 +309,7 @@ def requested_shares(shares: Any, codes: NDArray[np.integer], names: Sequence[st
         if unknown:
             hint = did_you_mean(str(unknown[0]), names)
             raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
-        # Labels may be numbers; the names of groups are texts.
+        # The names of groups are texts, but labels may be numbers.
         share_of_name = {str(name): share for name, share in shares.items()}
         shares = [share_of_name.get(name, 0.0) for name in names]
     values = as_floats(shares, "shares")
@@ -290,7 +323,12 @@ def requested_shares(shares: Any, codes: NDArray[np.integer], names: Sequence[st
 
 
 def pool_shares(codes: NDArray[np.integer], g: int) -> Floats:
-    """Return the shares (g,) among the candidates of known group."""
+    """Return the shares (g,) among the candidates of known group.
+
+    Args:
+        codes: group of each candidate (n,), -1 if unknown.
+        g: number of groups.
+    """
     counts = np.bincount(codes[codes != UNKNOWN], minlength=g)
     shares: Floats = counts / max(counts.sum(), 1)
     return shares

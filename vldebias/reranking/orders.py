@@ -16,9 +16,9 @@ from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
 
 # Tolerance for products such as 10 x 0.7 that should be whole numbers.
 TINY = 1e-9
-# (shares of g groups, length) -> minimum and maximum number of each group in the prefixes of 1 to
-# `length`, (length, g) each.
 Bounds = Callable[[Floats, int], tuple[Rows, Rows]]
+"""A function of the shares of g groups and a length, which returns the minimum and maximum number
+of each group in the prefixes of 1 to `length`, with shape (length, g) each."""
 
 
 def quota(candidates: Candidates, k: int) -> Rows:
@@ -29,6 +29,13 @@ def quota(candidates: Candidates, k: int) -> Rows:
     candidate among the groups that can take it without violating the bound later. If a group has no
     candidates left, the others take its places in proportion to their shares. Candidates of unknown
     group keep their places.
+
+    Args:
+        candidates: the candidates of one query.
+        k: number of results.
+
+    Returns:
+        Rows (k,) of the candidates in their new order.
 
     Source: this package. The bound is from proportionate scheduling (Baruah et al., 1996): the c-th
     candidate of a group has a place between floor((c - 1) / p_a) + 1 and ceil(c / p_a).
@@ -105,11 +112,11 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
     shares = candidates.shares
     unknown = np.flatnonzero(codes == UNKNOWN)
     count = min(len(codes) - len(unknown), k - int(np.count_nonzero(unknown < k)))
-    # group -> ranks of its candidates that are not placed yet, best first
+    # Ranks of the candidates of each group that are not placed yet, best first.
     remaining = [np.flatnonzero(codes == group) for group in range(len(shares))]
     parts = [np.empty(0, dtype=np.intp)]
-    done = 0
-    while done < count:
+    n_placed = 0
+    while n_placed < count:
         sizes = np.array([len(ranks) for ranks in remaining])
         groups = np.flatnonzero((sizes > 0) & (shares > 0))
         if not len(groups):
@@ -118,20 +125,20 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
             break
         part_shares = shares[groups] / shares[groups].sum()
         ranks_of_group = [remaining[group] for group in groups]
-        length = min(count - done, int(sizes[groups].sum()))
+        length = min(count - n_placed, int(sizes[groups].sum()))
         are_even = bounds is _within_one and np.ptp(part_shares) < TINY
         if len(groups) == 1 or are_even:
-            # One candidate of each group, the best first, then the next of each.
+            # Take the best candidate of each group, then the next of each, and so on.
             rounds = int(sizes[groups].min())
             table = np.stack([ranks[:rounds] for ranks in ranks_of_group], axis=1)
             part = np.sort(table, axis=1).ravel()
         elif len(groups) == 2:
-            # Same result as by windows, but faster.
+            # This is faster than windows, with the same result.
             part = _merge_two(ranks_of_group, part_shares, length, bounds)
         else:
             part = _merge_by_windows(ranks_of_group, part_shares, length, bounds)
         parts.append(part)
-        done += len(part)
+        n_placed += len(part)
         placed = np.bincount(codes[part], minlength=len(shares))
         remaining = [ranks[number:] for ranks, number in zip(remaining, placed, strict=True)]
     sequence = np.concatenate(parts)[:count]
@@ -161,13 +168,18 @@ def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k:
 def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
     """Return the alpha-quantiles (length,) of binomial distributions of 1 to `length` draws.
 
-    The quantile is the smallest q with P(X <= q) >= alpha. One more draw subtracts p P(X = q) from
+    The quantile is the smallest q with P(X <= q) >= alpha. A further draw subtracts p P(X = q) from
     P(X <= q) and increases the quantile by at most one.
+
+    Args:
+        p: probability of success.
+        length: maximum number of draws.
+        alpha: level of the quantiles.
     """
     quantiles = []
     q = 0
-    mass = 1.0  # P(X = q) and P(X <= q) without any draw
-    below = 1.0
+    mass = 1.0  # P(X = q)
+    below = 1.0  # P(X <= q)
     for i in range(1, length + 1):
         below -= p * mass
         mass *= (1 - p) * i / (i - q) if q < i else 0.0
@@ -180,7 +192,7 @@ def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
 
 
 def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds) -> Rows:
-    """Merge two groups until one that is due has no candidate left.
+    """Merge two groups until a group must be taken but has no candidate left.
 
     Both bounds of a prefix increase by at most one per place, so the better candidate can be taken
     whenever it stays within them.
@@ -189,11 +201,11 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     places = np.arange(1, length + 1)
     lowest = np.maximum(minima[:, 0], places - maxima[:, 1]).tolist()
     highest = np.minimum(maxima[:, 0], places - minima[:, 1]).tolist()
-    # Each list ends with a rank after all others, so an empty group is only taken if it must be.
+    # Each list ends with a rank worse than all others, so an empty group is only taken if due.
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     first, second = ([*ranks.tolist(), empty] for ranks in ranks_of_group)
     sequence: list[int] = []
-    count = 0  # of the first group
+    count = 0  # number of candidates of the first group
     for place in range(length):
         second_count = place - count
         rank = min(first[count], second[second_count])
@@ -211,28 +223,28 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
 def _merge_by_windows(
     ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds
 ) -> Rows:
-    """Merge groups of any shares until one that is due has no candidate left.
+    """Merge groups of any shares until a group must be taken but has no candidate left.
 
     A group may take place t (from 0) if the prefix does not exceed its maximum. Up to a place D,
-    the groups still need least_a(D) - c_a places; if no other places are left up to D, one of these
-    groups must be taken.
+    group a still needs m_a(D) - c_a places, where m_a is its minimum. If the groups need all places
+    up to D, one of these groups must be taken.
     """
     horizon = int(np.ceil(len(shares) / shares.min())) + 1
     due, maxima = bounds(shares, length + horizon)
     places = np.arange(1, horizon + 1)
     counts = np.zeros(len(shares), dtype=np.intp)
-    # Each list ends with a rank after all others, so an empty group is only taken if it must be.
+    # Each list ends with a rank worse than all others, so an empty group is only taken if due.
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     ranks = [[*listed.tolist(), empty] for listed in ranks_of_group]
     heads = np.array([listed[0] for listed in ranks])
     sequence: list[int] = []
     for t in range(length):
-        may = counts < maxima[t]
+        is_allowed = counts < maxima[t]
         needed = np.maximum(due[t : t + horizon] - counts, 0).sum(axis=1)
         tight = np.flatnonzero(needed >= places)
         if len(tight):
-            may &= due[t + tight[0]] > counts
-        group = int(np.where(may, heads, empty + 1).argmin())
+            is_allowed &= due[t + tight[0]] > counts
+        group = int(np.where(is_allowed, heads, empty + 1).argmin())
         if heads[group] == empty:
             break
         sequence.append(int(heads[group]))
@@ -247,6 +259,13 @@ def pbm(candidates: Candidates, k: int) -> Rows:
     Each round takes one candidate of every group, or the best neutral candidate if its score is at
     least their mean. Candidates of unknown group are neutral. If the last round has fewer places
     than groups, its best candidates are taken (the paper samples them). Shares are even.
+
+    Args:
+        candidates: the candidates of one query.
+        k: number of results.
+
+    Returns:
+        Rows (k,) of the candidates in their new order.
 
     Source: Kong et al., "Mitigating Test-Time Bias for Fair Image Retrieval" (NeurIPS 2023),
     section 3.
@@ -281,7 +300,7 @@ def pbm(candidates: Candidates, k: int) -> Rows:
         if not heads and not has_neutral:
             break
         if has_neutral:
-            # Empty groups are ignored; without any group, only neutral candidates are left.
+            # Empty groups are ignored; if all are empty, only neutral candidates are left.
             mean = sum(scores[rank] for rank, _ in heads) / max(len(heads), 1)
             if not heads or mean <= scores[neutral[next_neutral]]:
                 order.append(neutral[next_neutral])
@@ -301,6 +320,13 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
     long as each of them stays within the prefix in which it was due. Candidates of unknown group
     keep their places.
 
+    Args:
+        candidates: the candidates of one query.
+        k: number of results.
+
+    Returns:
+        Rows (k,) of the candidates in their new order.
+
     Source: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019),
     Algorithm 3. Their algorithm can move an item one place further than the bound allows (positions
     start at 0, prefixes at 1); this implementation does not.
@@ -314,13 +340,13 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
     codes = candidates.codes[ranked]
     members = [np.flatnonzero(codes == group).tolist() for group in range(len(candidates.names))]
     has_share = candidates.shares > 0
-    wanted = min(k, int(has_share[codes[codes != UNKNOWN]].sum()))
+    length = min(k, int(has_share[codes[codes != UNKNOWN]].sum()))
     placed: list[int] = []  # ranks
-    latest: list[int] = []  # the prefix in which each of them was due
+    due_of_placed: list[int] = []  # the prefix in which each of them was due
     counts = [0] * len(members)
     shares = candidates.shares.tolist()
     prefix = 0
-    while len(placed) < wanted:
+    while len(placed) < length:
         prefix += 1
         due = []
         for group, ranks in enumerate(members):
@@ -328,14 +354,14 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
                 due.append((ranks[counts[group]], group))
         for rank, group in sorted(due):
             place = len(placed)
-            while place > 0 and latest[place - 1] > place and placed[place - 1] > rank:
+            while place > 0 and due_of_placed[place - 1] > place and placed[place - 1] > rank:
                 place -= 1
             placed.insert(place, rank)
-            latest.insert(place, prefix)
+            due_of_placed.insert(place, prefix)
             counts[group] += 1
     # Groups with share 0 follow by score.
-    is_rest = (codes != UNKNOWN) & ~has_share[codes]
-    sequence = [*placed, *np.flatnonzero(is_rest).tolist()]
+    is_without_share = (codes != UNKNOWN) & ~has_share[codes]
+    sequence = [*placed, *np.flatnonzero(is_without_share).tolist()]
     return ranked[_with_unknown(sequence, codes, k)]
 
 
@@ -370,13 +396,13 @@ def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
     rows = features[ranked]
     gains = weight * candidates.scores[ranked]
     largest = np.full(len(ranked), -np.inf)
-    is_open = np.ones(len(ranked), dtype=bool)
+    is_remaining = np.ones(len(ranked), dtype=bool)
     order = [0]
-    is_open[0] = False
+    is_remaining[0] = False
     while len(order) < k:
         largest = np.maximum(largest, rows @ rows[order[-1]])
-        values = np.where(is_open, gains - (1 - weight) * largest, -np.inf)
+        values = np.where(is_remaining, gains - (1 - weight) * largest, -np.inf)
         best = int(values.argmax())
         order.append(best)
-        is_open[best] = False
+        is_remaining[best] = False
     return ranked[order]

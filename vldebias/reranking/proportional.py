@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import sqrt
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.measure.representation import Functions, fitted_function
@@ -20,7 +20,7 @@ def mopr(
     candidates: Candidates,
     k: int,
     *,
-    curated: Any = None,
+    curated: ArrayLike | None = None,
     gap: float = 0.0,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
 ) -> Rows:
@@ -32,8 +32,8 @@ def mopr(
     candidates with the largest a are taken.
 
     Args:
-        candidates: the candidates of one query. Candidates of unknown group are left out, since the
-            population has none.
+        candidates: the candidates of one query. Candidates of unknown group are not selected, since
+            the population does not contain any.
         k: number of results, less than the number of candidates.
         curated: statistics (m, d) of the population, as in `Candidates.statistics`; None: k rows
             with the requested shares.
@@ -63,21 +63,30 @@ def selection(
     candidates: Candidates,
     k: int,
     *,
-    curated: Any = None,
+    curated: ArrayLike | None = None,
     gap: float = 0.0,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
 ) -> Floats:
     """Return the weights (n,) of the candidates before rounding; see `mopr`.
+
+    Args:
+        candidates: the candidates of one query.
+        k: number of results.
+        curated: statistics (m, d) of the population.
+        gap: the largest allowed representational gap.
+        functions: function class of the gap.
 
     Raises:
         InvalidInputError: no k candidates have such a small gap.
     """
     n = len(candidates)
     if curated is None:
-        # k rows with the shares: linear functions only depend on their mean.
-        curated = np.tile(candidates.shares, (k, 1))
-    m = len(curated)
-    both = np.concatenate([candidates.statistics, np.asarray(curated, dtype=np.float64)])
+        # Linear functions only depend on the mean of the rows.
+        population = np.tile(candidates.shares, (k, 1))
+    else:
+        population = np.asarray(curated, dtype=np.float64)
+    m = len(population)
+    both = np.concatenate([candidates.statistics, population])
     scale = sqrt(m * k / (m + k))
     cuts: list[Floats] = []
     bounds: list[float] = []
@@ -89,12 +98,12 @@ def selection(
         length = float(np.linalg.norm(values))
         if length < _ENOUGH or abs(float(signed @ values)) * scale / length <= gap + _ENOUGH:
             return weights
-        # |sum_i c(x_i) a_i / k - mean c| <= gap, as two constraints
+        # |sum_i c(x_i) a_i / k - mean c| <= gap, as two constraints.
         values *= scale / length
         cuts += [values[:n] / k, -values[:n] / k]
         mean = float(values[n:].mean())
         bounds += [gap + mean + _ENOUGH, gap - mean + _ENOUGH]
-        # Maximise the total score, with weights that sum to k and satisfy all cuts.
+        # Maximise the total score, subject to all cuts, with weights that sum to k.
         solved = need("scipy.optimize").linprog(
             -candidates.scores,
             A_ub=np.array(cuts),

@@ -1,11 +1,10 @@
-"""Report of a re-ranking: shares before and after, estimated true shares, and cost."""
+"""Report shares before and after re-ranking, estimated true shares, and the cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from vldebias.measure.resampling import Interval
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
 from vldebias.reranking.checks import ENOUGH, true_shares
+from vldebias.utils.json_values import JSON
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Report:
     candidates: Candidates
     method: str
     order: Rows
-    keys: NDArray[Any]
+    keys: NDArray[np.generic]
     checked: NDArray[np.integer]
     query: str = ""
 
@@ -58,16 +58,16 @@ class Report:
 
     @property
     def short(self) -> dict[str, int]:
-        """Return group -> number of missing results, for groups with too few candidates."""
+        """Return the number of missing results for each group with too few candidates."""
         names = self.candidates.names
         available = self._counts(np.arange(len(self.candidates)))
         known = len(self.order) - self.unknown
-        lacking = {}
+        missing = {}
         for name, share in zip(names, self.candidates.shares, strict=True):
             places = int(np.floor(share * known + 1e-9))
             if available[name] < places:
-                lacking[name] = places - available[name]
-        return lacking
+                missing[name] = places - available[name]
+        return missing
 
     @property
     def kept(self) -> float:
@@ -94,14 +94,14 @@ class Report:
 
     @cached_property
     def expected(self) -> dict[str, Interval] | None:
-        """Return the true share of each group, with its 95 % interval.
+        """Return the true share of each group with its 95 % interval.
 
         None if too few candidates were checked; see `vldebias.reranking.true_shares`.
         """
         return true_shares(self.candidates, self.order, self.checked)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as a dictionary for JSON."""
+    def to_dict(self) -> dict[str, JSON]:
+        """Return the figures as values of JSON."""
         expected = self.expected
         shares = self.candidates.shares.tolist()
         return {
@@ -141,7 +141,7 @@ class Report:
         else:
             needed = f"{ENOUGH} are needed" if k > ENOUGH else f"all {k} are needed"
             lines.append(
-                "true shares unknown: look at the results that positions.to_check() lists and pass"
+                "true shares unknown: label the results that positions.to_check() returns and pass"
                 f" their true groups as `checked`; {needed}, {self.n_checked} were passed"
             )
         lines.append(
@@ -160,19 +160,24 @@ class Positions(np.ndarray):
     """Array of positions or ids in their new order, with a report per query.
 
     Attributes:
-        reports: a `Report` per query. Slices and results of arithmetic have none.
+        reports: a `Report` per query; empty for slices and results of arithmetic.
     """
 
     reports: tuple[Report, ...]
 
     @classmethod
-    def from_reports(cls, rows: NDArray[Any], reports: tuple[Report, ...]) -> Positions:
-        """Return an array of positions or ids with reports."""
+    def from_reports(cls, rows: NDArray[np.generic], reports: tuple[Report, ...]) -> Positions:
+        """Return an array of positions or ids with reports.
+
+        Args:
+            rows: positions or ids (k,) or (q, k).
+            reports: a report per query.
+        """
         positions = rows.view(cls)
         positions.reports = reports
         return positions
 
-    def __array_finalize__(self, source: Any) -> None:
+    def __array_finalize__(self, source: NDArray[np.generic] | None) -> None:
         self.reports = ()
 
     @property
@@ -180,11 +185,11 @@ class Positions(np.ndarray):
         """Return the report of the first (or only) query."""
         return self.reports[0]
 
-    def to_check(self, n: int = 30) -> list[Any]:
+    def to_check(self, n: int = 30) -> list[int | str]:
         """Sample results to check by hand, for the argument `checked` of `rerank`.
 
         The sample is random over the results of all queries, with the same number per label if
-        possible. Results that were already checked or have an unknown label are left out.
+        possible. It excludes results that were already checked or whose label is unknown.
 
         Args:
             n: sample size.
@@ -198,14 +203,14 @@ class Positions(np.ndarray):
                 label = int(report.candidates.codes[row])
                 if label != UNKNOWN and report.checked[row] == UNKNOWN:
                     label_of_key[report.keys[row]] = label
-        keys_of_label: dict[int, list[Any]] = {}
+        keys_of_label: dict[int, list[int | str]] = {}
         keys = list(label_of_key)
         for place in np.random.default_rng(0).permutation(len(keys)):
             keys_of_label.setdefault(label_of_key[keys[place]], []).append(keys[place])
         # Alternate between the labels.
-        turns = zip_longest(*keys_of_label.values())
-        chosen = [key for turn in turns for key in turn if key is not None]
-        return [key.item() if isinstance(key, np.generic) else key for key in chosen[:n]]
+        rounds = zip_longest(*keys_of_label.values())
+        sample = [key for keys_of_round in rounds for key in keys_of_round if key is not None]
+        return [key.item() if isinstance(key, np.generic) else key for key in sample[:n]]
 
 
 def _words(counts: dict[str, int]) -> str:

@@ -1,19 +1,35 @@
-"""Re-ranking components for LangChain and llama-index.
+"""Provide re-ranking components for LangChain and llama-index.
 
-The classes are defined when they are needed, since these libraries are optional. For any other
-store, pass scores and labels to `vldebias.rerank`: docs/how-to/rerank.md.
+The classes are defined when they are needed, since these libraries are optional. For other stores,
+pass scores and labels to `vldebias.rerank`: docs/how-to/rerank.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.reranking.entry import rerank
+from vldebias.reranking.entry import Reranker, rerank
+
+if TYPE_CHECKING:
+    from langchain_core.documents import BaseDocumentCompressor, Document
+    from llama_index.core.postprocessor.types import BaseNodePostprocessor
+    from llama_index.core.schema import NodeWithScore
+
+T = TypeVar("T")
 
 
-def langchain_compressor(attribute: str | Sequence[str], k: int | None = None, **how: Any) -> Any:
+class RerankOptions(TypedDict, total=False):
+    """Options that are passed to `vldebias.rerank`."""
+
+    shares: str | Mapping[str, float]
+    method: str | Reranker
+
+
+def langchain_compressor(
+    attribute: str | Sequence[str], k: int | None = None, **options: Unpack[RerankOptions]
+) -> BaseDocumentCompressor:
     """Return a LangChain `BaseDocumentCompressor` that re-ranks retrieved documents.
 
     The group of a document is `metadata[attribute]`; documents without it keep their places. The
@@ -22,7 +38,7 @@ def langchain_compressor(attribute: str | Sequence[str], k: int | None = None, *
     Args:
         attribute: metadata key of the group, or several to cross them.
         k: number of documents to return; None: all.
-        how: shares and method, see `vldebias.rerank`.
+        options: shares and method, see `vldebias.rerank`.
 
     >>> compressor = langchain_compressor("gender", k=10)  # doctest: +SKIP
     >>> compressor.compress_documents(documents, "a nurse")  # doctest: +SKIP
@@ -33,19 +49,19 @@ def langchain_compressor(attribute: str | Sequence[str], k: int | None = None, *
         """Re-rank retrieved documents, so that each group gets its share."""
 
         def compress_documents(
-            self, documents: Sequence[Any], query: str, callbacks: Any = None
-        ) -> Sequence[Any]:
+            self, documents: Sequence[Document], query: str, callbacks: object = None
+        ) -> Sequence[Document]:
             """Return the first k documents in their new order."""
             metadata = [document.metadata for document in documents]
             scores = [values.get("score") for values in metadata]
-            return _reranked(documents, scores, metadata, attribute, k, how)
+            return _reranked(documents, scores, metadata, attribute, k, options)
 
     return RerankedDocuments()
 
 
 def llama_index_postprocessor(
-    attribute: str | Sequence[str], k: int | None = None, **how: Any
-) -> Any:
+    attribute: str | Sequence[str], k: int | None = None, **options: Unpack[RerankOptions]
+) -> BaseNodePostprocessor:
     """Return a llama-index `BaseNodePostprocessor` that re-ranks retrieved nodes.
 
     The group of a node is `metadata[attribute]`; nodes without it keep their places. The score is
@@ -54,7 +70,7 @@ def llama_index_postprocessor(
     Args:
         attribute: metadata key of the group, or several to cross them.
         k: number of nodes to return; None: all.
-        how: shares and method, see `vldebias.rerank`.
+        options: shares and method, see `vldebias.rerank`.
 
     >>> processor = llama_index_postprocessor("gender", k=10)  # doctest: +SKIP
     >>> index.as_query_engine(node_postprocessors=[processor])  # doctest: +SKIP
@@ -64,27 +80,29 @@ def llama_index_postprocessor(
     class RerankedNodes(base):  # type: ignore[misc, valid-type]
         """Re-rank retrieved nodes, so that each group gets its share."""
 
-        def _postprocess_nodes(self, nodes: list[Any], query_bundle: Any = None) -> list[Any]:
+        def _postprocess_nodes(
+            self, nodes: list[NodeWithScore], query_bundle: object = None
+        ) -> list[NodeWithScore]:
             """Return the first k nodes in their new order."""
             metadata = [node.node.metadata for node in nodes]
             scores = [node.score for node in nodes]
-            return _reranked(nodes, scores, metadata, attribute, k, how)
+            return _reranked(nodes, scores, metadata, attribute, k, options)
 
     return RerankedNodes()
 
 
 def _reranked(
-    results: Sequence[Any],
-    scores: Sequence[Any],
-    metadata: Sequence[Mapping[str, Any]],
+    results: Sequence[T],
+    scores: Sequence[float | None],
+    metadata: Sequence[Mapping[str, object]],
     attribute: str | Sequence[str],
     k: int | None,
-    how: Mapping[str, Any],
-) -> list[Any]:
+    options: RerankOptions,
+) -> list[T]:
     """Return the first k results in their new order.
 
     Raises:
-        InvalidInputError: no result has the attribute in its metadata.
+        InvalidInputError: the metadata of no result contains the attribute.
     """
     if not results:
         return []
@@ -100,5 +118,5 @@ def _reranked(
     values = scores
     if None in scores:
         values = [-place for place in range(len(results))]
-    positions = rerank(values, k, labels=labels, **how)
+    positions = rerank(values, k, labels=labels, **options)
     return [results[position] for position in positions.tolist()]

@@ -1,27 +1,29 @@
-"""Serve balanced prompts to clients of the OpenAI images API: `images_proxy` gives an ASGI app.
+"""Serve balanced prompts to clients of the OpenAI images API; `images_proxy` returns an ASGI app.
 
-The app itself is `images_api`. A wheel has it in this folder; in a checkout it lies in apps/, the
-second place of `__path__`. It needs the extra "serve" (starlette, httpx2, python-multipart, and
-uvicorn to run it), but no torch.
+The app is the package `images_api`. A wheel contains it in this folder; in a checkout, it is in
+apps/, which is added to `__path__`. It needs the extra "serve" (starlette, httpx2,
+python-multipart, and uvicorn to run it), but not torch.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vldebias.errors import lazy_names
 
 _HERE = Path(__file__).resolve().parent
-# A wheel has the app here; a checkout has it in apps/, which is no part of the package.
+# In a checkout, the app is in apps/, outside of the package.
 if not (_HERE / "images_api").is_dir():
     __path__.append(str(_HERE.parents[1] / "apps"))
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    images_proxy: Callable[..., Any]
-    Limits: type[Any]
+    from starlette.applications import Starlette
+
+    images_proxy: Callable[..., Starlette]
+    Limits: type[object]
 
 __all__ = ["Limits", "images_proxy"]
 

@@ -3,9 +3,9 @@
     inspect eval vldebias/who_appears --model none \\
         -T api=https://api.openai.com/v1 -T model=gpt-image-1
 
-Needs `pip install '.[inspect]'`. Each sample is one image of one prompt of the protocol; the
-solver asks for it, the scorer is a judge of this package, and `record_of_log` makes a record of the
-log.
+Needs `pip install '.[inspect]'`. Each sample is an image of a prompt of the protocol. The solver
+requests the image, the scorer is a judge of this package, and `record_of_log` converts the log to a
+record.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from inspect_ai.log import EvalLog
 from inspect_ai.model import (
     ChatCompletionChoice,
     ChatMessageAssistant,
+    Content,
     ContentImage,
     ModelOutput,
 )
@@ -57,13 +58,14 @@ from vldebias.utils.options import Options
 from vldebias.utils.pictures import decode
 
 if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
     from PIL.Image import Image
 
 IMAGE = "data:image/png;base64,"
-SECONDS = 300.0  # for one image
-REFUSED = 400  # status of an images API that does not generate a prompt
-# prompt, seed -> the image as a file, or why there is none
-Draw = Callable[[str, int], Awaitable[bytes | str]]
+SECONDS = 300.0  # timeout for one image
+REFUSED = 400  # HTTP status if an images API refuses a prompt
+Generator = Callable[[str, int], Awaitable[bytes | str]]
+"""A function of a prompt and a seed, which returns the image file, or why there is none."""
 
 
 @task
@@ -82,31 +84,31 @@ def who_appears(
     Args:
         api: base address of an OpenAI-compatible images API, such as https://api.openai.com/v1;
             its key is read from OPENAI_API_KEY.
-        model: what the API calls the model.
-        pipeline: a diffusers id or folder, or "miniature", in place of an API.
-        attribute: what the judge reads.
-        images: of each prompt.
-        neutral: only the neutral wording; False: also the six qualifiers.
-        judge: a CLIP of open_clip or transformers, or "miniature". Default: that of the suite
-            "generation".
-        size: that the API is asked for.
+        model: name of the model in the API.
+        pipeline: a diffusers id or folder, or "miniature", instead of an API.
+        attribute: the attribute to measure.
+        images: number of images per prompt.
+        neutral: whether to use only the neutral wording; False: also the six qualifiers.
+        judge: a CLIP model of open_clip or transformers, or "miniature". Default: the judge of the
+            suite "generation".
+        size: size of the images that are requested from the API.
 
     Raises:
-        InvalidInputError: both an API and a pipeline, or neither.
+        InvalidInputError: both an API and a pipeline were passed, or neither.
     """
     if (api is None) == (pipeline is None) or (api is not None and model is None):
         raise InvalidInputError(
             f"got api={api!r}, model={model!r}, pipeline={pipeline!r}; expected api with model, or"
             " pipeline"
         )
-    draw = _api(api, str(model), size) if api is not None else _pipeline(str(pipeline))
+    generator = _api(api, str(model), size) if api is not None else _pipeline(str(pipeline))
     prompts = load_protocol().prompts()
     if neutral:
         prompts = [prompt for prompt in prompts if prompt.qualifier == NEUTRAL]
     samples = [_sample(prompt, seed) for prompt in prompts for seed in range(images)]
     return Task(
         dataset=samples,
-        solver=one_image(draw),
+        solver=one_image(generator),
         scorer=who_is_shown(attribute, judge),
         metadata={"generator": model if api is not None else pipeline, "api": api, "size": size},
         name="who_appears",
@@ -120,15 +122,15 @@ def _sample(prompt: ProtocolPrompt, seed: int) -> Sample:
     return Sample(input=prompt.text, id=f"{name} {seed}", metadata=metadata)
 
 
-def _api(address: str, model: str, size: str) -> Draw:
-    """Return what asks an images API for one image."""
+def _api(address: str, model: str, size: str) -> Generator:
+    """Return a function that requests an image from an images API."""
     headers = {}
     key = os.environ.get("OPENAI_API_KEY")
     if key:
         headers["Authorization"] = f"Bearer {key}"
 
-    async def draw(prompt: str, seed: int) -> bytes | str:
-        # APIs take no seed: their images are independent.
+    async def generate(prompt: str, seed: int) -> bytes | str:
+        # APIs do not accept a seed; their images are independent.
         request = {"model": model, "prompt": prompt, "n": 1, "size": size}
         async with httpx.AsyncClient(timeout=SECONDS, headers=headers) as client:
             url = f"{address.rstrip('/')}/images/generations"
@@ -143,18 +145,18 @@ def _api(address: str, model: str, size: str) -> Draw:
             picture.raise_for_status()
             return picture.content
 
-    return draw
+    return generate
 
 
-def _pipeline(name: str) -> Draw:
-    """Return what generates one image by a pipeline, which is loaded for the first one."""
+def _pipeline(name: str) -> Generator:
+    """Return a function that generates an image with a pipeline, which is loaded on first use."""
     lock = Lock()
-    loaded: list[Any] = []
+    loaded: list[DiffusionPipeline] = []
 
-    def generate(prompt: str, seed: int) -> bytes:
+    def generate_with_lock(prompt: str, seed: int) -> bytes:
         import torch
 
-        # A pipeline has state, so that it generates one image at a time.
+        # A pipeline has state, so it can only generate one image at a time.
         with lock:
             if not loaded:
                 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -166,21 +168,23 @@ def _pipeline(name: str) -> Draw:
         picture.save(file, "PNG")
         return file.getvalue()
 
-    async def draw(prompt: str, seed: int) -> bytes:
-        return await anyio.to_thread.run_sync(generate, prompt, seed)
+    async def generate(prompt: str, seed: int) -> bytes:
+        return await anyio.to_thread.run_sync(generate_with_lock, prompt, seed)
 
-    return draw
+    return generate
 
 
 @solver
-def one_image(draw: Draw) -> Solver:
-    """Ask for the image of the sample's prompt; an image that is refused leaves its reason."""
+def one_image(generator: Generator) -> Solver:
+    """Generate the image of the sample's prompt, or store the reason why it was refused."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        drawn = await draw(state.input_text, state.metadata["seed"])
-        content: Any = drawn
-        if isinstance(drawn, bytes):
-            content = [ContentImage(image=IMAGE + base64.b64encode(drawn).decode())]
+        image = await generator(state.input_text, state.metadata["seed"])
+        content: str | list[Content]
+        if isinstance(image, bytes):
+            content = [ContentImage(image=IMAGE + base64.b64encode(image).decode())]
+        else:
+            content = image
         message = ChatMessageAssistant(content=content)
         state.messages.append(message)
         state.output = ModelOutput(choices=[ChatCompletionChoice(message=message)])
@@ -210,34 +214,39 @@ def shares() -> Metric:
 
 @scorer(metrics=[shares()])
 def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
-    """Score an image by the value that a judge reads in it; "unknown" if it cannot be told."""
+    """Score an image by the value that a judge sees in it, "unknown" if it is not sure.
+
+    Args:
+        attribute: the attribute to measure.
+        judge: name of the judge, see `who_appears`.
+    """
     lock = Lock()
-    ready: list[Judge] = []
+    loaded: list[Judge] = []
 
     def read(picture: Image | None) -> tuple[str, Judge]:
         with lock:
-            if not ready:
-                ready.append(_judge(judge))
-            (reader,) = ready
+            if not loaded:
+                loaded.append(_judge(judge))
+            (reader,) = loaded
             if picture is None:
                 return NO_VALUE, reader
-            chances = reader.predict([picture])[attribute]
+            probabilities = reader.predict([picture])[attribute]
         values = reader.names[attribute]
-        (code,) = decide(chances, values, SURE).codes.tolist()
+        (code,) = decide(probabilities, values, SURE).codes.tolist()
         return (values[code] if code >= 0 else NO_VALUE), reader
 
     async def score(state: TaskState, target: Target) -> Score:
         content = state.output.message.content
         picture = None
-        why = None
+        reason = None
         if isinstance(content, str):
-            why = content
+            reason = content
         else:
             (image,) = (part for part in content if isinstance(part, ContentImage))
             data = base64.b64decode(image.image.removeprefix(IMAGE))
             picture = decode(data)
         value, reader = await anyio.to_thread.run_sync(read, picture)
-        about = {
+        provenance = {
             "subject": state.metadata["subject"],
             "qualifier": state.metadata["qualifier"],
             "prompt": state.input_text,
@@ -246,20 +255,20 @@ def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
             "judge": reader.name,
             "fingerprint": reader.fingerprint,
         }
-        return Score(value=value, explanation=why, metadata=about)
+        return Score(value=value, explanation=reason, metadata=provenance)
 
     return score
 
 
 def _judge(name: str | None) -> Judge:
-    """Return the judge of a name, with its weights loaded."""
+    """Load a judge by name."""
     if name == "miniature":
         return MiniatureJudge().ready()
     return suite_judge(Options(out=Path(), judge=name))
 
 
 def _record_of_scores(scores: list[Score], generator: str = "generator") -> Record:
-    """Return a record of the scores of a run."""
+    """Create a record from the scores of a run."""
     answers: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
     facts: dict[str, Any] = {}
     for score in scores:
@@ -295,25 +304,25 @@ def _record_of_scores(scores: list[Score], generator: str = "generator") -> Reco
 
 
 def record_of_log(log: EvalLog, name: str) -> Record:
-    """Return the record of a finished evaluation.
+    """Create the record of a finished evaluation.
 
     Args:
-        log: what `inspect_ai.eval` returns, or `inspect_ai.log.read_eval_log` reads.
-        name: of the record.
+        log: a log from `inspect_ai.eval` or `inspect_ai.log.read_eval_log`.
+        name: name of the record.
 
     Returns:
-        The record with its figures; fill in who measured and the licence.
+        The record with its figures; add who measured it, and the licence.
 
     Raises:
-        InvalidInputError: the evaluation did not succeed, or no image was read.
+        InvalidInputError: the evaluation did not succeed, or there are no samples.
     """
     if log.status != "success" or not log.samples:
         raise InvalidInputError(f"log: got status {log.status}; expected a finished evaluation")
     scores = []
     for sample in log.samples:
         scores += list((sample.scores or {}).values())
-    about = log.eval.metadata or {}
-    generator = str(about.get("generator"))
+    provenance = log.eval.metadata or {}
+    generator = str(provenance.get("generator"))
     subjects = {(score.metadata or {})["subject"] for score in scores}
     is_whole = subjects >= set(load_protocol().subjects)
     record = _record_of_scores(scores, generator)
@@ -322,7 +331,7 @@ def record_of_log(log: EvalLog, name: str) -> Record:
         "protocol": PROTOCOL if is_whole else None,
         "date": log.eval.created[:10],
         "model": record.model.model_copy(
-            update={"pipeline": about.get("api") or "diffusers pipeline"}
+            update={"pipeline": provenance.get("api") or "diffusers pipeline"}
         ),
         "versions": {**record.versions, **log.eval.packages},
     }

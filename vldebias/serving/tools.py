@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pydantic import BaseModel, Field
 
@@ -22,19 +22,24 @@ from vldebias.version import __version__
 from vldebias.wording import BalancedPrompts, Balancer, balance_prompts
 from vldebias.wording.reasons import reason_in_words
 
-# Limits of one call. Reading 100,000 characters takes about a second.
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+Parameters = ParamSpec("Parameters")
+
+# Limits per call. Reading 100,000 characters takes about a second.
 MAX_IMAGES = 1000
-MAX_CHARACTERS = 10_000  # of one prompt
-MAX_TOTAL_CHARACTERS = 500_000  # of the prompts of all images
+MAX_CHARACTERS = 10_000  # per prompt
+MAX_TOTAL_CHARACTERS = 500_000  # over the prompts of all images
 
 INSTRUCTIONS = (
     "Write sampled values of an attribute, such as gender, into prompts for images that leave it"
     " open, so that pictures of 'a CEO' show women and men. Call balance_prompts with the user's"
     " own words before you generate pictures of people; prompts that state a value, name somebody"
-    " or show no person come back as they are, with the reason."
+    " or show no person are returned unchanged, with the reason."
 )
 
-# Escapes of JSON; each is consumed whole, because \\ud83d is a backslash and five characters.
+# Escapes in JSON; each is consumed completely, because \\ud83d is a backslash and five characters.
 _ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
@@ -56,7 +61,7 @@ class WrittenPrompt(BaseModel):
 
 
 class WrittenPrompts(BaseModel):
-    """The prompts that a call returns; the same call with this seed returns the same prompts."""
+    """Prompts returned by a call; the same call with this seed returns the same prompts."""
 
     prompts: list[WrittenPrompt]
     seed: int
@@ -66,9 +71,9 @@ class AuditedPrompt(BaseModel):
     """The audit of one prompt.
 
     Attributes:
-        prompt: the prompt as it was sent.
+        prompt: the original prompt.
         advice: what to do about the prompt.
-        value: the value most images are predicted to show, or null without a prediction.
+        value: the value that most images are predicted to show, or null without a prediction.
         share: the predicted share of images that show the value.
         low: lower end of the share's 95 % interval.
         high: upper end of the share's 95 % interval.
@@ -92,14 +97,15 @@ class AuditedPrompts(BaseModel):
 class Tools:
     """Implement the tools that the server offers.
 
-    Prompts come from an assistant, which may be steered by what it reads. Their number and length
-    are limited, and an attribute is a name: no call can make the server open a file.
+    Prompts are untrusted, since an assistant may be manipulated by texts that it reads. Their
+    number and length are limited, and an attribute must be a name, so no call can open a file.
 
     Args:
-        sets: the default attribute: a packaged prompt set's name, or the path of a YAML file.
-        model: the model that `audit_prompts` reads prompts with, as for `vldebias.load_host`.
-            Without a model or pipeline, audits report which prompts are open and predict no shares.
-        pipeline: the pipeline to read prompts with, instead of a model.
+        sets: the default attribute: the name of a packaged prompt set, or the path of a YAML file.
+        model: the model whose text embeddings `audit_prompts` uses, as for `vldebias.load_host`.
+            Without a model or pipeline, audits report which prompts are open, but predict no
+            shares.
+        pipeline: the pipeline whose text embeddings are used, instead of a model.
     """
 
     def __init__(
@@ -110,7 +116,7 @@ class Tools:
         self.default_set = load_prompts(sets)
         self.model = model
         self.pipeline = pipeline
-        # Balancers live as long as the server, so that values are even over all of its calls.
+        # Balancers are reused, so that values are even over all calls.
         self._balancer_of_attribute = {self.default_set.name: Balancer(self.default_set)}
 
     def balance_prompts(
@@ -130,8 +136,8 @@ class Tools:
             prompts: the user's own words, one text for each picture.
             images: how many images to generate from each prompt.
             attribute: gender, age, race or skin-tone. Default: the server's attribute.
-            shares: value -> share of the images, such as {"female": 0.7, "male": 0.3}. Default:
-                equal shares.
+            shares: the share of images for each value, such as {"female": 0.7, "male": 0.3}.
+                Default: equal shares.
             seed: makes the call reproducible. Default: values are even over all calls.
         """
         _check_prompts(prompts, images)
@@ -169,14 +175,14 @@ class Tools:
         prompt_set = self._set_named(attribute)
         if self.model is None and self.pipeline is None:
             return _audit_of_texts(prompts, prompt_set)
-        # Imported late: torch and the model's library take seconds.
+        # Imported here, since torch and the model's library take seconds.
         from vldebias.study import audit
 
         result = audit(prompts, prompt_set, model=self.model, pipe=self.pipeline)
         (task,) = result.provenance
         row_of_prompt = {}
         for row in result.rows:
-            # Rows of single models are named after them; the advice is about what models share.
+            # The advice is about all models, not about single ones, which have rows of their own.
             if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 row_of_prompt[prompt] = (value, row)
@@ -233,29 +239,29 @@ def _check_prompts(prompts: list[str], images: int = 1) -> None:
 
 
 def _audit_of_texts(prompts: list[str], prompt_set: PromptSet) -> AuditedPrompts:
-    """Report which prompts leave an attribute open; without a model no share is predicted."""
+    """Report which prompts leave an attribute open, without predicting shares."""
     balanced = balance_prompts(prompts, prompt_set, seed=0)
     audited = []
     for prompt, reason in zip(prompts, balanced.reasons, strict=True):
         advice = "leaves it open: balance it"
         if reason is not None:
-            advice = f"left alone: {reason_in_words(reason)}"
+            advice = f"left unchanged: {reason_in_words(reason)}"
         audited.append(AuditedPrompt(prompt=prompt, advice=advice))
-    opened = sum(reason is None for reason in balanced.reasons)
+    n_open = sum(reason is None for reason in balanced.reasons)
     summary = [
-        f"{opened} of {len(prompts)} prompts leave {prompt_set.name} open.",
-        "No share is predicted: start the server with --model or --pipeline.",
+        f"{n_open} of {len(prompts)} prompts leave {prompt_set.name} open.",
+        "No share is predicted; for predictions, start the server with --model or --pipeline.",
     ]
     return AuditedPrompts(prompts=audited, summary=summary)
 
 
-def tools_server(tools: Tools) -> Any:
+def tools_server(tools: Tools) -> MCPServer:
     """Return a server of the Model Context Protocol that offers the tools.
 
     Raises:
         MissingPackageError: the package `mcp` is not installed.
     """
-    server = need("mcp.server").MCPServer(
+    server: MCPServer = need("mcp.server").MCPServer(
         "vldebias", instructions=INSTRUCTIONS, version=__version__
     )
     for tool in (tools.balance_prompts, tools.audit_prompts):
@@ -263,15 +269,15 @@ def tools_server(tools: Tools) -> Any:
     return server
 
 
-def _with_messages(tool: Callable[..., BaseModel]) -> Callable[..., BaseModel]:
-    """Return a tool whose errors reach the assistant with their message.
+def _with_messages(tool: Callable[Parameters, BaseModel]) -> Callable[Parameters, BaseModel]:
+    """Return a tool that shows the messages of its errors to the assistant.
 
-    The server hides the message of every other exception, and logs its traceback.
+    The server hides the messages of other exceptions, and logs their tracebacks.
     """
     tool_error = need("mcp.server.mcpserver.exceptions").ToolError
 
     @functools.wraps(tool)
-    def call(*args: Any, **kwargs: Any) -> BaseModel:
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> BaseModel:
         try:
             return tool(*args, **kwargs)
         except VldebiasError as error:
@@ -281,31 +287,26 @@ def _with_messages(tool: Callable[..., BaseModel]) -> Callable[..., BaseModel]:
 
 
 def replace_lone_surrogates(line: bytes) -> bytes:
-    """Return a line of JSON in which escapes of lone surrogates are U+FFFD.
+    """Replace escapes of lone surrogates in a line of JSON by U+FFFD.
 
-    A client that cuts a text within an emoji sends half of a surrogate pair. Such a line is not
-    valid Unicode, and the server would drop it without an answer.
+    A client that truncates a text within an emoji sends half of a surrogate pair. Such a line is
+    not valid Unicode, and the server would ignore it.
     """
-    return _ESCAPE.sub(_paired, line)
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if match["lone"] else match[0], line)
 
 
-def _paired(match: re.Match[bytes]) -> bytes:
-    """Return an escape or a surrogate pair unchanged, and U+FFFD for half of a pair."""
-    return rb"\ufffd" if match["lone"] else match[0]
-
-
-def serve_stdio(server: Any) -> None:
+def serve_stdio(server: MCPServer) -> None:
     """Run a server on stdin and stdout until stdin ends."""
-    # The transport reads file descriptor 0, so the client's lines are passed on through a pipe.
+    # The transport reads file descriptor 0, so forward the client's lines through a pipe.
     client = os.dup(0)
     read_end, write_end = os.pipe()
     os.dup2(read_end, 0)
     os.close(read_end)
 
-    def pass_on() -> None:
+    def forward() -> None:
         with open(client, "rb") as lines, open(write_end, "wb", buffering=0) as pipe:
             for line in lines:
                 pipe.write(replace_lone_surrogates(line))
 
-    threading.Thread(target=pass_on, daemon=True).start()
+    threading.Thread(target=forward, daemon=True).start()
     server.run()

@@ -22,15 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError, StorageError, did_you_mean, shortened, warn
+from vldebias.utils.json_values import JSON
 
 if TYPE_CHECKING:
     import pandas as pd
+    import yaml
     from pydantic import ValidationError
+    from torch import Tensor
 
 LOCK = ".vldebias.lock"  # lock file of an output folder
 _MAX_YAML = 1_000_000  # maximum size in bytes of a hand-written file
-_MAX_JSON = 50_000_000  # maximum size in bytes of a generated file; large results have 3 MB
-_FORMULA = (  # what a spreadsheet runs, with full-width signs
+_MAX_JSON = 50_000_000  # maximum size in bytes of a generated file; large results are about 3 MB
+_FORMULA = (  # what a spreadsheet would run as a formula, including full-width characters
     "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 )
 _STORAGE_PROBLEMS = {
@@ -40,7 +43,7 @@ _STORAGE_PROBLEMS = {
     " choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",
 }
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.partial")  # a name of `_temporary_file`
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.partial")  # names that `_temporary_file` creates
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -48,13 +51,13 @@ def packaged(kind: str) -> dict[str, Path]:
     """Return the packaged files by name.
 
     Args:
-        kind: "prompts", "prompts/protocol" or "suites", which are YAML, or "records", JSON.
+        kind: "prompts", "prompts/protocol" or "suites" (YAML files), or "records" (JSON files).
     """
-    # A wheel contains the files inside the package, a checkout next to it.
+    # In a wheel, the files are inside the package; in a checkout, they are next to it.
     folder_in_wheel = _PACKAGE / "_resources" / kind
-    place_in_checkout = {"suites": "eval/suites", "records": "eval/records"}.get(kind, kind)
+    folder_in_checkout = {"suites": "eval/suites", "records": "eval/records"}.get(kind, kind)
     pattern = "*.json" if kind == "records" else "*.yaml"
-    for folder in (folder_in_wheel, _PACKAGE.parent / place_in_checkout):
+    for folder in (folder_in_wheel, _PACKAGE.parent / folder_in_checkout):
         file_of_name = {path.stem: path for path in folder.glob(pattern)}
         if file_of_name:
             return dict(sorted(file_of_name.items()))
@@ -63,13 +66,13 @@ def packaged(kind: str) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def storage_errors(path: str | Path) -> Iterator[None]:
-    """Convert the errors of libraries that cannot write a file to `StorageError`.
+    """Convert errors that libraries raise when they cannot write a file to `StorageError`.
 
     Python raises an OSError, safetensors its own error that contains "(os error 28)" or, before
     version 0.6, "Os { code: 28", and torch a RuntimeError with an OSError as its context.
 
     Args:
-        path: the file or folder that the message names.
+        path: the file or folder for the message.
 
     Raises:
         StorageError: no space is left, the file is too large, or the file system is read-only.
@@ -89,9 +92,9 @@ def _storage_code(error: BaseException | None) -> int | None:
     """Return the operating system's code if an error is about storage, None otherwise."""
     while error is not None:
         code = getattr(error, "errno", None)
-        in_words = re.search(r"(?:\(os error|Os \{ code:) (\d+)", str(error))
-        if in_words:
-            code = int(in_words[1])
+        match = re.search(r"(?:\(os error|Os \{ code:) (\d+)", str(error))
+        if match:
+            code = int(match[1])
         if code in _STORAGE_PROBLEMS:
             return code
         error = error.__cause__ or error.__context__
@@ -99,10 +102,10 @@ def _storage_code(error: BaseException | None) -> int | None:
 
 
 def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
-    """Write a file so that the old or the new one is complete, even after a crash or a power loss.
+    """Write a file atomically: after a crash or a power loss, it is either the old or the new one.
 
-    Missing folders are created, and an existing file keeps its mode. Temporary files that a killed
-    process left in the folder are removed.
+    Missing folders are created, and the mode of an existing file is preserved. Temporary files that
+    a killed process left in the folder are removed.
 
     Args:
         path: the file to write or replace.
@@ -120,7 +123,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path.parent)
         with _temporary_file(path) as partial:
-            # An existing file keeps its mode; a new one has the mode that the umask gives.
+            # Preserve the mode of an existing file; the umask determines the mode of a new one.
             mode = partial.stat().st_mode
             if path.exists():
                 mode = path.stat().st_mode
@@ -130,10 +133,10 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
                 partial.write_bytes(content)
             else:
                 _write_by(content, partial)
-            partial.chmod(mode & 0o777)  # also if a library has replaced the file
+            partial.chmod(mode & 0o777)  # even if a library has replaced the file
             sync(partial)
             os.replace(partial, path)
-        # The move is an entry of the folder, which a power loss could undo.
+        # Without this, a power loss could undo the move, which is a change of the folder.
         sync(path.parent)
     return path
 
@@ -144,7 +147,7 @@ def _write_by(write: Callable[[Path], object], partial: Path) -> None:
         write(partial)
     except RuntimeError as error:
         if _storage_code(error) is None:
-            # torch does not say why its writer failed; one more block fails for the same reason.
+            # torch does not report why writing failed; writing another block raises the reason.
             with partial.open("ab") as file:
                 file.write(bytes(4096))
         raise
@@ -152,7 +155,7 @@ def _write_by(write: Callable[[Path], object], partial: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary_file(path: Path) -> Iterator[Path]:
-    """Yield a new file next to `path`, which is removed at the end unless it was moved.
+    """Create a file next to `path`; it is removed at the end unless it was moved.
 
     It is locked, so that other processes do not mistake it for a leftover of a killed process.
     """
@@ -163,15 +166,15 @@ def _temporary_file(path: Path) -> Iterator[Path]:
         if _locked(handle):
             stack.callback(os.close, handle)
         else:
-            # Windows has no such locks, and moves no file that is open.
+            # Windows does not have these locks, and cannot move an open file.
             os.close(handle)
-        # Another process that saw the file before its lock took it for a leftover.
+        # Another process may have removed the file as a leftover before it was locked.
         partial.touch()
         yield partial
 
 
 def _locked(handle: int) -> bool:
-    """Lock an open file if no other process has locked it; return False if that is not possible."""
+    """Lock an open file; return False if another process has locked it, or locks do not exist."""
     try:
         import fcntl
 
@@ -185,7 +188,7 @@ _swept: set[Path] = set()  # folders in which this process has looked for leftov
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that killed processes left in a folder; once in each process."""
+    """Remove temporary files that killed processes left in a folder, once per process."""
     folder = folder.resolve()
     if folder in _swept:
         return
@@ -193,7 +196,7 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(".*.partial"):
         if not _TEMPORARY.fullmatch(path.name):
             continue
-        # Another process may be faster, or own the file.
+        # Another process may remove the file first, or another user may own it.
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDWR)
             try:
@@ -204,8 +207,10 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder to disk, so that it survives a power loss; folders are skipped
-    outside of POSIX."""
+    """Flush a file or folder to disk, so that it survives a power loss.
+
+    Folders are skipped on systems other than POSIX.
+    """
     if path.is_dir() and os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -216,7 +221,7 @@ def sync(path: Path) -> None:
 
 
 def shielded(text: str) -> str:
-    """Prepend "'" to texts that a spreadsheet would run as a formula.
+    """Prepend "'" to a text that a spreadsheet would run as a formula.
 
     "=1+1" becomes "'=1+1"; `unshielded` is the inverse. Source: OWASP, "CSV Injection".
     """
@@ -227,8 +232,8 @@ def spreadsheet_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
     """Return a table as CSV that a spreadsheet can open without running formulas.
 
     Args:
-        frame: the table; `shielded` is applied to its texts and to the names of its columns.
-        index: whether the first column is the table's index.
+        frame: the table; `shielded` is applied to its texts and column names.
+        index: whether to write the index of the table as the first columns.
     """
     columns = frame.reset_index() if index else frame.copy()
     for place, dtype in enumerate(columns.dtypes):
@@ -252,8 +257,13 @@ def digest(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
-    """Update a hashlib object with tensors: names, types, shapes and contents, without copies."""
+def add_tensors(state: hashlib._Hash, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Update a hash with the names, types, shapes and contents of tensors, without copies.
+
+    Args:
+        state: a hashlib object.
+        tensors: pairs of a name and a tensor.
+    """
     import torch
 
     for name, tensor in tensors:
@@ -261,26 +271,26 @@ def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
         state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
-_held: dict[Path, int] = {}  # folder -> thread of this process that writes it
+_locked_folders: dict[Path, int] = {}  # folder -> thread of this process that writes to it
 
 
 @contextlib.contextmanager
-def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iterator[None]:
-    """Lock a folder against writes of other processes and threads; reentrant within a thread.
+def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> Iterator[None]:
+    """Lock a folder against writes by other processes and threads; reentrant within a thread.
 
-    This is a POSIX record lock: it ends with its process and is not inherited by forks.
+    This is a POSIX record lock: it is released when the process ends, and forks do not inherit it.
 
     Args:
         folder: the folder.
-        say: called with a message if the file system does not support locks.
+        report: called with a message if the file system does not support locks.
 
     Raises:
-        InvalidInputError: another run writes to the folder; the message names it.
+        InvalidInputError: another run writes to the folder; the message names that run.
         OSError: the folder is not writable.
     """
     folder = Path(folder).resolve()
     thread = threading.get_ident()
-    if _held.get(folder) == thread:
+    if _locked_folders.get(folder) == thread:
         yield
         return
     with storage_errors(folder):
@@ -291,7 +301,8 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         "expected one run at a time. Wait until it has ended, stop it, or choose another folder"
         " (--out)."
     )
-    if folder in _held:  # to open and close the file once more would end the lock
+    # Check this before opening the file: closing it a second time would release the lock.
+    if folder in _locked_folders:
         raise InvalidInputError(f"{folder}: {writer} is writing to it; {expected}")
     with path.open("ab+", buffering=0) as file:
         try:
@@ -304,22 +315,22 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
                 f"{folder}: {other_writer:.300} is writing to this folder; {expected}"
             ) from None
         except (ImportError, OSError) as error:
-            say(
+            report(
                 f"{folder}: cannot be locked ({error}); do not start another run in this folder"
                 " before this one has ended"
             )
-        # Write only after locking: until then, the file names the other writer.
+        # Write only after locking: until then, the file contains the name of the other writer.
         with storage_errors(path):
             file.truncate(0)
             file.write(f"{writer}\n".encode())
-        _held[folder] = thread
+        _locked_folders[folder] = thread
         try:
             yield
         finally:
-            del _held[folder]
+            del _locked_folders[folder]
 
 
-def read_yaml(path: str | Path) -> dict[Any, Any]:
+def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a mapping from an untrusted YAML file; aliases and repeated keys are errors.
 
     Raises:
@@ -343,24 +354,26 @@ def read_yaml(path: str | Path) -> dict[Any, Any]:
 
 
 @cache
-def _strict_loader() -> Any:
-    """Return a safe YAML loader that refuses repeated keys, and aliases (which can expand to
-    gigabytes)."""
+def _strict_loader() -> type[yaml.SafeLoader]:
+    """Return a safe YAML loader that rejects repeated keys and aliases.
+
+    Aliases could expand to gigabytes.
+    """
     # Imported here, because many commands do not read YAML.
     import yaml
 
     class StrictLoader(yaml.SafeLoader):
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            event: Any = self.peek_event()
-            line = event.start_mark.line + 1
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            event: yaml.Event = self.peek_event()
+            line = event.start_mark.line + 1 if event.start_mark else 1
             if isinstance(event, yaml.AliasEvent):
                 raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
-            node: Any = super().compose_node(parent, index)
+            node: yaml.Node | None = super().compose_node(parent, index)
             if isinstance(node, yaml.MappingNode):
                 # The safe loader silently keeps the last of two equal keys.
                 counts = Counter(str(key.value) for key, _ in node.value)
-                for key, times in counts.items():
-                    if times > 1:
+                for key, count in counts.items():
+                    if count > 1:
                         raise yaml.YAMLError(
                             f"the key {key!r} twice in the mapping of line {line}; merge the two"
                         )
@@ -369,8 +382,12 @@ def _strict_loader() -> Any:
     return StrictLoader
 
 
-def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> Any:
+def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
     """Read an untrusted JSON file; NaN and infinity are errors.
+
+    Args:
+        path: the file.
+        max_bytes: maximum size of the file.
 
     Raises:
         InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names
@@ -379,9 +396,10 @@ def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> Any:
     text = read_bytes(path, max_bytes=max_bytes)
     try:
         # Python's parser accepts NaN and Infinity, which are not valid JSON.
-        return json.loads(text, parse_float=_finite, parse_constant=_finite)
+        value: JSON = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path}: got {error}; expected JSON in UTF-8") from None
+    return value
 
 
 def _finite(text: str) -> float:
@@ -394,6 +412,10 @@ def _finite(text: str) -> float:
 def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     """Return the content of an untrusted file.
 
+    Args:
+        path: the file.
+        max_bytes: maximum size of the file.
+
     Raises:
         InvalidInputError: the file cannot be read, or is larger than `max_bytes`.
     """
@@ -402,10 +424,10 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
             data = None
             # Check the size first, so that a large file is not loaded into memory.
             if os.fstat(file.fileno()).st_size <= max_bytes:
-                data = file.read(max_bytes + 1)  # a pipe has no size until it is read
+                data = file.read(max_bytes + 1)  # the size of a pipe is unknown until it is read
     except FileNotFoundError:
         raise InvalidInputError(f"{path}: no such file; check the path") from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+    except (OSError, ValueError) as error:  # ValueError: the path contains a NUL character
         raise InvalidInputError(
             f"{path}: cannot be read ({type(error).__name__}: {error}); check the path"
         ) from None
@@ -428,12 +450,12 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
     Args:
         error: the error.
         place: prefix of the location.
-        known: valid keys, to suggest one that is similar to an unknown key.
+        known: valid keys; a similar one is suggested for an unknown key.
     """
     problem = error.errors()[0]
     path = [place] if place else []
     for key in problem["loc"]:
-        if not str(key).startswith("function-"):  # pydantic's name of a validator
+        if not str(key).startswith("function-"):  # pydantic's name for a validator
             path.append(str(key))
     where = ".".join(path)
     inner_error = problem.get("ctx", {}).get("error")
@@ -450,10 +472,10 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
 
 
 def versions() -> dict[str, str]:
-    """Return package -> version for packages that affect results."""
+    """Return the versions of the packages that affect results, by package name."""
     version_of_package = {"python": platform.python_version()}
     for name in ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):  # run from a checkout that is not installed
+        with contextlib.suppress(PackageNotFoundError):  # or a checkout that is not installed
             version_of_package[name] = version(name)
     return version_of_package
 

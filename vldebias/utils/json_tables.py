@@ -1,7 +1,6 @@
-"""Read rows from JSON that other tools write: lists, JSON lines, answers of APIs, captions by
-file name.
+"""Read rows from the JSON of other tools: lists, JSON lines, API responses, captions by file name.
 
-Nested objects become columns with a dotted name: {"payload": {"gender": ...}} is "payload.gender".
+Nested objects become columns with dotted names: {"payload": {"gender": ...}} is "payload.gender".
 """
 
 from __future__ import annotations
@@ -9,66 +8,79 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 from vldebias.errors import InvalidInputError
+from vldebias.utils.json_values import JSON
 from vldebias.utils.pictures import ENDINGS
 from vldebias.utils.text_tables import json_form
 
-Row = dict[str, Any]
+Row = dict[str, JSON]
 _EXPECTED = 'expected an object such as {"image": ...}'
 
 
-def flat(row: Mapping[str, Any], where: str) -> Row:
-    """Return a row with a column for each part of its nested objects.
+def flat(row: Mapping[str, JSON], where: str) -> Row:
+    """Flatten the nested objects of a row into columns with dotted names.
 
-    Lists stay cells of their own. An object without parts is kept as an empty cell, so that its
-    column does not disappear.
+    Lists are not flattened. An empty object becomes an empty cell, so that its column does not
+    disappear.
 
     Args:
         row: a JSON object.
-        where: its place, for messages.
+        where: location of the row, for messages.
 
     Raises:
-        InvalidInputError: two parts of the row have the same dotted name.
+        InvalidInputError: two values have the same dotted name.
 
     >>> flat({"id": 1, "payload": {"gender": "male", "face": {"age": 30}}}, "points.jsonl:1")
     {'id': 1, 'payload.gender': 'male', 'payload.face.age': 30}
     """
     cells: Row = {}
     # Without recursion: JSON may be nested more deeply than Python's stack.
-    waiting: list[tuple[str, Any]] = list(row.items())[::-1]
-    while waiting:
-        name, value = waiting.pop()
+    pending: list[tuple[str, JSON]] = list(row.items())[::-1]
+    while pending:
+        name, value = pending.pop()
         if isinstance(value, Mapping) and value:
             for key, part in list(value.items())[::-1]:
-                waiting.append((f"{name}.{key}", part))
+                pending.append((f"{name}.{key}", part))
             continue
         if name in cells:
             raise InvalidInputError(
                 f"{where}: got two values for {name!r}, one nested and one with dots in its name;"
-                " expected one; rename either"
+                " expected one; rename one of them"
             )
         cells[name] = None if isinstance(value, Mapping) else value
     return cells
 
 
-def flat_rows(rows: Sequence[Mapping[str, Any]], where: str) -> list[Row]:
-    """Return rows with a column for each part of their nested objects, see `flat`."""
+def flat_rows(rows: Sequence[Mapping[str, JSON]], where: str) -> list[Row]:
+    """Flatten the nested objects of several rows, see `flat`.
+
+    Args:
+        rows: JSON objects.
+        where: file name for messages.
+
+    Raises:
+        InvalidInputError: two values of a row have the same dotted name.
+    """
     return [flat(row, f"{where}: row {number}") for number, row in enumerate(rows, start=1)]
 
 
-def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of flat rows, in the order in which they first occur."""
+def names_of(rows: Sequence[Mapping[str, JSON]]) -> list[str]:
+    """Return the column names of flat rows, in order of first occurrence."""
     names: dict[str, None] = {}
     for row in rows:
         names |= dict.fromkeys(row)
     return list(names)
 
 
-def cell_of(row: Mapping[str, Any], name: str) -> Any:
-    """Return the cell of a flat row with a dotted name, also inside of lists, by position, and of
-    cells that are JSON written as text; None if there is none.
+def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
+    """Return the cell of a flat row under a dotted name, None if there is none.
+
+    A number in the name is a position in a list. Cells that contain JSON as text are parsed.
+
+    Args:
+        row: a flat row, see `flat`.
+        name: name of a column, or dotted name of a value inside a cell.
 
     >>> cell_of({"messages": [{"role": "user", "content": "a nurse"}]}, "messages.0.content")
     'a nurse'
@@ -93,18 +105,24 @@ def cell_of(row: Mapping[str, Any], name: str) -> Any:
     return None
 
 
-def _opened(cell: Any) -> Any:
-    """Return the value of a cell that is JSON written as text; another cell is itself."""
+def _opened(cell: JSON) -> JSON:
+    """Parse a cell that contains JSON as text; other cells are returned unchanged."""
     if not isinstance(cell, str) or not cell.lstrip().startswith(("{", "[")):
         return cell
     try:
-        return json.loads(cell)
+        value: JSON = json.loads(cell)
     except (ValueError, RecursionError):
         return cell
+    return value
 
 
 def column_around(names: Sequence[str], name: str) -> str | None:
-    """Return the column inside of which a dotted name may lie; None if there is none."""
+    """Return the column that may contain a dotted name, None if there is none.
+
+    Args:
+        names: the columns of a table.
+        name: a dotted name, such as "payload.gender", which "payload" may contain.
+    """
     parts = name.split(".")
     for length in range(len(parts) - 1, 0, -1):
         column = ".".join(parts[:length])
@@ -114,29 +132,38 @@ def column_around(names: Sequence[str], name: str) -> str | None:
 
 
 def is_json_document(text: str, ending: str) -> bool:
-    """Tell whether the text of a .json or .jsonl file is one value instead of a value a line.
+    """Return whether a .json or .jsonl file is a single value, not one value per line.
 
-    Lines are often called .json, and lists .jsonl.
+    The extension alone does not decide: JSON lines are often called .json, and lists .jsonl.
+
+    Args:
+        text: the content of the file; its beginning is sufficient.
+        ending: the extension, such as ".json".
     """
     form = json_form(text)
     return form == "list" or (form == "object" and ending.lower() == ".json")
 
 
-def parsed(text: str, where: str) -> Any:
-    """Return the value of a text in JSON.
+def parsed(text: str, where: str) -> JSON:
+    """Parse a JSON text.
+
+    Args:
+        text: the text.
+        where: file name for messages.
 
     Raises:
-        InvalidInputError: the text is not JSON, or an object has a name twice, of whose values
-            Python would keep the last.
+        InvalidInputError: the text is not JSON, or a name occurs twice in an object (Python would
+            silently keep the last value).
     """
     try:
-        return json.loads(text, strict=False, object_pairs_hook=_with_different_names)
+        value: JSON = json.loads(text, strict=False, object_pairs_hook=_with_different_names)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{where}: expected JSON, got {error}") from None
+    return value
 
 
-def _with_different_names(pairs: list[tuple[str, Any]]) -> Row:
-    """Return an object of JSON; raise ValueError if a name occurs twice."""
+def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
+    """Convert the pairs of a JSON object; raise ValueError if a name occurs twice."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
@@ -146,10 +173,17 @@ def _with_different_names(pairs: list[tuple[str, Any]]) -> Row:
 
 
 def rows_of_lines(lines: Sequence[str], where: str) -> tuple[list[Row], list[int]]:
-    """Return the objects of JSON lines and their line numbers, without blank lines.
+    """Parse JSON lines, without blank lines.
+
+    Args:
+        lines: the lines of a file.
+        where: file name for messages.
+
+    Returns:
+        The objects, and their line numbers.
 
     Raises:
-        InvalidInputError: a line that is not JSON, or not an object.
+        InvalidInputError: a line is not a JSON object.
     """
     rows: list[Row] = []
     numbers: list[int] = []
@@ -166,14 +200,18 @@ def rows_of_lines(lines: Sequence[str], where: str) -> tuple[list[Row], list[int
 
 
 def rows_of_json(text: str, where: str) -> list[Row]:
-    """Return the objects of a JSON text, one for each row.
+    """Parse a JSON text with one object per row.
 
-    The text is a list of objects; an object that holds one list of objects, as APIs answer
+    The text is a list of objects; an object that contains one list of objects, as in API responses
     ({"result": {"points": [...]}}, {"items": [...]}); or an object with an entry for each picture,
-    as kohya's sd-scripts write captions ({"0.png": {"caption": ..., "tags": ...}}).
+    as in the captions of kohya's sd-scripts ({"0.png": {"caption": ..., "tags": ...}}).
+
+    Args:
+        text: the text.
+        where: file name for messages.
 
     Raises:
-        InvalidInputError: no JSON, something else, or an object that holds several lists.
+        InvalidInputError: the text is not JSON, has another layout, or contains several lists.
     """
     value = parsed(text, where)
     objects = value
@@ -181,69 +219,73 @@ def rows_of_json(text: str, where: str) -> list[Row]:
         objects = rows_by_picture(value)
         if objects is None:
             objects = _only_list(value, where)
-    is_list = isinstance(objects, list) and bool(objects)
-    if not is_list or not all(isinstance(row, dict) for row in objects):
+    rows: list[Row] = []
+    if isinstance(objects, list):
+        rows = [row for row in objects if isinstance(row, dict)]
+    if not rows or not isinstance(objects, list) or len(rows) < len(objects):
         raise InvalidInputError(
-            f"{where}: expected a list of objects, one for each row, or an object that holds one"
+            f"{where}: expected a list of objects, one per row, or an object that contains one"
             f" such list; got {text.strip()[:40]}"
         )
-    return objects
+    return rows
 
 
-def _only_list(value: Mapping[str, Any], where: str) -> list[Any] | None:
+def _only_list(value: Mapping[str, JSON], where: str) -> list[JSON] | None:
     """Return the only list of objects inside an object; None if there is none.
 
     Raises:
-        InvalidInputError: there are several.
+        InvalidInputError: there are several lists.
     """
-    found: dict[str, list[Any]] = {}
-    waiting: list[tuple[str, Any]] = list(value.items())
-    while waiting:
-        name, part = waiting.pop()
+    list_of_name: dict[str, list[JSON]] = {}
+    pending: list[tuple[str, JSON]] = list(value.items())
+    while pending:
+        name, part = pending.pop()
         if isinstance(part, Mapping):
-            waiting += [(f"{name}.{key}", inner) for key, inner in part.items()]
+            pending += [(f"{name}.{key}", inner) for key, inner in part.items()]
         elif isinstance(part, list) and any(isinstance(row, dict) for row in part):
-            found[name] = part
-    if len(found) > 1:
+            list_of_name[name] = part
+    if len(list_of_name) > 1:
         raise InvalidInputError(
-            f"{where}: got an object with several lists of objects, {', '.join(sorted(found))};"
-            " expected one; save the list that you mean in a file of its own"
+            f"{where}: got an object with several lists of objects,"
+            f" {', '.join(sorted(list_of_name))}; expected one; save the list that you want in a"
+            " separate file"
         )
-    return next(iter(found.values()), None)
+    return next(iter(list_of_name.values()), None)
 
 
-def rows_by_picture(value: Mapping[str, Any]) -> list[Row] | None:
-    """Return the rows of an object with an entry for each picture; None if it is something else.
+def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
+    """Return a row per picture from an object with an entry for each; None for other objects.
 
     An entry is a caption, a list of captions, or an object with `caption` and `tags`, which are
-    joined as sd-scripts does. The keys are file names, also without their endings in the latter
-    case.
+    joined as in sd-scripts. The keys are file names; if the entries are objects, file names without
+    extensions are accepted, too.
     """
     if not value:
         return None
+    entries = [entry for entry in value.values() if isinstance(entry, Mapping)]
+    if len(entries) == len(value):
+        # Some pictures may have a size but no caption yet.
+        captioned = [entry for entry in entries if "caption" in entry or "tags" in entry]
+        if 2 * len(captioned) <= len(value):
+            return None
+        return [_captioned_row(name, entry) for name, entry in zip(value, entries, strict=True)]
     are_pictures = all(PurePosixPath(name).suffix.lower() in ENDINGS for name in value)
-    captioned = [
-        entry
-        for entry in value.values()
-        if isinstance(entry, Mapping) and ("caption" in entry or "tags" in entry)
-    ]
-    # A few pictures may have sizes and no caption yet.
-    are_entries = 2 * len(captioned) > len(value) and all(
-        isinstance(entry, Mapping) for entry in value.values()
-    )
     are_captions = all(isinstance(entry, (str, list)) for entry in value.values())
-    if not are_entries and not (are_pictures and are_captions):
-        return None
-    rows: list[Row] = []
-    for name, entry in value.items():
-        if not are_entries:
-            rows.append({"image": name, "caption": entry})
-            continue
-        texts = [text for text in (entry.get("caption"), entry.get("tags")) if text]
-        caption: Any = texts[0] if texts else None
-        if len(texts) == 2 and all(isinstance(text, str) for text in texts):
-            caption = ", ".join(texts)
-        used = ("image", "caption", "tags")
-        further = {key: part for key, part in entry.items() if key not in used}
-        rows.append({"image": name, **further, "caption": caption})
-    return rows
+    if are_pictures and are_captions:
+        return [{"image": name, "caption": caption} for name, caption in value.items()]
+    return None
+
+
+def _captioned_row(name: str, entry: Mapping[str, JSON]) -> Row:
+    """Return the row of a picture that sd-scripts describe by an object."""
+    row: Row = {"image": name}
+    for key, part in entry.items():
+        if key not in ("image", "caption", "tags"):
+            row[key] = part
+    caption = entry.get("caption")
+    tags = entry.get("tags")
+    if caption and isinstance(caption, str) and tags and isinstance(tags, str):
+        row["caption"] = f"{caption}, {tags}"
+    else:
+        row["caption"] = caption or tags or None
+    return row

@@ -12,9 +12,9 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters, which terminals would interpret.
+    r"""Escape control characters, which terminals would interpret, as in JSON.
 
-    Line breaks and tabs are kept. Escapes are written as in JSON.
+    Line breaks and tabs are not escaped.
 
     >>> printable("\x1b[31mred")
     '\\u001b[31mred'

@@ -1,7 +1,6 @@
-"""Check names of prompt sets, architectures and weights without importing the libraries
-that hold them.
+"""Check the names of prompt sets, architectures and weights without importing torch.
 
-The command line looks at its arguments before it imports torch, which takes seconds.
+The command line checks its arguments first, since importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from vldebias.utils.files import packaged
 
 
 def is_file_of_set(name: str | Path) -> bool:
-    """Return whether a prompt set is given as a path ("gender.yaml", "sets/gender"), not a name."""
+    """Return whether a prompt set is a path ("gender.yaml", "sets/gender"), not a packaged name."""
     path = Path(name)
     return isinstance(name, Path) or path.suffix == ".yaml" or len(path.parts) > 1
 
@@ -39,10 +38,10 @@ def packaged_set(name: str) -> Path:
 
 
 def architectures() -> list[str]:
-    """Return the names of open_clip's architectures; empty if it is not installed.
+    """Return the names of open_clip's architectures; an empty list if it is not installed.
 
-    If open_clip is imported, it is asked, since programs may add architectures; otherwise, its
-    files are read.
+    If open_clip has been imported, architectures that the program has added are included;
+    otherwise, its files are read.
     """
     imported = sys.modules.get("open_clip")
     if imported is not None:
@@ -50,7 +49,7 @@ def architectures() -> list[str]:
     folder = _open_clip_folder()
     if folder is None:
         return []
-    # open_clip reads the same folder, but importing it would import torch.
+    # open_clip itself reads this folder, but importing it would import torch.
     return sorted(path.stem for path in (folder / "model_configs").glob("*.json"))
 
 
@@ -125,10 +124,10 @@ def check_weights(architecture: str, weights: str) -> None:
 
 
 def _tags_of(architecture: str) -> list[str]:
-    """Return the tags of an architecture; empty if they cannot be read.
+    """Return the tags of an architecture; an empty list if they cannot be read.
 
-    The source file is parsed, not run: `_PRETRAINED = {"RN50": _RN50, ...}`, with
-    `_RN50 = dict(openai=..., ...)` separately or inline.
+    open_clip's source file is parsed but not run. It contains
+    `_PRETRAINED = {"RN50": _RN50, ...}`, with `_RN50 = dict(openai=..., ...)` separate or inline.
     """
     imported = sys.modules.get("open_clip")
     if imported is not None:

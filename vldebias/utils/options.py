@@ -1,30 +1,36 @@
-"""Inputs of a suite: the fields of `Options` are also the flags of `vldebias eval`."""
+"""Define the inputs of a suite; the fields of `Options` are also the flags of `vldebias eval`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from typer.models import OptionInfo
 
 
-def flag(panel: str, value: str | None, text: str, *name: str, least: int | None = None) -> Any:
-    """Return the flag of a field, in a panel of the help.
+def flag(
+    panel: str, value: str | None, text: str, *name: str, least: int | None = None
+) -> OptionInfo:
+    """Return the command-line flag of a field.
 
     Args:
-        panel: title of the panel.
-        value: placeholder of the value; None for a switch.
+        panel: title of the panel in the help.
+        value: placeholder for the value; None for a switch.
         text: help text.
-        name: name of the flag, if it is not the name of the field.
+        name: name of the flag, if it differs from the name of the field.
         least: smallest allowed value.
     """
-    return typer.Option(*name, help=text, rich_help_panel=panel, metavar=value, min=least)
+    option: OptionInfo = typer.Option(
+        *name, help=text, rich_help_panel=panel, metavar=value, min=least
+    )
+    return option
 
 
 @dataclass(frozen=True)
 class Options:
-    """User inputs of a suite; None leaves the choice to the suite.
+    """User inputs of a suite; for None, the suite's own setting is used.
 
     model, pretrained, pipeline, device and dtype are passed to `vldebias.hosts.loading.load_host`.
     """

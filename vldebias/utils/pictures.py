@@ -12,18 +12,20 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from vldebias.errors import need
 from vldebias.utils.files import write_atomically
+from vldebias.utils.json_values import JSON
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Plot
     from PIL.Image import Image
 
 INK = "#1f2933"
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_KEYWORD = b"vldebias"  # of the text chunk with what is known of an image
+_KEYWORD = b"vldebias"  # keyword of the text chunk that contains the metadata
 LARGEST = 384  # longest side in pixels of an image on a page
 # An explicit list, since Pillow would open any format, and passes EPS files to Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
@@ -35,7 +37,11 @@ ENDINGS = (
 
 
 def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS) -> Image:
-    """Open an image in one of the named formats, for a with-statement; pixels are not decoded.
+    """Open an image in one of the named formats without decoding its pixels.
+
+    Args:
+        source: a path, the content of a file, or an open file.
+        formats: accepted formats, by their names in Pillow.
 
     Raises:
         OSError: the file is missing, has another format, or has more pixels than Pillow's
@@ -110,23 +116,27 @@ def _in_rgb(image: Image) -> Image:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Describe why an image cannot be read; system errors such as permissions are re-raised."""
-    if error.errno not in (None, errno.ENOENT):  # no permission, drive gone, no file handles
+    """Describe why an image cannot be read; re-raise errors of the system.
+
+    System errors, such as missing permissions, a disconnected drive or too many open files, are
+    not specific to the image.
+    """
+    if error.errno not in (None, errno.ENOENT):
         raise error
     # Remove addresses, which differ between otherwise identical runs.
     return f"{type(error).__name__}: {error.strerror or re.sub(r' at 0x[0-9a-f]+', '', str(error))}"
 
 
 def write_png(
-    picture: Image | Plot, path: Path, metadata: Mapping[str, Any], *, small: bool = False
+    picture: Image | Plot, path: Path, metadata: Mapping[str, object], *, small: bool = False
 ) -> Path:
     """Write an image or a plot as PNG atomically, with metadata as JSON.
 
     Args:
         picture: an image or a matplotlib figure.
         path: file to write.
-        metadata: JSON-serialisable metadata.
-        small: optimise, and use a palette if there are few colours.
+        metadata: values to store in the file.
+        small: compress as far as possible, with a palette if there are few colours.
     """
     if hasattr(picture, "savefig"):
         buffer = io.BytesIO()
@@ -139,14 +149,14 @@ def write_png(
     # JSON in ASCII, since file names may contain undecodable bytes.
     info.add_itxt(_KEYWORD.decode(), json.dumps(metadata))
 
-    def save(file: Any) -> None:
+    def save(file: Path) -> None:
         image.save(file, format="png", pnginfo=info, optimize=small)
 
     return write_atomically(path, save)
 
 
-def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]:
-    """Read an RGB image and its metadata written by `write_png`.
+def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]]:
+    """Read an RGB image and the metadata that `write_png` stored in it.
 
     Args:
         path: the file.
@@ -163,27 +173,33 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]
             if pixels:
                 return image.convert("RGB"), metadata
             return image, metadata
-    # What Pillow and json raise for damaged chunks.
+    # Pillow and json raise any of these for damaged chunks.
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise OSError(f"{path}: {error}") from error
 
 
-def with_record(png: bytes, facts: Mapping[str, Any]) -> bytes:
-    """Return a PNG with facts about its image, such as the assigned value, in a text chunk of its
-    own.
+def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
+    """Store facts about an image, such as the assigned value, in a text chunk of its PNG.
 
-    Pixels and all other chunks stay as they are: A1111's "parameters", and "prompt" and "workflow"
-    of ComfyUI. A chunk that this function wrote before is replaced. `read_png` returns the facts.
+    Pixels and all other chunks are unchanged, such as A1111's "parameters" or ComfyUI's "prompt"
+    and "workflow". A chunk written by an earlier call is replaced. `read_png` returns the facts.
+
+    Args:
+        png: the content of the file.
+        facts: the values to store.
+
+    Returns:
+        The new content of the file.
 
     Raises:
-        OSError: the bytes are not a whole PNG.
+        OSError: the content is not a complete PNG.
     """
     chunks = _chunks_of(png)
     keyword = _KEYWORD + b"\0"
     kept = [
         (kind, data) for kind, data in chunks if kind != b"iTXt" or not data.startswith(keyword)
     ]
-    # Not compressed, and without a language and a translated keyword.
+    # The zeros mean: not compressed, no language, no translated keyword.
     text = json.dumps(facts).encode()
     kept.insert(1, (b"iTXt", keyword + b"\0\0\0\0" + text))
     parts = [_SIGNATURE]
@@ -194,10 +210,10 @@ def with_record(png: bytes, facts: Mapping[str, Any]) -> bytes:
 
 
 def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
-    """Return kind and content of each chunk of a PNG.
+    """Return the type and content of each chunk of a PNG.
 
     Raises:
-        OSError: another format, a chunk that is cut off or damaged, or no end.
+        OSError: the content has another format, or is truncated or damaged.
     """
     if not png.startswith(_SIGNATURE):
         raise OSError("expected a PNG, got other bytes")
@@ -209,21 +225,25 @@ def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
         kind, data = head[4:], png[place + 8 : place + 8 + size]
         checksum = png[place + 8 + size : place + 12 + size]
         if len(checksum) < 4 or int.from_bytes(checksum, "big") != zlib.crc32(kind + data):
-            raise OSError(f"the PNG is damaged or cut off at byte {place}")
+            raise OSError(f"the PNG is damaged or truncated at byte {place}")
         chunks.append((kind, data))
         place += 12 + size
         if kind == b"IEND":
             break
     if not chunks or chunks[0][0] != b"IHDR" or chunks[-1][0] != b"IEND":
-        raise OSError("the PNG is cut off: it has no end")
+        raise OSError("the PNG is truncated: its last chunk is missing")
     return chunks
 
 
-def add_record(path: Path, facts: Mapping[str, Any]) -> Path:
-    """Write facts about an image into its PNG file, see `with_record`.
+def add_record(path: Path, facts: Mapping[str, JSON]) -> Path:
+    """Store facts about an image in its PNG file, see `with_record`.
+
+    Args:
+        path: the file, which is replaced.
+        facts: the values to store.
 
     Raises:
-        OSError: the file is missing, or is not a whole PNG.
+        OSError: the file is missing, or is not a complete PNG.
     """
     try:
         content = with_record(path.read_bytes(), facts)
@@ -243,8 +263,17 @@ def encoded(image: Image) -> bytes:
     return content.getvalue()
 
 
-def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Any]]:
-    """Create subplots without pyplot, global state or a display; notebooks show the figure."""
+def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Axes]]:
+    """Create subplots without pyplot, global state or a display; notebooks show the figure.
+
+    Args:
+        rows: number of rows.
+        columns: number of columns.
+        size: width and height in inches.
+
+    Returns:
+        The figure, and its axes row by row.
+    """
     plot = need("matplotlib.figure").Figure(figsize=size, dpi=120)
     if "IPython" in sys.modules:
         # Without pyplot, IPython has no display format for figures.
@@ -255,7 +284,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
 
 
 def for_matplotlib(text: str) -> str:
-    """Return a text for a plot on one line, without invisible characters and math markup."""
-    # Keep whitespace until the words are joined.
+    """Return a text as one line for a plot, without invisible characters and math markup."""
+    # Whitespace such as line breaks is not printable, but separates words.
     visible = [letter for letter in text if letter.isprintable() or letter.isspace()]
     return " ".join("".join(visible).split()).replace("$", r"\$")

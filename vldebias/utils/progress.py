@@ -1,4 +1,4 @@
-"""Progress: bars on stderr, one line per minute in a log file, or nothing."""
+"""Show progress: bars on stderr, one line per minute in a log file, or nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from vldebias.utils.markup import printable
 
-_LINE_EVERY = 60.0  # seconds between two lines of a bar in a log file
+_LINE_EVERY = 60.0  # seconds between two lines in a log file
 
 
 class Progress(progress.Progress):
@@ -30,7 +30,7 @@ class Progress(progress.Progress):
             progress.TimeRemainingColumn(),
         ]
         if console is None:
-            # Bars in notebooks need ipywidgets; without it, print a line per minute.
+            # Bars in notebooks need ipywidgets; without it, a line is printed per minute.
             jupyter = None if find_spec("ipywidgets") else False
             console = Console(stderr=True, force_jupyter=jupyter)
         super().__init__(
@@ -71,8 +71,8 @@ class Progress(progress.Progress):
                 remaining time.
 
         Yields:
-            `advance(count=1, note=None)`, which marks `count` steps as finished and shows a note
-            next to the title, such as the loss.
+            `advance(count=1, note=None)`, which marks `count` steps as finished and shows a note,
+            such as the loss, next to the title.
         """
         if reused:
             title = f"{title} ({reused} of {reused + (total or 0)} already done)"

@@ -1,4 +1,4 @@
-"""Registries of losses, methods, data sets, tasks and more; other packages use entry points."""
+"""Register losses, methods, data sets, tasks and more; other packages use entry points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from vldebias.errors import InvalidInputError, did_you_mean, shortened, warn
 
@@ -17,21 +17,23 @@ T = TypeVar("T")
 class Registry(Mapping[str, T]):
     """Mapping from names to registered objects.
 
-    Entry points of other packages are loaded when an unknown name is looked up, or all are listed.
+    Entry points of other packages are loaded when an unknown name is looked up, or when all names
+    are listed.
 
     Args:
         kind: noun for an object in messages, such as "method".
         group: group of entry points, such as "vldebias.methods".
         base: class of the objects, which have a `name` (an entry point may name a subclass, which
-            is then instantiated); or a function from a class to its name, to register classes.
-        modules: name -> module of this package that registers it, imported on first use.
+            is then instantiated); or, to register classes, a function that returns a class's name.
+        modules: the modules of this package that register objects, by the object's name; imported
+            on first use.
     """
 
     def __init__(
         self,
         kind: str,
         group: str,
-        base: type[Any] | Callable[[Any], str],
+        base: type[object] | Callable[[object], str],
         modules: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
@@ -48,7 +50,7 @@ class Registry(Mapping[str, T]):
             InvalidInputError: the object is of the wrong kind, or its name is taken.
         """
         name = self._name_of(new)
-        # Registering the same object twice is fine, since notebook cells are run again.
+        # Registering an object again is allowed, since notebook cells may be run repeatedly.
         registered = self.data.setdefault(name, new)
         if registered != new:
             raise InvalidInputError(
@@ -74,7 +76,7 @@ class Registry(Mapping[str, T]):
             )
         return name
 
-    def _wrong_kind(self, new: object, base: type[Any]) -> str:
+    def _wrong_kind(self, new: object, base: type[object]) -> str:
         """Return the message for an object that is not an instance of the base class."""
         label = getattr(new, "__name__", None)
         if isinstance(new, type) and issubclass(new, base):
@@ -113,7 +115,7 @@ class Registry(Mapping[str, T]):
 
     def __iter__(self) -> Iterator[str]:
         registered = self._all()
-        # This package's come first, in the order of its table, whatever was imported first.
+        # List this package's names first, in the order of its table, not in the order of import.
         ordered = [name for name in self._modules if name in registered]
         ordered += [name for name in registered if name not in self._modules]
         return iter(ordered)
@@ -136,7 +138,7 @@ class Registry(Mapping[str, T]):
                     if registers_instances and isinstance(loaded, type):
                         loaded = loaded()
                     self.register(loaded)
-                except Exception as error:  # one broken package must not disable the others
+                except Exception as error:  # a broken package must not disable the others
                     warn(
                         f"entry point {point.name!r} of {self.group} ({point.value}):"
                         f" {type(error).__name__}: {error}"

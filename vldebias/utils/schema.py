@@ -1,10 +1,10 @@
-"""Strictly validated types for files and settings."""
+"""Validate files and settings strictly."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Self, TypeVar
 
 import numpy as np
 from pydantic import (
@@ -18,12 +18,14 @@ from pydantic import (
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.files import explain
+from vldebias.utils.json_values import JSON
 from vldebias.utils.registry import Registry
 
+Model = TypeVar("Model", bound=BaseModel)
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     """Accept a Python or numpy number, but not True or "0.5"."""
     # pydantic would convert True to 1 and "0.5" to 0.5.
     if isinstance(value, (bool, np.bool_, str, bytes)):
@@ -33,7 +35,7 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _several(value: Any) -> Any:
+def _several(value: object) -> object:
     """Wrap a single value in a tuple."""
     if isinstance(value, (list, tuple)):
         return value
@@ -55,11 +57,11 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known_keys(cls, fields: Any) -> Any:
+    def _known_keys(cls, fields: object) -> object:
         if not isinstance(fields, Mapping):
-            return fields  # pydantic refuses it
+            return fields  # pydantic raises an error
         known = list(cls.model_fields)
-        # pydantic would also refuse it, but without a suggestion.
+        # pydantic would also raise an error, but without a suggestion.
         unknown = [key for key in fields if key not in known]
         if unknown:
             raise ValueError(
@@ -69,18 +71,27 @@ class Strict(BaseModel):
         return fields
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any]) -> Self:
-        """Create an instance from fields; InvalidInputError names an invalid field."""
+    def build(cls, fields: Mapping[str, object] | JSON) -> Self:
+        """Create an instance from fields.
+
+        Raises:
+            InvalidInputError: a field is missing, unknown or invalid; the message names it.
+        """
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
             raise InvalidInputError(explain(error)) from None
 
 
-def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
-    """Return a validator that selects the model of a part by its field `key` from a registry."""
+def one_of(registry: Registry[type[Model]], key: str) -> PlainValidator:
+    """Return a validator that looks up a part's model in a registry and builds the part.
 
-    def read(part: Any) -> Any:
+    Args:
+        registry: models by name.
+        key: the field of the part that names its model, such as "task".
+    """
+
+    def read(part: object) -> BaseModel:
         if isinstance(part, Strict):
             return part
         kind = None
@@ -93,10 +104,15 @@ def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
     return PlainValidator(read)
 
 
-def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
-    """Return a function that names subclasses of a model by their field `key`, for a registry."""
+def named_by(base: type[BaseModel], key: str) -> Callable[[object], str]:
+    """Return a function that returns the name of a model class, for a registry.
 
-    def accept(kind: Any) -> str:
+    Args:
+        base: the model that all classes derive from.
+        key: the field whose default is the name.
+    """
+
+    def accept(kind: object) -> str:
         name = None
         if isinstance(kind, type) and issubclass(kind, base):
             name = kind.model_fields[key].default

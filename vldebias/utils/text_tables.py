@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 
@@ -33,7 +33,7 @@ _OTHER_ENCODINGS = [
     *("cp1251", "cp1253", "cp1255", "cp1256", "koi8_r"),
     *("gb18030", "big5", "cp932", "euc_jp", "cp949"),
 ]
-# Extension -> kind of file that users may pass instead of a list or table.
+# Extensions of files that users may pass instead of a list or table.
 OTHER_FORMS = {
     **dict.fromkeys((".yaml", ".yml"), "YAML"),
     **dict.fromkeys((".md", ".markdown"), "Markdown"),
@@ -42,7 +42,7 @@ OTHER_FORMS = {
     **dict.fromkeys((".html", ".htm", ".xml"), "markup"),
     **dict.fromkeys((".zip", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".tar"), "an archive"),
 }
-# First bytes -> kind of file, regardless of its extension.
+# First bytes of such files, regardless of their extension.
 _MAGIC = {
     b"PK\x03\x04": "a spreadsheet (.xlsx) or an archive (.zip)",
     b"\xd0\xcf\x11\xe0": "an old Excel spreadsheet (.xls)",
@@ -84,10 +84,11 @@ def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
     Args:
         content: the bytes.
         where: file name for messages.
-        encoding: name of the encoding; None: by the byte order mark, else UTF-8, else guessed.
+        encoding: name of the encoding; None: by the byte order mark, otherwise UTF-8, otherwise
+            detected.
 
     Raises:
-        InvalidInputError: the bytes do not match the encoding, or any encoding.
+        InvalidInputError: the bytes do not match the encoding, or none is detected.
     """
     form = form_of_bytes(content)
     if form:
@@ -118,7 +119,7 @@ def form_of_bytes(content: bytes) -> str:
     'a spreadsheet (.xlsx) or an archive (.zip)'
     """
     for start, form in _MAGIC.items():
-        # A table may start with a column called PAR1, but text has no control characters.
+        # A table may start with a column called PAR1, but text contains no control characters.
         if content.startswith(start) and re.search(rb"[\x00-\x08\x0e-\x1f]", content[:4096]):
             return form
     return ""
@@ -146,6 +147,14 @@ def decoded_texts(contents: Sequence[bytes], where: str, encoding: str | None = 
     """Decode short texts, such as captions in separate files.
 
     The encoding of texts that are not UTF-8 is detected jointly, since single texts are too short.
+
+    Args:
+        contents: the content of each file.
+        where: folder for messages.
+        encoding: name of the encoding; None: detect it.
+
+    Raises:
+        InvalidInputError: the contents do not match the encoding, or none is detected.
     """
     texts: list[str | None] = []
     not_utf8 = []
@@ -154,7 +163,7 @@ def decoded_texts(contents: Sequence[bytes], where: str, encoding: str | None = 
         try:
             text = content.decode(encoding or _marked_encoding(content) or "utf-8").strip()
         except (LookupError, UnicodeError):
-            # Line breaks part the texts below; those of a text are kept as carriage returns.
+            # The texts are joined by line breaks below, so replace line breaks inside a text.
             not_utf8.append(content.replace(b"\r\n", b"\n").replace(b"\n", b"\r"))
         texts.append(text)
     if not not_utf8:
@@ -223,10 +232,10 @@ def _guessed(content: bytes, where: str, error: UnicodeDecodeError) -> str:
 
 
 def separator_named(text: str | None) -> str | None:
-    """Return the separator for a user's "tab", "\\t", or a character.
+    """Return the separator that a user passed as "tab", "\\t", or a character.
 
     Raises:
-        InvalidInputError: it is more than one character.
+        InvalidInputError: the text is longer than one character.
     """
     if text is None:
         return None
@@ -250,7 +259,7 @@ def split_rows(
         text: content of the file.
         where: file name for messages.
         separator: separator of the cells; None: detect it.
-        usual: preferred separator for detection.
+        usual: the separator to choose if several match.
 
     Raises:
         InvalidInputError: there are no rows, rows have different lengths, the text contains control
@@ -329,7 +338,7 @@ def _without_empty_ends(rows: list[list[str]], where: str) -> list[list[str]]:
 
 
 class _RowError(Exception):
-    """A line of a table cannot be read; `line` is its number."""
+    """Raised if a line of a table, number `line`, cannot be read."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -337,7 +346,11 @@ class _RowError(Exception):
 
 
 def _without_preamble(text: str, where: str) -> tuple[str, int, str | None]:
-    """Return the table without leading comments, their number, and the separator of "sep=;"."""
+    """Remove comments and Excel's "sep=;" above a table.
+
+    Returns:
+        The table, the number of removed lines, and the separator after "sep=".
+    """
     excel = _EXCEL.match(text)
     if excel:
         return text[excel.end() :], 1, excel.group(1)
@@ -382,7 +395,9 @@ def _separator_of(text: str, where: str, usual: str) -> str:
     return (*fitting, *splitting, usual)[0]
 
 
-def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], list[int], list[int]]:
+def _parsed(
+    text: str, separator: str, quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
+) -> tuple[list[list[str]], list[int], list[int]]:
     """Parse rows of the same length.
 
     A pipe-separated row may lack its last cell, which is then empty, as in one row of Flickr30k's
@@ -396,11 +411,16 @@ def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], li
         _RowError: a quote is not closed, or a row has another length.
     """
     first_line = text[:_SAMPLE].lstrip("\r\n").partition("\n")[0]
-    # "image, caption": a blank after the separator is not part of the cell.
+    # "image, caption": the space after the separator is not part of the cell.
     spaced = f"{separator} "
     is_spaced = first_line.count(spaced) == first_line.count(separator)
-    form["skipinitialspace"] = is_spaced and spaced in first_line.strip()
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, **form)
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=separator,
+        strict=True,
+        quoting=quoting,
+        skipinitialspace=is_spaced and spaced in first_line.strip(),
+    )
     rows = list[list[str]]()
     broken = list[int]()
     short = list[int]()
@@ -428,7 +448,7 @@ def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], li
 
 
 def _unquoted(text: str, separator: str) -> tuple[list[list[str]], list[int]] | None:
-    """Parse a table separated by tabs or pipes whose quotes are normal characters.
+    """Parse a table separated by tabs or pipes, in which quotes are normal characters.
 
     Returns:
         The rows, and the lines of rows without their last cell; None if this is not possible.
@@ -443,7 +463,7 @@ def _unquoted(text: str, separator: str) -> tuple[list[list[str]], list[int]] | 
 
 
 def _name_of(separator: str) -> str:
-    """Return the name of a separator, "comma"."""
+    """Return the name of a separator, such as "comma"."""
     for name, character in SEPARATORS.items():
         if character == separator:
             return name

@@ -1,12 +1,12 @@
-"""Write names of figures so that experiment trackers accept them."""
+"""Convert names of metrics so that experiment trackers accept them."""
 
 from __future__ import annotations
 
 import re
 
-# MLflow takes letters, digits and _ - . / and blanks; it refuses "@", and ":" on Windows.
-_REFUSED = re.compile(r"[^\w\-. /]", re.ASCII)
-_LONGEST = 250  # characters that MLflow stores
+# MLflow accepts letters, digits, _ - . / and spaces, but not "@", nor ":" on Windows.
+_INVALID = re.compile(r"[^\w\-. /]", re.ASCII)
+_MAX_LENGTH = 250  # characters that MLflow stores
 
 
 def tracker_name(name: str) -> str:
@@ -16,7 +16,7 @@ def tracker_name(name: str) -> str:
     ('max_skew_at_20', 'recall_at_1 image to text')
     """
     text = name.replace("@", "_at_").replace("->", " to ").replace("+", "_and_")
-    text = _REFUSED.sub("_", text)
-    # A path that MLflow would take for another one, such as "a//b" and "../a".
+    text = _INVALID.sub("_", text)
+    # MLflow normalizes names such as "a//b" and "../a" to those of other paths.
     parts = [part.strip(". ") for part in text.split("/")]
-    return "/".join(filter(None, parts))[:_LONGEST] or "figure"
+    return "/".join(filter(None, parts))[:_MAX_LENGTH] or "figure"

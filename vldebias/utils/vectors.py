@@ -1,4 +1,4 @@
-"""Convert vectors from and to the types of users.
+"""Convert users' vectors to tensors and back.
 
 Search libraries pass vectors as arrays, tensors, or lists of floats, lists or arrays. Results have
 the type and precision of the input.
@@ -7,10 +7,11 @@ the type and precision of the input.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
@@ -21,16 +22,16 @@ class Vectors(NamedTuple):
 
     Attributes:
         rows: floats (n, d), in the original precision and on the original device.
-        restore: function from edited rows (n, d) to the original type.
+        restore: converts edited rows (n, d) to the original type.
         is_single: whether the input was a single vector (d,).
     """
 
     rows: Tensor
-    restore: Callable[[Tensor], Any]
+    restore: Callable[[Tensor], object]
     is_single: bool = False
 
 
-def read_vectors(vectors: Any, name: str, *, expected: int | None = None) -> Vectors:
+def read_vectors(vectors: object, name: str, *, expected: int | None = None) -> Vectors:
     """Read one vector (d,) or several (n, d).
 
     Args:
@@ -39,8 +40,8 @@ def read_vectors(vectors: Any, name: str, *, expected: int | None = None) -> Vec
         expected: expected number of vectors; a single vector may have shape (d,).
 
     Raises:
-        InvalidInputError: vectors have another shape, different widths or integer type (quantised),
-            or another number than expected.
+        InvalidInputError: the vectors have another shape, different widths or an integer type
+            (quantised), or their number is not the expected one.
     """
     if isinstance(vectors, Tensor):
         read = _of_tensor(vectors, name)
@@ -72,7 +73,7 @@ def _of_tensor(vectors: Tensor, name: str) -> Vectors:
     return Vectors(vectors.reshape(-1, shape[-1]), restore, len(shape) == 1)
 
 
-def _of_array(vectors: np.ndarray[Any, Any], name: str) -> Vectors:
+def _of_array(vectors: NDArray[np.floating], name: str) -> Vectors:
     _check(vectors.shape, str(vectors.dtype), vectors.dtype.kind == "f", name)
     shape = vectors.shape
     # torch does not support negative strides, non-native byte order and longdouble.
@@ -80,24 +81,22 @@ def _of_array(vectors: np.ndarray[Any, Any], name: str) -> Vectors:
     plain = np.ascontiguousarray(vectors, dtype=kind.newbyteorder("="))
     rows = torch.from_numpy(plain if plain.flags.writeable else plain.copy())
 
-    def restore(changed: Tensor) -> np.ndarray[Any, Any]:
+    def restore(changed: Tensor) -> NDArray[np.floating]:
         array = changed.detach().cpu().numpy().reshape(shape)
         return np.ascontiguousarray(array, dtype=vectors.dtype)
 
     return Vectors(rows.reshape(-1, shape[-1]), restore, len(shape) == 1)
 
 
-def _of_sequence(vectors: Sequence[Any], name: str) -> Vectors:
+def _of_sequence(vectors: Sequence[object], name: str) -> Vectors:
     if not len(vectors):
         empty = torch.zeros(0, 0, dtype=torch.float64)
         return Vectors(empty, lambda rows: vectors)
     first = vectors[0]
     if isinstance(first, Tensor):
-        parts = [_of_tensor(vector, name) for vector in vectors]
-        return _joined(parts, name)
+        return _joined([_of_tensor(torch.as_tensor(vector), name) for vector in vectors], name)
     if isinstance(first, np.ndarray):
-        parts = [_of_array(vector, name) for vector in vectors]
-        return _joined(parts, name)
+        return _joined([_of_array(np.asarray(vector), name) for vector in vectors], name)
     try:
         array = np.array(vectors, dtype=np.float64)
     except (TypeError, ValueError):
@@ -108,23 +107,23 @@ def _of_sequence(vectors: Sequence[Any], name: str) -> Vectors:
     _check(array.shape, "list", True, name)
     rows = torch.from_numpy(array).reshape(-1, array.shape[-1])
 
-    def restore(changed: Tensor) -> Any:
+    def restore(changed: Tensor) -> object:
         return changed.reshape(array.shape).tolist()
 
     return Vectors(rows, restore, array.ndim == 1)
 
 
 def _joined(parts: Sequence[Vectors], name: str) -> Vectors:
-    """Return the vectors of a list of arrays or tensors, one vector each."""
+    """Join the parts of a list of arrays or tensors, which contain one vector each."""
     widths = {part.rows.shape for part in parts}
-    # A matrix in the list would be several vectors for one text.
+    # A matrix in the list would contain several vectors for one text.
     if len(widths) > 1 or next(iter(widths))[0] != 1:
         shapes = sorted(tuple(shape) for shape in widths)
         raise InvalidInputError(
             f"{name}: got arrays of shapes {shapes}; expected vectors of the same width"
         )
 
-    def restore(changed: Tensor) -> list[Any]:
+    def restore(changed: Tensor) -> list[object]:
         return [part.restore(row[None]) for part, row in zip(parts, changed, strict=True)]
 
     return Vectors(torch.cat([part.rows for part in parts]), restore)

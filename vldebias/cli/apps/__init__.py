@@ -1,4 +1,4 @@
-"""Options of `vldebias demo` and `vldebias label`.
+"""Define the options of `vldebias demo` and `vldebias label`.
 
 The pages are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. A wheel contains
 them in this folder; in a checkout, they are in apps/ next to the package, which is added to
@@ -11,12 +11,12 @@ import importlib
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, TypedDict, Unpack
 
 import typer
 
 from vldebias.cli.common import device_of, say
-from vldebias.cli.flags import HOST, flags_of_options, with_flags
+from vldebias.cli.flags import HOST, HostFlags, flags_of_options, host_flags, with_flags
 from vldebias.errors import need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
@@ -25,12 +25,10 @@ AUTH = "VLDEBIAS_AUTH"  # user:password; a flag would be visible to every user o
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "demo").is_dir():
     __path__.append(str(_HERE.parents[2] / "apps"))
-os.environ.setdefault(
-    "GRADIO_ANALYTICS_ENABLED", "False"
-)  # set before Gradio is imported, or it checks for updates
-os.environ.setdefault(
-    "GRADIO_ANALYTICS_MAX_EVENTS", "200"
-)  # the default keeps the last 10,000 events
+# Gradio checks for updates when it is imported, so set this before.
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+# By default, Gradio stores the last 10,000 events.
+os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
 
 _Port = Annotated[
     int | None,
@@ -42,7 +40,18 @@ _Public = Annotated[
         "--public", help=f"Allow network access; needs {AUTH}=user:password in the environment."
     ),
 ]
-_WHERE = [("port", _Port, None), ("public", _Public, False)]
+_ADDRESS = [("port", _Port, None), ("public", _Public, False)]
+
+
+class AddressFlags(TypedDict, total=False):
+    """Flags that determine where a page is served."""
+
+    port: int
+    public: bool
+
+
+class DemoFlags(HostFlags, AddressFlags, total=False):
+    """Flags of `vldebias demo` that several commands share."""
 
 
 def page(name: str) -> ModuleType:
@@ -54,13 +63,13 @@ def page(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError:
-        # Raises an error that names the extra if Gradio is missing;
+        # If Gradio is missing, this raises an error that names the extra;
         # otherwise, an import inside a page failed.
         need("gradio")
         raise
 
 
-@with_flags([*flags_of_options(*HOST), *_WHERE])
+@with_flags([*flags_of_options(*HOST), *_ADDRESS])
 def demo_command(
     embeddings: Annotated[
         Path | None,
@@ -72,7 +81,7 @@ def demo_command(
             exists=True, file_okay=False, help="Folder of the images, named after their ids."
         ),
     ] = None,
-    **named: Any,
+    **flags: Unpack[DemoFlags],
 ) -> None:
     """Open a page that compares generated images, a search and a classifier before and after.
 
@@ -87,16 +96,14 @@ def demo_command(
           --embeddings fairface.npz --images ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
-    say(
-        "vldebias demo: starting; the address follows in a few seconds"
-    )  # torch is not imported yet
-    # Options of the server; the others are passed to `load_host`.
-    where = {name: named.pop(name) for name in ("port", "public") if name in named}
-    named |= {"device": device_of(named.get("device")), "embeddings": embeddings, "images": images}
-    page("demo.page").serve_demo(named, **where)
+    # Importing torch takes seconds, so print this first.
+    say("vldebias demo: starting; the address follows in a few seconds")
+    flags["device"] = device_of(flags.get("device"))
+    inputs = {**host_flags(flags), "embeddings": embeddings, "images": images}
+    page("demo.page").serve_demo(inputs, port=flags.get("port"), public=flags["public"])
 
 
-@with_flags(_WHERE)
+@with_flags(_ADDRESS)
 def label_command(
     folder: Annotated[
         Path,
@@ -136,7 +143,7 @@ def label_command(
             )
         ),
     ] = "judge",
-    **where: Any,
+    **flags: Unpack[AddressFlags],
 ) -> None:
     """Label images by hand: one at a time, blinded, in a different order for each annotator.
 
@@ -152,7 +159,14 @@ def label_command(
       vldebias label my-images --attribute glasses --choices with,without \\
           --out answers.jsonl
     """
-    page("serving").credentials(public=where["public"])  # fail early
-    how = {"file": file, "annotators": annotator or [], "most": questions or None, "sample": sample}
-    study = page("label").open_study(folder, attribute or [], choices or [], **how)
-    page("label.page").serve_study(study, **where)
+    page("serving").credentials(public=flags["public"])  # fail early
+    study = page("label").open_study(
+        folder,
+        attribute or [],
+        choices or [],
+        file=file,
+        annotators=annotator or [],
+        most=questions or None,
+        sample=sample,
+    )
+    page("label.page").serve_study(study, port=flags.get("port"), public=flags["public"])

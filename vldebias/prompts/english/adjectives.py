@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 from vldebias.prompts.english.words import lists, origins, religions
 
-# Kinds of adjectives as English orders them, from left to right.
+# Kinds of adjectives in their English order.
 ORDER = ("size", "age", "skin", "origin", "nation", "gender")
-# The kinds that are attributes; a nation has a place among adjectives, but makes no attribute.
+# The kinds that are attributes, which nations are not.
 KINDS = ("size", "age", "skin", "origin", "gender")
 
 
 def rank_of(word: str) -> int:
-    """Return the place of an adjective in the English order of adjectives; -1 if unknown.
+    """Return the position of an adjective in the English order of adjectives; -1 if unknown.
 
-    Nations and religions stand next to the noun, before a gender alone: "an old white Catholic
+    Nations and religions are next to the noun, only followed by a gender: "an old white Catholic
     priest", "a US female senator".
     """
     for rank, kind in enumerate(ORDER):
@@ -28,19 +28,24 @@ def rank_of(word: str) -> int:
 
 
 def kind_of_words(words: set[str]) -> str:
-    """Return the kind of adjectives that most words are of; "" if none of them is known."""
-    likeliest = ""
+    """Return the most frequent kind of adjectives; "" if none of the words is known."""
+    most_frequent = ""
     most_words = 0
     for kind in KINDS:
         known = len(words & lists()[kind].keys())
         if known > most_words:
-            likeliest = kind
+            most_frequent = kind
             most_words = known
-    return likeliest
+    return most_frequent
 
 
 def rank_of_set(kind: str, words: Iterable[str]) -> int:
-    """Return the place of the adjectives of a set: that of their kind, or of a religion's."""
+    """Return the position of a set's adjectives in the English order of adjectives.
+
+    Args:
+        kind: their kind, see `kind_of_words`.
+        words: the adjectives.
+    """
     if kind:
         return ORDER.index(kind)
     rank_of_nations = ORDER.index("nation")

@@ -1,8 +1,8 @@
 """Look up English words: their classes, their lists, their singular and base forms.
 
-`wordnet.txt.gz` is made by `eval/lexicon.py` from WordNet 3.1 (licence:
-`wordnet.LICENSE`) and the name lists of the US census of 1990 (public domain); its classes
-are explained there. `words.txt` is written by hand.
+`eval/lexicon.py` creates `wordnet.txt.gz` from WordNet 3.1 (licence: `wordnet.LICENSE`) and the
+name lists of the US census of 1990 (public domain), and explains its classes. `words.txt` is
+written by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 PEOPLES = _HERE / "peoples"
-# Ending -> what stands in its place in the base form: "cherries" is "cherry", "baked" is "bake".
+# Replacements of endings in the base form: "cherries" is "cherry", "baked" is "bake".
 _PLURALS = {
     "ies": ("y",),
     "sses": ("ss",),
@@ -26,10 +26,9 @@ _PLURALS = {
     "s": ("",),
 }
 _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
-# "policewoman", "cowboys": the word need not be in a dictionary.
+# Words such as "policewoman" and "cowboys" are gendered even if no dictionary contains them.
 _GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
-# Words whose properties are remembered. A server reads words of strangers for months, so that the
-# number must be bounded.
+# Size of the caches for properties of words; it is bounded, since a server may run for months.
 REMEMBERED_WORDS = 20_000
 _LONGEST_COMPOUND = 40  # letters; the split of a longer word would take quadratic time
 # Lists of words that end a noun phrase.
@@ -49,7 +48,7 @@ def classes(word: str) -> str:
 
 @cache
 def lists() -> dict[str, dict[str, None]]:
-    """Map each list name in `words.txt` to its words, as ordered keys."""
+    """Return the lists in `words.txt` by name, with the words as ordered keys."""
     return read_lists(_HERE / "words.txt")
 
 
@@ -66,12 +65,12 @@ def read_lists(path: Path) -> dict[str, dict[str, None]]:
 
 @cache
 def origins() -> frozenset[str]:
-    """Return the adjectives in lower case that say which people or nation a person is of."""
+    """Return the lower-case adjectives for peoples and nations."""
     return entries_of_lists([PEOPLES], "people", "open-nation")
 
 
 def is_proper(word: str) -> bool:
-    """Return whether a word in lower case is written with a capital in any sentence."""
+    """Return whether a lower-case word is always capitalized."""
     if word in origins() or word in religions():
         return True  # "Tibetan", "Catholic"
     return word in lists()["nation"]  # "US"
@@ -84,7 +83,12 @@ def religions() -> frozenset[str]:
 
 
 def entries_of_lists(folders: Iterable[Path], *names: str) -> frozenset[str]:
-    """Return the entries of the named lists in all files of some folders."""
+    """Return the entries of the named lists in all files of some folders.
+
+    Args:
+        folders: folders with files of word lists.
+        names: names of the lists.
+    """
     entries: set[str] = set()
     for folder in folders:
         for path in folder.glob("*.txt"):
@@ -95,23 +99,33 @@ def entries_of_lists(folders: Iterable[Path], *names: str) -> frozenset[str]:
 
 
 def listed(word: str, *names: str) -> bool:
-    """Return whether one of the named lists has the word; digits count as a determiner."""
+    """Return whether one of the named lists contains a word; digits count as determiners.
+
+    Args:
+        word: the word.
+        names: names of the lists.
+    """
     if word.isdigit() and "determiner" in names:
         return True
     words_of_list = lists()
-    for name in names:  # quicker than any(), and asked for each word
+    for name in names:  # faster than any(), which matters since this is called for every word
         if word in words_of_list[name]:
             return True
     return False
 
 
 def has_listed(words: Iterable[str], *names: str) -> bool:
-    """Return whether one of the named lists has one of the words."""
+    """Return whether one of the named lists contains one of the words.
+
+    Args:
+        words: the words.
+        names: names of the lists.
+    """
     return any(listed(word, *names) for word in words)
 
 
-def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> str:
-    """Strip an inflectional ending if a base form of a wanted class remains."""
+def _without(word: str, endings: Mapping[str, tuple[str, ...]], accepted_classes: str) -> str:
+    """Strip an inflectional ending if a base form of an accepted class remains."""
     for ending, replacements in endings.items():
         stem = word.removesuffix(ending)
         if stem == word:
@@ -121,7 +135,7 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> 
         if len(replacements) > 1 and is_doubled:
             candidates.append(stem[:-1])
         for candidate in candidates:
-            if set(classes(candidate)) & set(wanted):
+            if set(classes(candidate)) & set(accepted_classes):
                 return candidate
     return word
 
@@ -129,7 +143,7 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> 
 @lru_cache(REMEMBERED_WORDS)
 def singular(word: str) -> str:
     """Return the singular of a plural noun; return any other word unchanged."""
-    # "people" and "thieves" are listed; other plurals are known by their endings.
+    # "people" and "thieves" are listed; other plurals are recognized by their endings.
     return _singular_of_plural().get(word) or _without(word, _PLURALS, "pnx")
 
 
@@ -146,7 +160,7 @@ def base(word: str) -> str:
 
 @lru_cache(REMEMBERED_WORDS)
 def kinds(word: str) -> str:
-    """Return the classes of a word in lower case, inflected or not."""
+    """Return the classes of a lower-case word, which may be inflected."""
     return classes(word) or classes(singular(word)) or classes(base(word))
 
 
@@ -158,7 +172,7 @@ def person(word: str) -> bool:
         return True
     if "p" in classes(noun) or _is_unknown_compound(noun):
         return True
-    # A word in no dictionary that ends like a trade: "codebreaker".
+    # An unknown word that ends like a trade: "codebreaker".
     is_unknown = not classes(noun) and not gendered(noun)
     if is_unknown and noun.endswith(tuple(lists()["agent-ending"])):
         return True
@@ -167,7 +181,7 @@ def person(word: str) -> bool:
 
 
 def _is_unknown_compound(noun: str) -> bool:
-    """Return whether a word in no dictionary is a noun and a person: "dragonslayer"."""
+    """Return whether an unknown word is a compound of a noun and a person: "dragonslayer"."""
     if kinds(noun) or gendered(noun) or not noun.isalpha() or len(noun) > _LONGEST_COMPOUND:
         return False
     for n in range(3, len(noun) - 3):
@@ -180,7 +194,7 @@ def _is_unknown_compound(noun: str) -> bool:
 
 @lru_cache(REMEMBERED_WORDS)
 def gendered(word: str) -> bool:
-    """Return whether a word in lower case states a gender."""
+    """Return whether a lower-case word states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)
     parts = (word, word.rsplit("-", 1)[-1])  # "Greco-Roman"
     if _GENDERED_ENDING.search(word) and not has_listed(parts, "not-gendered", "famous"):
@@ -205,7 +219,7 @@ def adjective(word: str) -> bool:
         is_noun_too = bool(set(word_classes) & set("npx"))
         if not is_noun_too:
             return True
-    # The last part says what the whole is: "battle-weary".
+    # The last part determines the class of a compound: "battle-weary".
     if "-" in word:
         return adjective(word.rsplit("-", 1)[1])
     is_participle = word.endswith(("ed", "ing")) and base(word) != word

@@ -7,6 +7,7 @@ none.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -31,6 +32,9 @@ _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
 _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
+# Why a noun for a person names nobody in the picture: certainly, or perhaps.
+_NOBODY = "no person"
+_UNCLEAR = "not understood"
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
@@ -82,32 +86,34 @@ def is_foreign(text: Text) -> bool:
 
 
 def _find_persons(text: Text) -> tuple[PersonPhrase, ...] | str:
-    """Return the unnamed persons in the picture, or the reason why there are none."""
+    """Return the persons in the picture, or the reason why nobody gets a value.
+
+    A prompt with a noun that may name one more person is not understood.
+    """
     names = find_names(text)
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
     subjects: list[PersonPhrase] = []
-    nouns = set[str]()
-    for i, word in enumerate(text.bare):
+    for i in range(len(text.bare)):
         if not _may_be_person(text, i):
             continue
         subject = _phrase(text, i)
-        if subject is None:
-            is_unclear = is_unclear or not listed(singular(word), "thing")
-            continue
-        if is_named(text, names, subject.opening, i):
-            subject = subject._replace(named=True)
-        if subjects and _is_nobody_else(text, subject, subjects[-1], nouns):
-            continue
-        nouns.add(singular(word))
-        subjects.append(subject)
-        # "a Black nurse and a patient": what describes the nurse is no name beside the patient.
-        names = [name for name in names if not subject.opening <= name[0] <= subject.head]
+        if isinstance(subject, PersonPhrase):
+            if is_named(text, names, subject.opening, i):
+                subject = subject._replace(named=True)
+            reason = _why_nobody_else(text, subject, subjects)
+            if not reason:
+                subjects.append(subject)
+                # "a Black nurse and a patient": what describes the nurse names nobody.
+                names = [name for name in names if not subject.opening <= name[0] <= subject.head]
+        else:
+            reason = subject
+        is_unclear = is_unclear or reason == _UNCLEAR
+    if is_unclear:
+        return _UNCLEAR
     if subjects:
         return tuple(subjects)
-    if has_names:
-        return "named"
-    return "not understood" if is_unclear else "no person"
+    return "named" if has_names else _NOBODY
 
 
 def _may_be_person(text: Text, i: int) -> bool:
@@ -151,46 +157,60 @@ def is_gendered_noun(word: str) -> bool:
     return gendered(word) and word.endswith(("man", "men", "woman", "women"))
 
 
-def _is_nobody_else(
-    text: Text, subject: PersonPhrase, before: PersonPhrase, nouns: set[str]
-) -> bool:
-    """Return whether a phrase after another is not a further person.
+def _why_nobody_else(
+    text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase]
+) -> str:
+    """Return why a phrase after others names no further person; "" if it names one.
 
-    It names somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
+    It may name somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
     Spitfire"; or a baby, whose gender a picture does not show.
-
-    before: the person before this one. nouns: those of all persons before.
     """
-    word = text.words[subject.head]
-    noun = singular(text.low[subject.head])
-    is_make = text.capital[subject.head] and not word.isupper()
+    if not subjects:
+        return ""
+    head = subject.head
+    noun = singular(text.low[head])
+    is_make = text.capital[head] and not text.words[head].isupper()
     if is_make or listed(noun, "baby"):
-        return True
+        return _NOBODY
     is_bare = not subject.plural and text.start[subject.opening] == subject.start
-    is_in_list = text.after(subject.head) == "and" and person(text.after(subject.head + 1))
+    is_in_list = text.after(head) == "and" and person(text.after(head + 1))
     if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
-        return True  # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
-    is_next_sentence = True in text.sentence[before.head + 1 : subject.head + 1]
-    if text.low[subject.opening] in _DEFINITE:
-        # "A nurse helps the doctor" shows both.
-        return noun in nouns or is_next_sentence
-    return noun in nouns and is_next_sentence
+        # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
+        return _UNCLEAR if _is_scene(text, subject) else _NOBODY
+    is_again = any(noun == singular(text.low[earlier.head]) for earlier in subjects)
+    is_next_sentence = True in text.sentence[subjects[-1].head + 1 : head + 1]
+    if not is_next_sentence and text.low[subject.opening] not in _DEFINITE:
+        return ""
+    if not is_again:
+        return _UNCLEAR if is_next_sentence and text.low[subject.opening] in _DEFINITE else ""
+    # "a cook watches the pastry cook"
+    is_described = any(not listed(word, "determiner") for _, word in subject.words[:-1])
+    return _UNCLEAR if is_described else _NOBODY
+
+
+def _is_scene(text: Text, subject: PersonPhrase) -> bool:
+    """Return whether a bare noun may be a person of the scene: "client wincing", "apprentice"."""
+    after = text.after(subject.head)
+    clauses_before = sum(text.opens[1 : subject.opening + 1])
+    return clauses_before < 2 or after.endswith("ing") or listed(after, "preposition")
 
 
 # ---- the phrase of a person
 
 
-def _phrase(text: Text, i: int) -> PersonPhrase | None:
-    """Return the phrase with head i, or None if it is no person in the picture."""
+def _phrase(text: Text, i: int) -> PersonPhrase | str:
+    """Return the phrase with head i, or why it is no person in the picture."""
     noun = singular(text.bare[i])
     is_plural = text.bare[i] != noun
     start, first_noun = _extend_left(text, i)
     modifiers = text.low[start:i]
     determiner = text.before(start)
-    if determiner == "no" or not _is_head(text, i, is_plural):
-        return None
+    if determiner == "no":
+        return _NOBODY
+    if not _is_head(text, i, is_plural):
+        return _UNCLEAR if _may_be_subject(text, i, start, is_plural) else _NOBODY
     if _is_thing(text, i, noun, modifiers) and not _has_face(text, i):
-        return None
+        return _NOBODY
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not is_plural and not has_determiner
@@ -198,12 +218,13 @@ def _phrase(text: Text, i: int) -> PersonPhrase | None:
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
-    if not _shows_person(text, opening - 1, is_bare, i):
-        return None
+    reason = _why_not_shown(text, opening - 1, is_bare, i)
+    if reason:
+        return reason
     if text.before(opening) == "of" and _is_on_thing(text, opening - 2):
-        return None
+        return _NOBODY
     if is_bare and not _is_tag_of_person(text, noun, start, modifiers):
-        return None
+        return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
     words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
     end = text.start[i] + len(text.bare[i])
     return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
@@ -229,6 +250,21 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
         if not has_object:
             return False
     return not _is_before_noun(text, i, plural)
+
+
+def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
+    """Return whether word i, which is no head by the rules, may be one before a verb."""
+    after = text.after(i)
+    if not listed(text.before(start), "determiner") and not plural:
+        return False  # "nurse uniforms"
+    is_verb = after.endswith("s") and base(after) != after
+    return plural or is_verb or not set(kinds(after)) & set("nxp")
+
+
+def _is_in_clause(text: Text, i: int) -> bool:
+    """Return whether more than a tag is said of word i: "customer reading a magazine"."""
+    after = text.after(i)
+    return after.endswith("ing") or listed(after, "preposition")
 
 
 def _may_have_bare_verb(text: Text, start: int) -> bool:
@@ -440,33 +476,83 @@ def _is_on_thing(text: Text, where: int) -> bool:
     return any(person(word) or is_gendered_noun(word) for word in words)
 
 
-def _shows_person(text: Text, where: int, bare: bool, head: int) -> bool:
-    """Return whether the words before a phrase leave the person in the picture.
+def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
+    """Return why the words before a phrase keep the person out of the picture; "" if they do not.
 
-    where: position of the word before the phrase. bare: whether it has no determiner.
+    Args:
+        text: the words of the prompt.
+        where: position of the word before the phrase.
+        bare: whether the phrase has no determiner.
+        head: position of its noun.
     """
     relation = text.before(where + 1)
+    if not relation:
+        return ""
+    decide = _RELATIONS.get(relation)
+    if decide is not None:
+        return decide(text, where, head)
+    if listed(relation, "not-subject") or listed(text.before(where), "tribute"):
+        return _NOBODY
+    if bare and not listed(relation, "joins", "draw"):
+        return _UNCLEAR  # "beside chef"; "draw chef" is a person
+    return ""
+
+
+def _clause_before(text: Text, where: int) -> list[str]:
+    return text.low[text.clause_start(where) : where]
+
+
+def _why_not_for(text: Text, where: int, head: int) -> str:
+    """Decide about "for": "plays for a patient", not "sewing a uniform for a nurse"."""
+    verbs = [base(word) for word in _clause_before(text, where) if base(word) != word]
+    if has_listed(verbs, "serves"):
+        return ""
+    return _UNCLEAR if verbs and not has_listed(verbs, "produces") else _NOBODY
+
+
+def _why_not_as(text: Text, where: int, head: int) -> str:
+    """Decide about "as": "smiles as the judge enters", not "dressed as a nurse"."""
+    if any(word.endswith(("ed", "ing")) for word in _clause_before(text, where)[-2:]):
+        return _NOBODY
+    verb = text.after(head)
+    is_verb = verb.endswith("s") and base(verb) != verb
+    return "" if is_verb else _UNCLEAR
+
+
+def _why_not_by(text: Text, where: int, head: int) -> str:
+    """Decide about "by": "pulled up by a guide", not "painted by a master"."""
     before = text.before(where)
-    clause = text.low[text.clause_start(where) : where]
-    shows = not bare or not relation
-    if relation == "for":
-        # "plays for a patient", not "a sign for a dentist"
-        shows = has_listed((base(word) for word in clause if base(word) != word), "serves")
-    elif relation == "as" and not bare:
-        # "smiles as the judge enters", not "dressed as a nurse"
-        verb = text.after(head)
-        is_verb = verb.endswith("s") and base(verb) != verb
-        shows = is_verb and not before.endswith(("ed", "ing"))
-    elif relation == "by":
-        is_verb = before.endswith(("ed", "ing")) or listed(before, "past")
-        shows = is_verb and not listed(before, "credit-verb", "picture")
-    elif relation == "of":
-        # "a portrait for my website of a lawyer"
-        is_picture = "for" in clause and has_listed(clause[: clause.index("for")], "picture")
-        parts = ("picture", "group", "part", "container", "number")
-        shows = is_picture or listed(before, *parts) or listed(singular(before), *parts)
-    elif listed(relation, "not-subject") or listed(before, "tribute"):
-        shows = False
-    elif bare and relation:
-        shows = listed(relation, "joins", "draw")  # "beside chef" is no person, "draw chef" is
-    return shows
+    if listed(before, "credit-verb", "picture"):
+        return _NOBODY
+    if before.endswith(("ed", "ing")) or listed(before, "past"):
+        return ""
+    return _NOBODY if has_listed(_clause_before(text, where), "credit-verb", "picture") else _UNCLEAR
+
+
+def _why_not_of(text: Text, where: int, head: int) -> str:
+    """Decide about "of": "a portrait of a nurse", not "a statue of a nurse"."""
+    before = text.before(where)
+    parts = ("picture", "group", "part", "container", "number")
+    if listed(before, *parts) or listed(singular(before), *parts):
+        return ""
+    clause = _clause_before(text, where)
+    if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
+        return ""  # "a portrait for my website of a lawyer"
+    is_depiction = listed(before, "toy", "depiction", "tribute")
+    return _NOBODY if is_depiction or person(before) else _UNCLEAR
+
+
+def _why_not_whose(text: Text, where: int, head: int) -> str:
+    return _UNCLEAR
+
+
+# How the word before a phrase decides whether the picture shows the person.
+_RELATIONS: dict[str, Callable[[Text, int, int], str]] = {
+    "for": _why_not_for,
+    "as": _why_not_as,
+    "by": _why_not_by,
+    "of": _why_not_of,
+    "from": _why_not_whose,
+    "after": _why_not_whose,
+    "whose": _why_not_whose,
+}

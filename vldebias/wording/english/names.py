@@ -114,7 +114,8 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     # "La Liga", "the Supreme Court", "a Roman"; "a Black nurse"
     is_origin = len(words) == 1 and (words[0] in origins() or listed(words[0], "origin"))
     is_of_history = " ".join(words) in names_of_history()
-    if is_origin or is_of_history or has_listed(words, "no-name"):
+    is_place = len(words) > 1 and listed(words[0], "place-adjective")  # "New York"
+    if is_origin or is_of_history or is_place or has_listed(words, "no-name"):
         return False
     if any(listed(word, "famous") or "i" in kinds(word) for word in words):
         return True

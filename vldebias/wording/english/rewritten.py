@@ -16,6 +16,7 @@ from pathlib import Path
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
+    STOPS,
     adjective,
     gendered,
     has_listed,
@@ -45,8 +46,10 @@ _PRONOUNS = frozenset({"she", "her", "hers", "herself", "he", "his", "him", "him
 _POSSESSIVE = frozenset({"his", "her", "their", "whose"})
 _RELATIVE = frozenset({"who", "whose"})
 _OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | _RELATIVE
-# After such a word "her" is an object, "him", and not "his".
+# Before such a word "her" is an object, "him", and not "his".
 _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
+# Prepositions that may be adjectives or nouns: "her round glasses", "her down jacket".
+_MAY_BE_ADJECTIVE = frozenset({"round", "past", "inside", "outside", "opposite", "down", "up", "near"})
 # Words for both genders state neither: "a team of men and women".
 _GENDERED = r"(?:(?:fe)?males?|(?:wo)?m[ae]n|boys?|girls?|ladies|gentlemen|he|she|his|hers?|him)"
 _BOTH = re.compile(rf"\b{_GENDERED}(?:\s*/\s*|,? (?:and|or|&) ){_GENDERED}\b", re.IGNORECASE)
@@ -491,17 +494,28 @@ def _word_of_side(words: Text, i: int, side: str) -> str:
     """Return what word i is for a side, "female" or "male"."""
     word = _without_ending(words.low[i])
     current, counterpart = _side_and_counterpart(word)
-    if word in ("his", "her"):
-        after = words.after(i)
-        is_before_noun = after not in _NO_NOUN and not listed(after, "preposition", "function")
-        if not words.after(i + 1) and "n" in kinds(after):
-            is_before_noun = True  # a preposition needs a noun after it: "a nurse on her round"
-        if after == "next":
-            is_before_noun = words.after(i + 1) != "to"
-        is_adverb = after.endswith("ly") and not set(kinds(after)) & set("anp")
-        if is_before_noun and not is_adverb:
-            counterpart = "her" if word == "his" else "his"
+    if word in ("his", "her") and _is_before_noun(words, i):
+        counterpart = "her" if word == "his" else "his"
     return word if side == current else counterpart
+
+
+def _is_before_noun(words: Text, i: int) -> bool:
+    """Return whether "her" at word i belongs to a noun: "her coat", not "next to her on a bench".
+
+    Raises:
+        RewrittenPromptError: it may be either.
+    """
+    after = words.after(i)
+    following = words.after(i + 1)
+    if after in _MAY_BE_ADJECTIVE and following and not listed(following, *STOPS):
+        raise RewrittenPromptError(_NOT_UNDERSTOOD)
+    if after == "next":
+        return following != "to"
+    if after.endswith("ly") and not set(kinds(after)) & set("anp"):
+        return False
+    if not following and "n" in kinds(after):
+        return True  # a preposition needs a noun after it: "a nurse on her round"
+    return after not in _NO_NOUN and not listed(after, "preposition", "function")
 
 
 def _replace(words: Text, i: int, new: str) -> Replacement:

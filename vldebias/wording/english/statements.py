@@ -218,6 +218,11 @@ def _owners_of_pronouns(
             owners[i] = set(range(len(persons)))
             continue
         nearest = max(before)
+        is_object = text.before(i - 1) and not text.after(i) and listed(text.low[i - 1], "preposition")
+        if is_object and persons[nearest][0].head == i - 2:
+            # "Ada with a drummer behind her": it stands for somebody else.
+            owners[i] = before - {nearest}
+            continue
         genders = {_gender_of(text, subject) for subject in persons[nearest]}
         is_of_nearest = (_FEMALE if word in _FEMALE else _MALE) in genders
         owners[i] = {nearest} if is_of_nearest else before

@@ -170,7 +170,8 @@ def _why_nobody_else(
     head = subject.head
     noun = singular(text.low[head])
     is_make = text.capital[head] and not text.words[head].isupper()
-    if is_make or listed(noun, "baby"):
+    is_next_sentence = True in text.sentence[subjects[-1].head + 1 : head + 1]
+    if is_make or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
         return _NOBODY
     is_bare = not subject.plural and text.start[subject.opening] == subject.start
     is_in_list = text.after(head) == "and" and person(text.after(head + 1))
@@ -178,7 +179,6 @@ def _why_nobody_else(
         # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
         return _UNCLEAR if _is_scene(text, subject) else _NOBODY
     is_again = any(noun == singular(text.low[earlier.head]) for earlier in subjects)
-    is_next_sentence = True in text.sentence[subjects[-1].head + 1 : head + 1]
     if not is_next_sentence and text.low[subject.opening] not in _DEFINITE:
         return ""
     if not is_again:
@@ -246,7 +246,7 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
         return True
     if listed(after, "made"):
         # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
-        has_object = listed(rest, "determiner") or "a" in kinds(rest)
+        has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
         if not has_object:
             return False
     return not _is_before_noun(text, i, plural)
@@ -257,7 +257,7 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     after = text.after(i)
     if not listed(text.before(start), "determiner") and not plural:
         return False  # "nurse uniforms"
-    is_verb = after.endswith("s") and base(after) != after
+    is_verb = after.endswith(("s", "ing")) and base(after) != after
     return plural or is_verb or not set(kinds(after)) & set("nxp")
 
 
@@ -317,12 +317,12 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
         return True
     if not listed(determiner, "determiner"):
         return False  # "pilot lights on a stove"
-    if listed(rest, "verb-preposition") or adjective(rest) or singular(rest) != rest:
+    if adjective(rest) or singular(rest) != rest:
         return True
     if listed(determiner, "one-determiner"):
-        # "a baker dusts flour" and "a judge waits", not "a nurse scrubs costume"
-        return not classes(word) or (not rest and verb_classes.startswith("v"))
-    return verb_classes.startswith("v")
+        # "a trucker hunches over a pie" and "a baker dusts flour", not "a nurse scrubs costume"
+        return not classes(word) or not rest or listed(rest, *STOPS) or rest.endswith("ly")
+    return listed(rest, "verb-preposition") or verb_classes.startswith("v")
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
@@ -522,7 +522,8 @@ def _why_not_as(text: Text, where: int, head: int) -> str:
 def _why_not_by(text: Text, where: int, head: int) -> str:
     """Decide about "by": "pulled up by a guide", not "painted by a master"."""
     before = text.before(where)
-    if listed(before, "credit-verb", "picture"):
+    is_credit = listed(before, "credit-verb", "picture") and before != "up"
+    if is_credit:
         return _NOBODY
     if before.endswith(("ed", "ing")) or listed(before, "past"):
         return ""
@@ -532,7 +533,7 @@ def _why_not_by(text: Text, where: int, head: int) -> str:
 def _why_not_of(text: Text, where: int, head: int) -> str:
     """Decide about "of": "a portrait of a nurse", not "a statue of a nurse"."""
     before = text.before(where)
-    parts = ("picture", "group", "part", "container", "number")
+    parts = ("picture", "group", "part", "body-part", "container", "number")
     if listed(before, *parts) or listed(singular(before), *parts):
         return ""
     clause = _clause_before(text, where)

@@ -35,6 +35,7 @@ _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
 # Why a noun for a person names nobody in the picture: certainly, or perhaps.
 _NOBODY = "no person"
 _UNCLEAR = "not understood"
+_PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
@@ -177,7 +178,11 @@ def _why_nobody_else(
     is_in_list = text.after(head) == "and" and person(text.after(head + 1))
     if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
         # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
-        return _UNCLEAR if _is_scene(text, subject) else _NOBODY
+        if not _is_scene(text, subject):
+            return _NOBODY
+        # "investigator photographing footprints, officer holding the tape"
+        is_like_first = not listed(text.low[subjects[0].opening], "determiner")
+        return "" if is_like_first and _is_in_clause(text, head) else _UNCLEAR
     is_again = any(noun == singular(text.low[earlier.head]) for earlier in subjects)
     if not is_next_sentence and text.low[subject.opening] not in _DEFINITE:
         return ""
@@ -407,6 +412,10 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     """Return whether a noun is an animal or a thing here: "a toy soldier", "a rack server"."""
     after = text.after(i)
     is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
+    if noun == "character" and listed(after, "picture"):
+        is_picture = True  # "character portrait"
+    if noun == "diner" and text.before(i - len(modifiers) - 1) in _PLACES:
+        return True  # "at a roadside diner"
     if is_picture or _is_made_or_animal(noun, modifiers):
         return True
     if modifiers:

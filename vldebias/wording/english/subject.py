@@ -215,7 +215,7 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
     if not _is_head(text, i, is_plural):
         return _UNCLEAR if _may_be_subject(text, i, start, is_plural) else _NOBODY
     if _is_thing(text, i, noun, modifiers) and not _has_face(text, i):
-        return _NOBODY
+        return _UNCLEAR if _may_be_human(text, i, noun, determiner) else _NOBODY
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not is_plural and not has_determiner
@@ -245,8 +245,9 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
         return True
     start, _ = _extend_left(text, i)
     determiner = text.before(start)
-    if after.endswith("s") and base(after) != after and not plural:
-        return _is_verb(after, rest, determiner)
+    is_unknown = not kinds(after) and listed(determiner, "one-determiner")  # "reshelves"
+    if after.endswith("s") and (base(after) != after or is_unknown) and not plural:
+        return is_unknown or _is_verb(after, rest, determiner)
     if _may_have_bare_verb(text, start) and classes(after).startswith("v") and not plural:
         return True
     if listed(after, "made"):
@@ -263,7 +264,9 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     if not listed(text.before(start), "determiner") and not plural:
         return False  # "nurse uniforms"
     is_verb = after.endswith(("s", "ing")) and base(after) != after
-    return plural or is_verb or not set(kinds(after)) & set("nxp")
+    # "a nurse hands over a scalpel", "a spy back to back"
+    is_body = listed(after, "body-part") and listed(text.after(i + 1), "preposition")
+    return plural or is_verb or is_body or not set(kinds(after)) & set("nxp")
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
@@ -434,6 +437,15 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
 
 
+def _may_be_human(text: Text, i: int, noun: str, determiner: str) -> bool:
+    """Return whether a word for a thing may be a person: "a clumsy server spilling soup"."""
+    if not listed(determiner, "determiner") or noun != text.bare[i]:
+        return False
+    after = text.after(i)
+    is_unsure = listed(noun, "unsure") and after != "of"
+    return is_unsure or (listed(noun, "thing") and after.endswith("ing"))
+
+
 def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
     """Return whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
     for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
@@ -552,7 +564,8 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     return _NOBODY if is_depiction or person(before) else _UNCLEAR
 
 
-def _why_not_whose(text: Text, where: int, head: int) -> str:
+def _why_unsure(text: Text, where: int, head: int) -> str:
+    """Decide about "from", "after" and "whose": "running after a thief"."""
     return _UNCLEAR
 
 
@@ -562,7 +575,9 @@ _RELATIONS: dict[str, Callable[[Text, int, int], str]] = {
     "as": _why_not_as,
     "by": _why_not_by,
     "of": _why_not_of,
-    "from": _why_not_whose,
-    "after": _why_not_whose,
-    "whose": _why_not_whose,
+    "from": _why_unsure,
+    "after": _why_unsure,
+    "whose": _why_unsure,
+    "imitating": _why_unsure,
+    "mimicking": _why_unsure,
 }

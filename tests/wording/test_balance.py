@@ -99,8 +99,13 @@ def test_labelled_prompts_of_public_sets():
 NURSE = "A photo of a nurse."
 
 
-def test_a_value_is_stated_in_the_subject_and_told():
-    prompts = ["A CEO in an office", "a lady editor", "a red car", "A statue of a soldier."]
+def test_a_value_is_stated_in_the_subject_and_reasons_say_why_not():
+    prompts = [
+        "A CEO in an office",
+        "a lady editor",
+        "a statue of a soldier",
+        "a chef, client wincing",
+    ]
     out = balance_prompts(prompts, "gender", shares={"female": 1})
     assert out.prompts == ["A female CEO in an office", *prompts[1:]]
     assert out.values == ["female", None, None, None]

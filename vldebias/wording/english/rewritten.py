@@ -49,7 +49,9 @@ _OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | 
 # Before such a word "her" is an object, "him", and not "his".
 _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
 # Prepositions that may be adjectives or nouns: "her round glasses", "her down jacket".
-_MAY_BE_ADJECTIVE = frozenset({"round", "past", "inside", "outside", "opposite", "down", "up", "near"})
+_MAY_BE_ADJECTIVE = frozenset(
+    {"round", "past", "inside", "outside", "opposite", "down", "up", "near"}
+)
 # Words for both genders state neither: "a team of men and women".
 _GENDERED = r"(?:(?:fe)?males?|(?:wo)?m[ae]n|boys?|girls?|ladies|gentlemen|he|she|his|hers?|him)"
 _BOTH = re.compile(rf"\b{_GENDERED}(?:\s*/\s*|,? (?:and|or|&) ){_GENDERED}\b", re.IGNORECASE)
@@ -415,7 +417,8 @@ def _check_names(words: Text) -> None:
     for first, stop in find_names(words):
         is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
         is_silent = words.credited[first] or words.silent[first] or is_word
-        if not is_silent and "f" in kinds(words.bare[first]):
+        has_given_name = any("f" in kinds(word) for word in words.bare[first:stop])
+        if not is_silent and has_given_name:
             raise RewrittenPromptError(f"rewritten: names {' '.join(words.words[first:stop])}")
 
 
@@ -425,7 +428,7 @@ def _check_all_found(
     """Raise RewrittenPromptError if a text does not show everybody who gets a value."""
     for number, (noun, value) in enumerate(people):
         if value is not None and number not in found:
-            if isinstance(find_subjects(text.prompt), str):
+            if find_subjects(text.prompt) == "no person":
                 raise RewrittenPromptError(f"rewritten: no person named {noun}")
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
 

@@ -218,7 +218,9 @@ def _owners_of_pronouns(
             owners[i] = set(range(len(persons)))
             continue
         nearest = max(before)
-        is_object = text.before(i - 1) and not text.after(i) and listed(text.low[i - 1], "preposition")
+        is_object = (
+            text.before(i - 1) and not text.after(i) and listed(text.low[i - 1], "preposition")
+        )
         if is_object and persons[nearest][0].head == i - 2:
             # "Ada with a drummer behind her": it stands for somebody else.
             owners[i] = before - {nearest}

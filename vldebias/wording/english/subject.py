@@ -109,7 +109,8 @@ def _find_persons(text: Text) -> tuple[PersonPhrase, ...] | str:
                 names = [name for name in names if not subject.opening <= name[0] <= subject.head]
         else:
             reason = subject
-        is_unclear = is_unclear or reason == _UNCLEAR
+        if reason == _UNCLEAR and not is_gendered_noun(text.bare[i]):
+            is_unclear = True
     if is_unclear:
         return _UNCLEAR
     if subjects:
@@ -158,9 +159,7 @@ def is_gendered_noun(word: str) -> bool:
     return gendered(word) and word.endswith(("man", "men", "woman", "women"))
 
 
-def _why_nobody_else(
-    text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase]
-) -> str:
+def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase]) -> str:
     """Return why a phrase after others names no further person; "" if it names one.
 
     It may name somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
@@ -171,14 +170,15 @@ def _why_nobody_else(
     head = subject.head
     noun = singular(text.low[head])
     is_make = text.capital[head] and not text.words[head].isupper()
+    is_verb = head == subjects[-1].head + 1 and not text.opens[head]  # "a chef leads a team"
     is_next_sentence = True in text.sentence[subjects[-1].head + 1 : head + 1]
-    if is_make or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
+    if is_make or is_verb or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
         return _NOBODY
     is_bare = not subject.plural and text.start[subject.opening] == subject.start
     is_in_list = text.after(head) == "and" and person(text.after(head + 1))
     if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
         # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
-        if not _is_scene(text, subject):
+        if subject.named or not _is_scene(text, subject):
             return _NOBODY
         # "investigator photographing footprints, officer holding the tape"
         is_like_first = not listed(text.low[subjects[0].opening], "determiner")
@@ -266,7 +266,8 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     is_verb = after.endswith(("s", "ing")) and base(after) != after
     # "a nurse hands over a scalpel", "a spy back to back"
     is_body = listed(after, "body-part") and listed(text.after(i + 1), "preposition")
-    return plural or is_verb or is_body or not set(kinds(after)) & set("nxp")
+    is_modifier = bool(set(kinds(after)) & set("nxp")) or _noun_follows(text, i)
+    return plural or is_verb or is_body or not is_modifier
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
@@ -335,6 +336,8 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
 
 def _ends_with_head(after: str, rest: str) -> bool:
     """Return whether a phrase ends before a word, by the word and the one after it."""
+    if listed(after, "past") and not rest and "n" in kinds(after):
+        return False  # "a DJ set"
     if not after or listed(after, *STOPS, "asleep", "tag", "past"):
         return True
     if after in ("number", "no") and rest.isdigit():
@@ -515,7 +518,8 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     if listed(relation, "not-subject") or listed(text.before(where), "tribute"):
         return _NOBODY
     if bare and not listed(relation, "joins", "draw"):
-        return _UNCLEAR  # "beside chef"; "draw chef" is a person
+        # "beside chef"; not "beside sks person", who is named
+        return _NOBODY if listed(text.before(head), "token") else _UNCLEAR
     return ""
 
 
@@ -548,7 +552,9 @@ def _why_not_by(text: Text, where: int, head: int) -> str:
         return _NOBODY
     if before.endswith(("ed", "ing")) or listed(before, "past"):
         return ""
-    return _NOBODY if has_listed(_clause_before(text, where), "credit-verb", "picture") else _UNCLEAR
+    return (
+        _NOBODY if has_listed(_clause_before(text, where), "credit-verb", "picture") else _UNCLEAR
+    )
 
 
 def _why_not_of(text: Text, where: int, head: int) -> str:
@@ -561,7 +567,9 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
         return ""  # "a portrait for my website of a lawyer"
     is_depiction = listed(before, "toy", "depiction", "tribute")
-    return _NOBODY if is_depiction or person(before) else _UNCLEAR
+    is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
+    # "change of guard", "the agent of a singer"
+    return _NOBODY if is_depiction or is_term or person(before) else _UNCLEAR
 
 
 def _why_unsure(text: Text, where: int, head: int) -> str:

@@ -348,7 +348,8 @@ class RomanceLanguage(SpacedLanguage):
             return True
         if token.low.endswith(self.entries("no-adjective-ending")):
             return False
-        return token.low.endswith((*self.endings, *self.entries("feminine-adjective-ending")))
+        masculine = self.entries("adjective-ending") or tuple(self.endings)
+        return token.low.endswith((*masculine, *self.entries("feminine-adjective-ending")))
 
     # ---- writing
 
@@ -490,6 +491,8 @@ class RomanceLanguage(SpacedLanguage):
             word
         ):
             return False
+        if self.entries("adjective-ending"):
+            return True  # "un mecánico debajo de un coche"
         following = tokens.after(last + 1)
         return not following.text or self.matcher("behind-noun").has(following)
 

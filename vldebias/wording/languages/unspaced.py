@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Signs of a prompt that are read: no text encoder of an image generator reads more, and the time of
 # a call stays bounded.
 _LONGEST_PROMPT = 2000
+_CLAUSE_END = re.compile("[，。、,.；;！？\n]")
 
 
 class Match(NamedTuple):
@@ -127,10 +128,19 @@ class UnspacedLanguage(ListedLanguage):
         is_fixed = self.has(text, f"fixed-{kind}")
         if not matches:
             return "context" if is_fixed else self._why_nobody(text)
+        if any(self._may_be_owner(text, match) for match in matches):
+            return "not understood"
         persons: list[Mention] = []
         for match in matches:
             persons.append(self._person(text, match, attribute, match in stated_matches, is_fixed))
         return tuple(persons)
+
+    def _may_be_owner(self, text: str, match: Match) -> bool:
+        """Return whether a noun may only say whose a thing is: 厨师的刀."""
+        if not text.startswith(self.thing_link, match.end):
+            return False
+        owned = _CLAUSE_END.split(text[match.end + len(self.thing_link) :])[0]
+        return not self.has(owned, "shows") and not self.matches(owned)
 
     def _why_nobody(self, text: str) -> str:
         """Return the reason why a prompt without a person gets no value."""

@@ -187,6 +187,10 @@ class Arabic(SpacedLanguage):
         is_listed = low in self.matcher("not-verb").words
         return len(low) > 2 and low.startswith("ي") and not is_listed
 
+    def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
+        """Return whether a phrase belongs to a thing: the noun directly before it."""
+        return len(before) == 1 and before[0].low not in _PLACES and not self._is_verb(before[0])
+
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase says what a person is, by "as" before its noun: كطبيب."""
         if super().is_role(tokens, person, phrase):

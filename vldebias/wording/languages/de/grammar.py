@@ -498,6 +498,10 @@ class German(SpacedLanguage):
         )
         return _joined(changes)
 
+    def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
+        """Return whether a phrase belongs to a thing, by its case or after "von"."""
+        return phrase.case == "genitive" or super().is_genitive(before, phrase)
+
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase says what the person before it is: "..., der Pilot ist" too."""
         if super().is_role(tokens, person, phrase):

@@ -260,8 +260,11 @@ class RomanceLanguage(SpacedLanguage):
         if i >= len(tokens) or any(tokens[k].opens for k in range(last + 1, i + 1)):
             return False
         is_complement = self._is_of(tokens[last + 1]) and not self._is_article(tokens[last + 2])
-        is_participle = tokens[i].low.endswith(self.entries("participle-ending"))
-        return is_complement and is_participle and self.is_adjective(tokens[i])
+        agrees = tokens[i].low.endswith(self.entries("participle-ending"))
+        if self.is_adjective(tokens[i]):
+            agrees = agrees or self.feminine_of(tokens[i].low) != tokens[i].low
+        is_other = self.matcher("no-adjective").has(tokens[i])
+        return is_complement and agrees and not is_other
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun qualifies the person before it: "agente de policía"."""
@@ -492,7 +495,8 @@ class RomanceLanguage(SpacedLanguage):
         ):
             return False
         if self.entries("adjective-ending"):
-            return True  # "un mecánico debajo de un coche"
+            # "un mecánico debajo de un coche"; not "un surfista esperando"
+            return not word.low.endswith(self.entries("no-adjective-ending"))
         following = tokens.after(last + 1)
         return not following.text or self.matcher("behind-noun").has(following)
 

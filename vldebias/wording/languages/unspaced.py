@@ -192,6 +192,8 @@ class UnspacedLanguage(ListedLanguage):
         """Return matches of which none stands directly before another: 医生助理 is one person."""
         kept: list[Match] = []
         for match in matches:
+            if kept and text[kept[-1].end : match.start] == "の" and match.noun == self.human:
+                kept.pop()  # 農家の人
             if kept and kept[-1].end == match.start:
                 kept[-1] = Match(kept[-1].start, match.end, text[kept[-1].start : match.end])
             else:

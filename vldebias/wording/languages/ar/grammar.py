@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from vldebias.wording.language import Replacement
+from vldebias.prompts.attribute import Attribute
+from vldebias.wording.language import Mention, Replacement
 from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
@@ -85,6 +86,15 @@ class Arabic(SpacedLanguage):
         """Return the noun of a person that a word is a form of, or None."""
         _, form = self._split(token)
         return self._nouns.get(form)
+
+    def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
+        """Return the persons of a text, or the reason why nobody gets a value."""
+        persons = super().find(text, attribute)
+        # Nouns in the accusative, "يفحص مريضا", are not read.
+        accusatives = [token.low[:-1] for token in self.read(text) if token.low.endswith("ا")]
+        if isinstance(persons, str) or not any(word in self._nouns for word in accusatives):
+            return persons
+        return "not understood"
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""

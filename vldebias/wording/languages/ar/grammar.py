@@ -90,11 +90,15 @@ class Arabic(SpacedLanguage):
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         """Return the persons of a text, or the reason why nobody gets a value."""
         persons = super().find(text, attribute)
-        # Nouns in the accusative, "يفحص مريضا", are not read.
-        accusatives = [token.low[:-1] for token in self.read(text) if token.low.endswith("ا")]
-        if isinstance(persons, str) or not any(word in self._nouns for word in accusatives):
+        if isinstance(persons, str):
             return persons
-        return "not understood"
+        tokens = self.read(text)
+        for i, token in enumerate(tokens):
+            # Nouns in the accusative are not read: "يفحص مريضا"; "يعمل سباكا" is a role.
+            is_person = token.low.endswith("ا") and token.low[:-1] in self._nouns
+            if is_person and not self.matcher("role-verb").has(tokens.before(i)):
+                return "not understood"
+        return persons
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""

@@ -259,11 +259,11 @@ def _person(
 
 def _leaves(group: Group, attribute: Attribute) -> bool:
     """Return whether a group is left alone: it cannot be mixed, and is not of one value."""
-    if attribute.groups == "leave":
+    if attribute.groups == "leave" or not group.mixes:
         return True
     if attribute.groups == "same" or 1 in attribute.shares.values():
         return attribute.has_phrases
-    if not group.mixes or not attribute.gender:
+    if not attribute.gender:
         return True  # only women and men have nouns in the plural
     return not can_mix(attribute.words.values())
 

@@ -20,8 +20,8 @@ from vldebias.wording.english.text import Text, read_text
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
 _MALE = frozenset({"he", "him", "his", "himself"})
 _PRONOUNS = _FEMALE | _MALE
-_JOINS = ("and", "&", "plus")
-_SENTENCE_END = re.compile(r"[.!?\n|]")
+_JOINS = ("and", "plus")
+_SENTENCE_END = re.compile(r"[.;!?\n|]")
 _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
 )

@@ -442,9 +442,10 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
 
 def _may_be_human(text: Text, i: int, noun: str, determiner: str) -> bool:
     """Return whether a word for a thing may be a person: "a clumsy server spilling soup"."""
-    if not listed(determiner, "determiner") or noun != text.bare[i]:
-        return False
     after = text.after(i)
+    is_described = listed(determiner, "determiner") or listed(after, "preposition")
+    if not is_described or noun != text.bare[i]:
+        return False
     is_unsure = listed(noun, "unsure") and after != "of"
     return is_unsure or (listed(noun, "thing") and after.endswith("ing"))
 

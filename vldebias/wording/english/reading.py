@@ -24,6 +24,7 @@ from vldebias.wording.english.statements import (
     find_stated,
     group_mentions,
     is_joined,
+    may_be_two,
     states,
     values_of_persons,
 )
@@ -81,6 +82,8 @@ class English(Language):
         subjects = find_subjects(text)
         if isinstance(subjects, str):
             return "stated" if states(text, attribute) else _why_nobody(subjects, text)
+        if may_be_two(read_text(text), subjects):
+            return "not understood"
         persons = group_mentions(read_text(text), subjects)
         is_stated = find_stated(text, persons, attribute)
         found: list[Mention] = []

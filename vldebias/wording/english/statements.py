@@ -11,7 +11,14 @@ from collections.abc import Iterable, Sequence
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.words import base, has_gendered, listed, person, singular
+from vldebias.prompts.english.words import (
+    base,
+    has_gendered,
+    has_listed,
+    listed,
+    person,
+    singular,
+)
 from vldebias.prompts.prompt_set import StatedWords
 from vldebias.wording.english.scene import read_scene
 from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_gendered_noun
@@ -53,6 +60,21 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
         else:
             persons.append([subject])
     return persons
+
+
+def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
+    """Return whether a phrase after a comma may name somebody else: "a detective, a suspect"."""
+    for number in range(1, len(subjects)):
+        first = subjects[number - 1]
+        second = subjects[number]
+        is_apposition = not _words_between(text, subjects, number) and text.opens[second.opening]
+        if not is_apposition or not _is_same(text, subjects, number):
+            continue
+        heads = [singular(text.low[first.head]), singular(text.low[second.head])]
+        is_known = has_listed(heads, "generic") or any(map(is_gendered_noun, heads))
+        if not (is_known or first.plural or second.plural or heads[0] == heads[1]):
+            return True
+    return False
 
 
 def is_joined(text: Text, subject: PersonPhrase) -> bool:

@@ -67,8 +67,8 @@ def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     for number in range(1, len(subjects)):
         first = subjects[number - 1]
         second = subjects[number]
-        is_apposition = not _words_between(text, subjects, number) and text.opens[second.opening]
-        if not is_apposition or not _is_same(text, subjects, number):
+        is_next = second.opening == first.head + 1 and text.opens[second.opening]
+        if not is_next or not _is_same(text, subjects, number):
             continue
         heads = [singular(text.low[first.head]), singular(text.low[second.head])]
         is_known = has_listed(heads, "generic") or any(map(is_gendered_noun, heads))

@@ -338,7 +338,7 @@ def _ends_with_head(after: str, rest: str) -> bool:
     """Return whether a phrase ends before a word, by the word and the one after it."""
     if listed(after, "past") and not rest and "n" in kinds(after):
         return False  # "a DJ set"
-    if not after or listed(after, *STOPS, "asleep", "tag", "past"):
+    if not after or listed(after, *STOPS, "asleep", "tag", "past") or after.startswith("mid-"):
         return True
     if after in ("number", "no") and rest.isdigit():
         return True  # "a nurse number 3"
@@ -427,6 +427,8 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     if modifiers:
         phrase = f"{modifiers[-1]} {noun}"  # "dish washer"
         is_thing = listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
+        if listed(phrase, "person-phrase"):
+            return False
         if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
             return True
     if listed(noun, "cued-thing"):

@@ -387,6 +387,8 @@ def replace_gender(
             continue
         side = sides[figure.number]
         _check_replaceable(figure, side)
+        if figure.is_plural and any(other.number is None for other in figures):
+            raise RewrittenPromptError(_NOT_UNDERSTOOD)  # "two cooks; one wipes his brow"
         for i in figure.words:
             if _side_of(_without_ending(words.low[i])):
                 new = _word_of_side(words, i, side)
@@ -486,7 +488,9 @@ def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
         return None  # "a beard trimmer"
     for found in _WITH_BEARD.finditer(text.prompt):
         words = re.findall(r"[\w-]+", found["beard"].lower())
-        if found.start() < start < found.end("beard") and not has_listed(words, "preposition"):
+        first = re.findall(r"([\w-]+),", found["beard"].lower())  # "long, white", not "wrinkles, a"
+        is_beard = not has_listed(words, "preposition") and all(map(adjective, first))
+        if found.start() < start < found.end("beard") and is_beard:
             if found["more"] and "with" in found["link"]:
                 return found.start("beard"), found.end()  # "with a beard and kind eyes"
             return found.start(), found.end("beard")

@@ -330,7 +330,8 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
         return True
     if listed(determiner, "one-determiner"):
         # "a trucker hunches over a pie" and "a baker dusts flour", not "a nurse scrubs costume"
-        return not classes(word) or not rest or listed(rest, *STOPS) or rest.endswith("ly")
+        is_end = not rest or listed(rest, *STOPS, "verb-preposition") or rest.endswith("ly")
+        return is_end or not classes(word)
     return listed(rest, "verb-preposition") or verb_classes.startswith("v")
 
 

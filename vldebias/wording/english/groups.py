@@ -59,6 +59,8 @@ def _size(before: str) -> int | None:
         return None
     number = words[-1].lower()
     previous = words[-2] if len(words) > 1 else ""
+    if previous.lower() in ("to", "or") and len(words) > 2 and words[-3].lower() not in _sizes():
+        previous = ""  # "explains to two guests", not "two or three guests"
     is_name = number.isdigit() and previous[:1].isupper()
     previous = previous.lower()
     if number == "dozen":

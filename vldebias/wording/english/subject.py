@@ -111,11 +111,24 @@ def _find_persons(text: Text) -> tuple[PersonPhrase, ...] | str:
             reason = subject
         if reason == _UNCLEAR and not is_gendered_noun(text.bare[i]):
             is_unclear = True
-    if is_unclear:
+    if is_unclear or any(_joins_unknown_noun(text, subject) for subject in subjects):
         return _UNCLEAR
     if subjects:
         return tuple(subjects)
     return "named" if has_names else _NOBODY
+
+
+def _joins_unknown_noun(text: Text, subject: PersonPhrase) -> bool:
+    """Return whether "and" joins a phrase to a noun that may be a person: "a cashier and a bagger"."""
+    i = subject.head + 3
+    if i >= len(text.low) or any(text.opens[subject.head + 1 : i]):
+        return False
+    ends = not text.after(i) or listed(text.after(i), *STOPS) or text.after(i).endswith("ing")
+    if not ends or text.low[i - 2] != "and" or text.low[i - 1] not in ("a", "an"):
+        return False
+    noun = text.low[i]
+    is_agent = noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal", "thing")
+    return not person(noun) and not gendered(noun) and (is_agent or not kinds(noun))
 
 
 def _may_be_person(text: Text, i: int) -> bool:

@@ -7,7 +7,7 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -119,7 +119,7 @@ def _find_persons(text: Text) -> tuple[PersonPhrase, ...] | str:
 
 
 def _joins_unknown_noun(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether "and" joins a phrase to a noun that may be a person: "a cashier and a bagger"."""
+    """Return whether "and" joins a phrase to an unknown noun: "a cashier and a bagger"."""
     i = subject.head + 3
     if i >= len(text.low) or any(text.opens[subject.head + 1 : i]):
         return False
@@ -191,26 +191,19 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     is_in_list = text.after(head) == "and" and person(text.after(head + 1))
     if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
         # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
-        if subject.named or not _is_scene(text, subject):
+        is_early = sum(text.opens[1 : subject.opening + 1]) < 2
+        if subject.named or not (is_early or _is_in_clause(text, head)):
             return _NOBODY
         # "investigator photographing footprints, officer holding the tape"
         is_like_first = not listed(text.low[subjects[0].opening], "determiner")
         return "" if is_like_first and _is_in_clause(text, head) else _UNCLEAR
     is_again = any(noun == singular(text.low[earlier.head]) for earlier in subjects)
-    if not is_next_sentence and text.low[subject.opening] not in _DEFINITE:
-        return ""
-    if not is_again:
-        return _UNCLEAR if is_next_sentence and text.low[subject.opening] in _DEFINITE else ""
-    # "a cook watches the pastry cook"
-    is_described = any(not listed(word, "determiner") for _, word in subject.words[:-1])
-    return _UNCLEAR if is_described else _NOBODY
-
-
-def _is_scene(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether a bare noun may be a person of the scene: "client wincing", "apprentice"."""
-    after = text.after(subject.head)
-    clauses_before = sum(text.opens[1 : subject.opening + 1])
-    return clauses_before < 2 or after.endswith("ing") or listed(after, "preposition")
+    is_definite = text.low[subject.opening] in _DEFINITE
+    if is_again and (is_next_sentence or is_definite):
+        # "a cook watches the pastry cook"
+        is_described = any(not listed(word, "determiner") for _, word in subject.words[:-1])
+        return _UNCLEAR if is_described else _NOBODY
+    return _UNCLEAR if is_next_sentence and is_definite else ""
 
 
 # ---- the phrase of a person
@@ -237,12 +230,12 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
     while listed(text.before(opening), "determiner"):
         opening -= 1
     reason = _why_not_shown(text, opening - 1, is_bare, i)
+    if text.before(opening) == "of" and _is_on_thing(text, opening - 2):
+        reason = _NOBODY
+    elif is_bare and not _is_tag_of_person(text, noun, start, modifiers):
+        reason = reason or (_UNCLEAR if _is_in_clause(text, i) else _NOBODY)
     if reason:
         return reason
-    if text.before(opening) == "of" and _is_on_thing(text, opening - 2):
-        return _NOBODY
-    if is_bare and not _is_tag_of_person(text, noun, start, modifiers):
-        return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
     words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
     end = text.start[i] + len(text.bare[i])
     return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
@@ -261,8 +254,10 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     is_unknown = not kinds(after) and listed(determiner, "one-determiner")  # "reshelves"
     if after.endswith("s") and (base(after) != after or is_unknown) and not plural:
         return is_unknown or _is_verb(after, rest, determiner)
-    if _may_have_bare_verb(text, start) and classes(after).startswith("v") and not plural:
-        return True
+    link = text.before(start - 1)
+    if classes(after).startswith("v") and determiner in ("a", "an", "the") and not plural:
+        if link == "and" or base(link) in _HELPERS:
+            return True  # "helping a patient walk"
     if listed(after, "made"):
         # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
         has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
@@ -287,13 +282,6 @@ def _is_in_clause(text: Text, i: int) -> bool:
     """Return whether more than a tag is said of word i: "customer reading a magazine"."""
     after = text.after(i)
     return after.endswith("ing") or listed(after, "preposition")
-
-
-def _may_have_bare_verb(text: Text, start: int) -> bool:
-    """Return whether a base verb may follow a phrase: "helping a patient walk"."""
-    link = text.before(start - 1)
-    is_behind_helper = base(link) in _HELPERS
-    return text.before(start) in ("a", "an", "the") and (link == "and" or is_behind_helper)
 
 
 def _shows_body(text: Text, i: int) -> bool:
@@ -432,23 +420,19 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     """Return whether a noun is an animal or a thing here: "a toy soldier", "a rack server"."""
     after = text.after(i)
     is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
-    if noun == "character" and listed(after, "picture"):
-        is_picture = True  # "character portrait"
-    if noun == "diner" and text.before(i - len(modifiers) - 1) in _PLACES:
-        return True  # "at a roadside diner"
-    if is_picture or _is_made_or_animal(noun, modifiers):
+    is_picture = is_picture or (noun == "character" and listed(after, "picture"))
+    # "at a roadside diner"
+    is_place = noun == "diner" and text.before(i - len(modifiers) - 1) in _PLACES
+    if is_picture or is_place or _is_made_or_animal(noun, modifiers):
         return True
-    if modifiers:
-        phrase = f"{modifiers[-1]} {noun}"  # "dish washer"
-        is_thing = listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
-        if listed(phrase, "person-phrase"):
-            return False
-        if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
-            return True
+    phrase = " ".join([*modifiers[-1:], noun])  # "dish washer"
+    is_thing = listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
+    is_thing = is_thing and bool(modifiers) and not listed(phrase, "person-phrase")
+    if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
+        return True
     if listed(noun, "cued-thing"):
-        if noun == "model" and after == "of" and not modifiers:
-            return True  # "a model of an atom"
-        return has_listed(text.low, "thing-cue")
+        is_made = noun == "model" and after == "of" and not modifiers  # "a model of an atom"
+        return is_made or has_listed(text.low, "thing-cue")
     if noun in ("head", "chair"):
         nouns_behind = map(singular, text.low[i + 2 : i + 5])
         is_of_people = after == "of" and has_listed(nouns_behind, "organization")
@@ -520,89 +504,53 @@ def _is_on_thing(text: Text, where: int) -> bool:
 def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     """Return why the words before a phrase keep the person out of the picture; "" if they do not.
 
-    Args:
-        text: the words of the prompt.
-        where: position of the word before the phrase.
-        bare: whether the phrase has no determiner.
-        head: position of its noun.
+    where: position of the word before the phrase. bare: whether it has no determiner.
     """
     relation = text.before(where + 1)
-    if not relation:
-        return ""
-    decide = _RELATIONS.get(relation)
-    if decide is not None:
-        return decide(text, where, head)
-    if listed(relation, "not-subject") or listed(text.before(where), "tribute"):
-        return _NOBODY
-    if bare and not listed(relation, "joins", "draw"):
-        # "beside chef"; not "beside sks person", who is named
-        return _NOBODY if listed(text.before(head), "token") else _UNCLEAR
-    return ""
-
-
-def _clause_before(text: Text, where: int) -> list[str]:
-    return text.low[text.clause_start(where) : where]
-
-
-def _why_not_for(text: Text, where: int, head: int) -> str:
-    """Decide about "for": "plays for a patient", not "sewing a uniform for a nurse"."""
-    verbs = [base(word) for word in _clause_before(text, where) if base(word) != word]
-    if has_listed(verbs, "serves"):
-        return ""
-    return _UNCLEAR if verbs and not has_listed(verbs, "produces") else _NOBODY
-
-
-def _why_not_as(text: Text, where: int, head: int) -> str:
-    """Decide about "as": "smiles as the judge enters", not "dressed as a nurse"."""
-    if any(word.endswith(("ed", "ing")) for word in _clause_before(text, where)[-2:]):
-        return _NOBODY
-    verb = text.after(head)
-    is_verb = verb.endswith("s") and base(verb) != verb
-    return "" if is_verb else _UNCLEAR
-
-
-def _why_not_by(text: Text, where: int, head: int) -> str:
-    """Decide about "by": "pulled up by a guide", not "painted by a master"."""
     before = text.before(where)
-    is_credit = listed(before, "credit-verb", "picture") and before != "up"
-    if is_credit:
+    clause = text.low[text.clause_start(where) : where]
+    if relation == "of":
+        is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
+        return _why_not_of(before, clause, is_term)
+    if relation == "by":
+        return _why_not_by(before, clause)
+    if relation == "for":
+        # "plays for a patient", not "sewing a uniform for a nurse"
+        verbs = [base(word) for word in clause if base(word) != word]
+        is_made = not verbs or has_listed(verbs, "produces")
+        return "" if has_listed(verbs, "serves") else _NOBODY if is_made else _UNCLEAR
+    if relation == "as":
+        # "smiles as the judge enters", not "dressed as a nurse"
+        verb = text.after(head)
+        is_role = any(word.endswith(("ed", "ing")) for word in clause[-2:])
+        is_verb = verb.endswith("s") and base(verb) != verb
+        return _NOBODY if is_role else "" if is_verb else _UNCLEAR
+    if listed(relation, "not-subject") or listed(before, "tribute"):
+        return _NOBODY
+    # "beside chef"; not "beside sks person"
+    is_bare = bare and bool(relation) and not listed(relation, "joins", "draw")
+    is_bare = is_bare and not listed(text.before(head), "token")
+    return _UNCLEAR if is_bare or listed(relation, "unsure-relation") else ""
+
+
+def _why_not_by(before: str, clause: Sequence[str]) -> str:
+    """Decide about "by": "pulled up by a guide", not "painted by a master"."""
+    if listed(before, "credit-verb", "picture") and before != "up":
         return _NOBODY
     if before.endswith(("ed", "ing")) or listed(before, "past"):
         return ""
-    return (
-        _NOBODY if has_listed(_clause_before(text, where), "credit-verb", "picture") else _UNCLEAR
-    )
+    return _NOBODY if has_listed(clause, "credit-verb", "picture") else _UNCLEAR
 
 
-def _why_not_of(text: Text, where: int, head: int) -> str:
-    """Decide about "of": "a portrait of a nurse", not "a statue of a nurse"."""
-    before = text.before(where)
+def _why_not_of(before: str, clause: Sequence[str], is_term: bool) -> str:
+    """Decide about "of": "a portrait of a nurse", not "a statue of a nurse".
+
+    is_term: whether nothing stands before the noun, "change of guard".
+    """
     parts = ("picture", "group", "part", "body-part", "container", "number")
     if listed(before, *parts) or listed(singular(before), *parts):
         return ""
-    clause = _clause_before(text, where)
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
         return ""  # "a portrait for my website of a lawyer"
     is_depiction = listed(before, "toy", "depiction", "tribute")
-    is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
-    # "change of guard", "the agent of a singer"
     return _NOBODY if is_depiction or is_term or person(before) else _UNCLEAR
-
-
-def _why_unsure(text: Text, where: int, head: int) -> str:
-    """Decide about "from", "after" and "whose": "running after a thief"."""
-    return _UNCLEAR
-
-
-# How the word before a phrase decides whether the picture shows the person.
-_RELATIONS: dict[str, Callable[[Text, int, int], str]] = {
-    "for": _why_not_for,
-    "as": _why_not_as,
-    "by": _why_not_by,
-    "of": _why_not_of,
-    "from": _why_unsure,
-    "after": _why_unsure,
-    "whose": _why_unsure,
-    "imitating": _why_unsure,
-    "mimicking": _why_unsure,
-}

@@ -126,10 +126,8 @@ class UnspacedLanguage(ListedLanguage):
         if self.is_named(text, matches):
             return "named"
         is_fixed = self.has(text, f"fixed-{kind}")
-        if not matches:
-            return "context" if is_fixed else self._why_nobody(text)
-        if any(self._may_be_owner(text, match) for match in matches):
-            return "not understood"
+        if not matches or any(self._may_be_owner(text, match) for match in matches):
+            return "context" if is_fixed else self._why_nobody(text, matches)
         persons: list[Mention] = []
         for match in matches:
             persons.append(self._person(text, match, attribute, match in stated_matches, is_fixed))
@@ -142,8 +140,11 @@ class UnspacedLanguage(ListedLanguage):
         owned = _CLAUSE_END.split(text[match.end + len(self.thing_link) :])[0]
         return not self.has(owned, "shows") and not self.matches(owned)
 
-    def _why_nobody(self, text: str) -> str:
-        """Return the reason why a prompt without a person gets no value."""
+    def _why_nobody(self, text: str, matches: Sequence[Match]) -> str:
+        """Return the reason why a prompt gets no value that shows nobody, or perhaps only a thing
+        of somebody."""
+        if matches:
+            return "not understood"
         for list_name, reason in (("group-left-alone", "group"), ("pronoun", "pronoun")):
             if self.has(text, list_name):
                 return reason

@@ -239,9 +239,14 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     """Add the nouns outside of phrases to the figures, and return the positions of pronouns."""
     known = {i for figure in figures for i in figure.words}
+    for match in _BOTH.finditer(text.prompt):
+        # "men and women"
+        known.update(
+            i for i, start in enumerate(text.start) if match.start() <= start < match.end()
+        )
     pronouns: list[int] = []
     for i, word in enumerate(map(_without_ending, text.low)):
-        if i in known or text.silent[i] or _is_of_both(text, i):
+        if i in known or text.silent[i]:
             continue
         is_animal = listed(singular(word), "animal")
         named = _named_again(text, figures, i)
@@ -253,12 +258,6 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
             is_plural = singular(word) != word
             figures.append(_Figure(text, [i], [i], is_plural=is_plural, is_animal=is_animal))
     return pronouns
-
-
-def _is_of_both(text: Text, i: int) -> bool:
-    """Return whether word i is part of "men and women"."""
-    found = _BOTH.finditer(text.prompt)
-    return any(match.start() <= text.start[i] < match.end() for match in found)
 
 
 def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
@@ -292,15 +291,13 @@ def _mark_uncertain(text: Text, figures: Sequence[_Figure]) -> None:
             continue
         is_shown = text.low[figure.first - 1] in _SHOWS
         for other in figures:
-            if is_shown or _may_be_apposition(text, figure, other):
+            # "a woman in a coat, a clerk,"
+            is_later = figure.first < other.first and text.is_same_sentence(
+                figure.first, other.first
+            )
+            is_clause = text.opens[other.first] and text.opens[max(other.heads) + 1]
+            if is_shown or (is_later and is_clause):
                 other.is_certain = False
-
-
-def _may_be_apposition(text: Text, figure: _Figure, other: _Figure) -> bool:
-    """Return whether a later phrase may describe a figure: "a woman in a coat, a clerk,"."""
-    if figure.first >= other.first or not text.is_same_sentence(figure.first, other.first):
-        return False
-    return text.opens[other.first] and text.opens[max(other.heads) + 1]
 
 
 def _described(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
@@ -325,27 +322,20 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
         return figures[:1] if figures and text.is_same_sentence(i, figures[0].first) else []
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
-        opening = _start_of_clause(text, i)
+        # "a woman" opens the clause of "a woman who waits".
+        opening = i
+        while not text.opens[opening] and text.low[opening] not in _OPENS_CLAUSE:
+            opening -= 1
+        opening -= text.low[opening] in _RELATIVE
         inside = [figure for figure in remaining if figure.last_mention(i) >= opening]
         if text.low[opening + 1] not in _RELATIVE:
             # "leans over the bed of an old woman and holds her hand"; in "while the coach tapes her
             # gloves" these may be anybody's.
             inside = [figure for figure in inside if figure.side]
         remaining = inside or remaining
-    return _likely(remaining)
-
-
-def _start_of_clause(text: Text, i: int) -> int:
-    """Return the position of the first word of a clause; "a woman" opens "a woman who waits"."""
-    while not text.opens[i] and text.low[i] not in _OPENS_CLAUSE:
-        i -= 1
-    return i - 1 if text.low[i] in _RELATIVE else i
-
-
-def _likely(figures: Sequence[_Figure]) -> list[_Figure]:
-    """Return the figures to whom a pronoun refers most likely: no animals, no relatives."""
-    persons = [figure for figure in figures if not figure.is_animal] or figures
-    return [figure for figure in persons if not figure.is_possessed] or list(persons)
+    # Most likely neither animals nor relatives.
+    persons = [figure for figure in remaining if not figure.is_animal] or remaining
+    return [figure for figure in persons if not figure.is_possessed] or persons
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
@@ -386,9 +376,13 @@ def replace_gender(
         if figure.number is None or figure.number not in sides:
             continue
         side = sides[figure.number]
-        _check_replaceable(figure, side)
-        if figure.is_plural and any(other.number is None for other in figures):
-            raise RewrittenPromptError(_NOT_UNDERSTOOD)  # "two cooks; one wipes his brow"
+        if figure.side and (figure.is_plural or side == "mixed"):
+            raise RewrittenPromptError("rewritten: group")
+        # "two cooks; one wipes his brow"
+        is_split = figure.is_plural and any(other.number is None for other in figures)
+        is_unknown = bool(figure.side) and side not in _SIDES
+        if is_split or is_unknown or not figure.is_certain:
+            raise RewrittenPromptError(_NOT_UNDERSTOOD)
         for i in figure.words:
             if _side_of(_without_ending(words.low[i])):
                 new = _word_of_side(words, i, side)
@@ -404,14 +398,6 @@ def _sides_of(attribute: Attribute, people: Sequence[NounValue]) -> dict[int, st
         if value is not None:
             sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
     return sides
-
-
-def _check_replaceable(figure: _Figure, side: str) -> None:
-    """Raise RewrittenPromptError if the gender of a figure cannot be replaced by a side."""
-    if figure.side and (figure.is_plural or side == "mixed"):
-        raise RewrittenPromptError("rewritten: group")
-    if not figure.is_certain or (figure.side and side not in _SIDES):
-        raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
 def _check_names(words: Text) -> None:

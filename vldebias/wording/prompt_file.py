@@ -218,33 +218,43 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
             joined[kind] += len(texts) > 1
             texts.clear()
 
-    is_after_blank = False
+    kind = ""
     for number, text in enumerate(map(str.strip, lines), start=1):
-        is_settings = _SETTINGS.match(text) is not None
-        is_negative = _NEGATIVE.match(text) is not None
-        # The settings of the infotext before are missing.
-        if is_negative and parts["negative prompt"]:
+        goes_on = kind == "negative prompt" and bool(parts[kind])
+        kind = _kind_of_line(text, goes_on)
+        # If the settings of an infotext are missing, the next prompt or negative prompt ends it.
+        is_next = kind == "prompt" or _NEGATIVE.match(text) is not None
+        if is_next and parts["negative prompt"]:
             end_of_infotext()
-        if (is_settings or is_negative) and not parts["prompt"]:
+        if kind in ("settings", "negative prompt") and not parts["prompt"]:
             raise InvalidInputError(
                 f"{where}: line {number}: expected a prompt before {text[:40]!r}; the file looks"
                 " like infotexts of Automatic1111: a prompt, its negative prompt, its settings"
             )
-        if is_settings:
+        if kind == "settings":
             end_of_infotext()
-        elif is_negative or (text and parts["negative prompt"] and not is_after_blank):
-            parts["negative prompt"].append(text)
-        elif text:
-            if parts["negative prompt"]:
-                end_of_infotext()
-            parts["prompt"].append(text)
-        is_after_blank = not text
+        elif kind:
+            parts[kind].append(text)
     end_of_infotext()
     note = "infotexts of Automatic1111, without their negative prompts and settings"
     for kind, number in joined.items():
         if number:
             note += f"; {number} with the {kind} on several lines, which belong together"
     return PromptList(tuple(prompts), note=note)
+
+
+def _kind_of_line(text: str, goes_on: bool) -> str:
+    """Return the part of an infotext that a line belongs to; "" for a blank line.
+
+    Args:
+        text: the line.
+        goes_on: whether the line before belongs to a negative prompt.
+    """
+    if _SETTINGS.match(text):
+        return "settings"
+    if _NEGATIVE.match(text) or (text and goes_on):
+        return "negative prompt"
+    return "prompt" if text else ""
 
 
 def _of_options(lines: Sequence[str], where: str) -> PromptList:

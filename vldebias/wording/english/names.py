@@ -154,23 +154,27 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
     "Ella Fitzgerald, a singer", "a singer called Ella Fitzgerald"; not "a nurse next to Obama".
     """
     before = _word_before_name(text, first)
-    after = text.after(stop - 1)
     if text.credited[first] or listed(before, "elsewhere"):
         return False
     if first > i:
-        # At once, as a clause of its own, or after a verb that says who the person is.
-        is_clause = not before and not after
-        if text.clause_start(first) == i + 1 and is_clause:
-            return True  # "a soldier, Sergeant Anna Smith"
-        if first == i + 1 and not text.opens[first]:
-            return listed(after, *STOPS) or not after or "n" not in kinds(after)
-        is_also = before in ("as", "like") or listed(before, "is-also")
-        return is_also and True not in text.opens[i + 1 : first + 1]
+        return _names_person_before(text, first, stop, i)
     if not has_listed(text.low[stop:i], *STOPS):
         # A name of its own, not one that describes the person, "a Ford driver".
-        return not after or text.opens[first]
+        return not text.after(stop - 1) or text.opens[first]
     link = text.before(opening)
     return not link or link == "the" or text.low[opening] == "the" or listed(link, "is-also")
+
+
+def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
+    """Return whether a name after the person at word i is theirs."""
+    before = _word_before_name(text, first)
+    after = text.after(stop - 1)
+    if text.clause_start(first) == i + 1 and not before and not after:
+        return True  # "a soldier, Sergeant Anna Smith"
+    if first == i + 1 and not text.opens[first]:
+        return listed(after, *STOPS) or not after or "n" not in kinds(after)
+    is_also = before in ("as", "like") or listed(before, "is-also")
+    return is_also and True not in text.opens[i + 1 : first + 1]
 
 
 def _word_before_name(text: Text, first: int) -> str:

@@ -18,7 +18,9 @@ LOOK_ALIKES = {
     "an Assyrian archer": "an Assyrian potter",
     "an envoy in 1780": "a farmer in 1780",
     "a senator in 1910": "a senator in 1990",
-    "delegates signing the Declaration of Independence": "a tourist looking at the Declaration of Independence",
+    "delegates signing the Declaration of Independence": (
+        "a tourist looking at the Declaration of Independence"
+    ),
     "a stock broker in 1929": "a stock broker in 2019",
     "a Supreme Court justice in 1954": "a Supreme Court justice in 2019",
     "a cadet at West Point in 1960": "a cadet at West Point in 2019",

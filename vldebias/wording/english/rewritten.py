@@ -363,7 +363,10 @@ def replace_gender(
         RewrittenPromptError: a person or the referent of a pronoun is uncertain, a word that states
             a gender cannot be replaced, or somebody is named.
     """
-    sides = _sides_of(attribute, people)
+    sides: dict[int, str] = {}  # "mixed" for groups
+    for number, (_, value) in enumerate(people):
+        if value is not None:
+            sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
     words = read_text(text)
     _check_names(words)
     text = _without_beards(words, _find_figures(words, people), sides)
@@ -384,20 +387,16 @@ def replace_gender(
         if is_split or is_unknown or not figure.is_certain:
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
         for i in figure.words:
-            if _side_of(_without_ending(words.low[i])):
-                new = _word_of_side(words, i, side)
-                replacements.append(_replace(words, i, new))
-                is_said[figure.number] |= gendered(new) and not is_pronoun(new)
+            new = _without_ending(words.low[i])
+            current, counterpart = _side_and_counterpart(new)
+            if not current:
+                continue
+            if new in ("his", "her") and _is_before_noun(words, i):
+                counterpart = "her" if new == "his" else "his"
+            new = new if side == current else counterpart
+            replacements.append(_replace(words, i, new))
+            is_said[figure.number] |= gendered(new) and not is_pronoun(new)
     return replace_all(text, replacements), is_said
-
-
-def _sides_of(attribute: Attribute, people: Sequence[NounValue]) -> dict[int, str]:
-    """Return index -> "female" or "male", for those people who get a value; "mixed" for groups."""
-    sides: dict[int, str] = {}
-    for number, (_, value) in enumerate(people):
-        if value is not None:
-            sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
-    return sides
 
 
 def _check_names(words: Text) -> None:
@@ -440,7 +439,12 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, 
         is_in_phrase = i in figure.words
         if is_in_phrase and _side_of(word):
             continue  # it is replaced
-        span = _span_of_sign(text, i, word, is_in_phrase)
+        span = _span_of_beard(text, i) if word in _LISTS["beard"] else None
+        if word in _LISTS["bearded"] and is_in_phrase:
+            # In "a tall, bearded man" the comma goes with the adjective.
+            start = text.start[i]
+            is_behind_comma = text.prompt[:start].endswith(", ")
+            span = (start - 2 * is_behind_comma, start + len(text.words[i]))
         if span is None:
             raise RewrittenPromptError(f"rewritten: {word}")
         if sides[figure.number] == "female":
@@ -458,15 +462,6 @@ def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
     return gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
 
 
-def _span_of_sign(text: Text, i: int, word: str, is_in_phrase: bool) -> tuple[int, int] | None:
-    """Return the characters that go if a man becomes a woman; None if they cannot be removed."""
-    if word in _LISTS["bearded"] and is_in_phrase:
-        start = text.start[i]
-        # In "a tall, bearded man" the comma goes with the adjective.
-        return start - 2 * text.prompt[:start].endswith(", "), start + len(text.words[i])
-    return _span_of_beard(text, i) if word in _LISTS["beard"] else None
-
-
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
     """Return the characters of "with a beard"; None if something else is said of the beard."""
     start = text.start[i]
@@ -481,15 +476,6 @@ def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
                 return found.start("beard"), found.end()  # "with a beard and kind eyes"
             return found.start(), found.end("beard")
     return None
-
-
-def _word_of_side(words: Text, i: int, side: str) -> str:
-    """Return what word i is for a side, "female" or "male"."""
-    word = _without_ending(words.low[i])
-    current, counterpart = _side_and_counterpart(word)
-    if word in ("his", "her") and _is_before_noun(words, i):
-        counterpart = "her" if word == "his" else "his"
-    return word if side == current else counterpart
 
 
 def _is_before_noun(words: Text, i: int) -> bool:

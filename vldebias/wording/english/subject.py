@@ -63,15 +63,6 @@ class PersonPhrase(NamedTuple):
     named: bool = False
 
 
-@lru_cache(maxsize=1000)  # the images of a prompt ask again
-def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
-    """Return the persons of a prompt in their order, or the reason why there are none."""
-    text = read_text(prompt)
-    if len(text.prompt) > 4 and text.prompt.isupper():
-        return "upper case"
-    return _find_persons(text)
-
-
 def is_foreign(text: Text) -> bool:
     """Return whether more words are foreign than English."""
     foreign = 0
@@ -86,11 +77,13 @@ def is_foreign(text: Text) -> bool:
     return foreign > sum(listed(word, "english") for word in text.low)
 
 
-def _find_persons(text: Text) -> tuple[PersonPhrase, ...] | str:
-    """Return the persons in the picture, or the reason why nobody gets a value.
+@lru_cache(maxsize=1000)  # the images of a prompt ask again
+def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
+    """Return the persons of a prompt in their order, or the reason why there are none.
 
     A prompt with a noun that may name one more person is not understood.
     """
+    text = read_text(prompt)
     names = find_names(text)
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
@@ -342,8 +335,6 @@ def _ends_with_head(after: str, rest: str) -> bool:
         return False  # "a DJ set"
     if not after or listed(after, *STOPS, "asleep", "tag", "past") or after.startswith("mid-"):
         return True
-    if after in ("number", "no") and rest.isdigit():
-        return True  # "a nurse number 3"
     if adjective(after) and listed(rest, "preposition"):
         return True  # "a master deep in thought"
     is_noun = bool(set(kinds(after)) & set("nx"))
@@ -368,7 +359,9 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
         word = text.low[start - 1]
         following = text.low[start]
-        joins = _joins_adjectives(text, start)
+        joins = word in ("very", "quite", "most", "so")
+        if word == "and" and start > 1:  # "tall and tired"
+            joins = adjective(following) and adjective(text.low[start - 2])
         is_compound = first_noun == start and _is_compound(word, following)
         if not is_compound and not joins:
             # "the", "her", "draw" are none of the phrase.
@@ -382,14 +375,6 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         if is_noun and first_noun == start + 1:
             first_noun = start
     return start, first_noun
-
-
-def _joins_adjectives(text: Text, start: int) -> bool:
-    """Return whether the word before start continues adjectives: "tall and tired"."""
-    word = text.low[start - 1]
-    if word != "and" or start < 2:
-        return word in ("very", "quite", "most", "so")
-    return adjective(text.low[start]) and adjective(text.low[start - 2])
 
 
 def _is_compound(word: str, following: str) -> bool:

@@ -36,11 +36,6 @@ def pattern_of(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)", re.IGNORECASE)
 
 
-def _is_stated(match: Match, words: Iterable[re.Match[str]]) -> bool:
-    """Return whether one of the words that state a value belongs to a person: 女医生."""
-    return any(match.start - 2 <= word.start() < match.end for word in words)
-
-
 class UnspacedLanguage(ListedLanguage):
     """A language without spaces.
 
@@ -117,7 +112,11 @@ class UnspacedLanguage(ListedLanguage):
             return "edit"
         matches = self.matches(text)
         stated = self._stated(text, attribute)
-        stated_matches = [match for match in matches if _is_stated(match, stated)]
+        stated_matches: list[Match] = []
+        for match in matches:
+            # 女医生
+            if any(match.start - 2 <= word.start() < match.end for word in stated):
+                stated_matches.append(match)
         # Of several persons who are joined, the value of one says nothing of the others.
         is_joined = len(matches) > 1 and self.has(text, "joining")
         are_all_of_persons = is_joined and len(stated_matches) >= len(stated)
@@ -171,13 +170,9 @@ class UnspacedLanguage(ListedLanguage):
             )
             if not is_thing and not self.is_out_of_picture(text, match):
                 kept.append(match)
-        return self.without_roles(text, self.without_heads(text, kept))
-
-    def without_roles(self, text: str, matches: list[Match]) -> list[Match]:
-        """Return the matches without roles of another person: 当水管工的人 is one person."""
-        persons = [match for match in matches if not self.is_role(text, match)]
-        # Of 看護師として働く the nurse is the person.
-        return persons or matches
+        joined = self.without_heads(text, kept)
+        # Without roles of another person, 当水管工的人; in 看護師として働く the nurse is one.
+        return [match for match in joined if not self.is_role(text, match)] or joined
 
     def is_role(self, text: str, match: Match) -> bool:
         """Return whether a noun says what somebody is or does, by the words beside it."""

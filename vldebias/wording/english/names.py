@@ -140,6 +140,8 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
     is_capitalised = text.words[i].istitle()
     if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):
         return True  # "the Joker", "Doctor Smith"
+    if is_capitalised and text.after(i).isdigit() and listed(text.low[i], "title"):
+        return True  # "Agent 47"
     is_adjective = adjective(text.before(i))  # "General Nurse On Duty"
     if is_capitalised and has_title and not is_adjective and "l" in kinds(text.bare[i]):
         return True  # "Portrait of Dr. Baker", where all words have capitals

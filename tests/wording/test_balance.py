@@ -542,7 +542,7 @@ def test_characters_that_nobody_sees_hide_no_word(prompt: str, seen: str) -> Non
     assert found.prompts == (expected.prompts if is_open else [prompt] * 2)
 
 
-def test_a_joined_emoji_and_a_prompt_without_a_person_stay_as_they_came() -> None:
+def test_a_joined_emoji_and_a_prompt_without_a_person_stay_unchanged() -> None:
     for prompt in ("\U0001f469\u200d\u2695\ufe0f a doctor", "a red\u00addish car"):
         assert balance_prompts(prompt, "gender").prompts == [prompt]
 

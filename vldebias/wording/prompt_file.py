@@ -37,10 +37,13 @@ _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class PromptList:
-    """Hold prompts as they were read.
+    """Prompts as they were read.
 
-    prompts: each as often as it is there. column: where they were; None for lines. comments: lines
-    that were left out. note: what else was left out, in words.
+    Attributes:
+        prompts: the prompts, with repetitions.
+        column: the column they were read from; None for lines.
+        comments: number of lines that were skipped as comments.
+        note: what else was skipped, in words.
     """
 
     prompts: tuple[str, ...]
@@ -68,7 +71,7 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
       the file has infotexts that Automatic1111 saved, or lines for its script "Prompts from file",
       only their prompts are read.
     - .csv, .tsv, .parquet, .jsonl (objects, or texts), .json (a list of either, or an object that
-      holds one list of objects), and a frame: a column of prompts, "body.prompt" if objects are
+      contains one list of objects), and a frame: a column of prompts, "body.prompt" if objects are
       nested.
 
     Args:
@@ -113,8 +116,11 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
 
 
 def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
-    """Return prompts that were given as texts, as a file or as a frame of pandas, or that
-    `read_prompts` has read.
+    """Return the prompts of texts, a file, a pandas frame or a `PromptList`.
+
+    Args:
+        prompts: texts, the path of a file, a frame, or the result of `read_prompts`.
+        column: see `read_prompts`.
 
     Raises:
         InvalidInputError: as `read_prompts`, or texts of another type.
@@ -312,7 +318,7 @@ def _of_json_lines(text: str, where: str, column: str | None) -> PromptList:
 
 def _of_json(text: str, where: str, column: str | None) -> PromptList:
     """Return the prompts of a JSON file: a list of texts or of objects, or the answer of an API
-    that holds one list of objects."""
+    that contains one list of objects."""
     rows = parsed(text, where)
     if isinstance(rows, Mapping):
         rows = rows_of_json(text, where)

@@ -117,7 +117,7 @@ _Branches = list[tuple[int, int]]
 
 
 class UnreadableSyntaxError(ValueError):
-    """Say why a prompt is left alone; the text of the error is the reason."""
+    """A prompt must stay unchanged; the message is the reason."""
 
 
 def picture_of(prompt: str) -> str:
@@ -139,7 +139,7 @@ def picture_of(prompt: str) -> str:
 
 
 def is_edit(prompt: str) -> bool:
-    """Return whether a prompt tells how to change a given picture, which has its person."""
+    """Return whether a prompt asks to change a given picture, whose person is in it already."""
     if _EDIT.match(prompt) or _GIVEN_PICTURE.search(prompt):
         return True
     for noun in _IN_GIVEN_PICTURE.findall(prompt.lower()):

@@ -1,4 +1,4 @@
-"""Tell where the context of a prompt fixes an attribute: "a Catholic priest", "a Zulu warrior".
+"""Find facts of a prompt that fix an attribute: "a Catholic priest", "a Zulu warrior".
 
 A value is fixed when somebody who knows the facts would call a picture with another value wrong,
 not when it would be rare: a nurse, a welder and a CEO are open. In doubt it is fixed. The facts are
@@ -183,7 +183,7 @@ _Condition = Callable[[Scene], bool]
 
 
 class Rule(NamedTuple):
-    """Hold one way in which context fixes an attribute.
+    """A rule by which the context of a prompt fixes an attribute.
 
     Attributes:
         kind: of the attribute, one of `KINDS`.

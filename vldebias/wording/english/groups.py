@@ -1,4 +1,4 @@
-"""Find the groups of an English prompt, and say their mixtures: "three women and two men"."""
+"""Find the groups of an English prompt, and phrase their mixtures: "three women and two men"."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _sizes() -> dict[str, int]:
 
 
 def names_a_group(prompt: str) -> bool:
-    """Return whether a prompt shows a couple, a family, a band or a crowd, who are left alone."""
+    """Return whether a prompt shows a couple, a family, a band or a crowd."""
     words = re.findall(r"\w+", prompt.lower())
     return has_listed(words, "group-left-alone")
 

@@ -49,7 +49,7 @@ _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)
 
 
 class DescribedPerson(NamedTuple):
-    """Hold a person of a description.
+    """A person of a description.
 
     noun: in the singular and lower case. value: the stated value, None if it is another one than
     those of the set, or none. is_stated: whether any value is stated. names_value: whether the noun
@@ -261,7 +261,7 @@ def _person(
 
 
 def _leaves(group: Group, attribute: Attribute) -> bool:
-    """Return whether a group is left alone: it cannot be mixed, and is not of one value."""
+    """Return whether a group stays unchanged: it cannot be mixed, and not all have one value."""
     if attribute.groups == "leave" or not group.mixes:
         return True
     if attribute.groups == "same" or 1 in attribute.shares.values():

@@ -1,4 +1,4 @@
-"""Tell of whom an English text states a value: "a nurse and a male patient" leaves the nurse open.
+"""Find the people whose value an English text states: "a nurse and a male patient".
 
 A word that states a value counts for every person of the text, unless it stands in the phrase of
 another person, or is a pronoun that cannot stand for this one.

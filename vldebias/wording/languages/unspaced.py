@@ -23,7 +23,7 @@ _CLAUSE_END = re.compile("[，。、,.；;！？\n]")
 
 
 class Match(NamedTuple):
-    """Hold a noun of a person in a text."""
+    """A noun for a person in a text."""
 
     start: int
     end: int
@@ -150,7 +150,7 @@ class UnspacedLanguage(ListedLanguage):
         return "no person"
 
     def is_edit(self, text: str) -> bool:
-        """Return whether a prompt tells how to change a given picture."""
+        """Return whether a prompt asks to change a given picture."""
         return self.pattern("edit").match(text.strip()) is not None
 
     def matches(self, text: str) -> list[Match]:

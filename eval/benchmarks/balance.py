@@ -62,6 +62,13 @@ def seconds_of(checkout: Path, prompts: list[str]) -> float:
     return float(done.stdout)
 
 
+def commit_of(checkout: Path) -> str:
+    """Return the abbreviated commit of a checkout."""
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def measure(before: Path) -> dict[str, Any]:
     """Return prompts per second of both checkouts, and their ratio."""
     prompts = read_prompts()
@@ -73,6 +80,7 @@ def measure(before: Path) -> dict[str, Any]:
     return {
         "what": "balanced prompts",
         "prompts": len(prompts),
+        "before": commit_of(before),
         "before, prompts/s": rates[before],
         "now, prompts/s": rates[ROOT],
         "now / before": rates[ROOT] / rates[before],
@@ -92,7 +100,7 @@ def main() -> None:
         print(f"{name:20} {value if isinstance(value, str) else f'{value:.5g}'}")
     if arguments.json:
         about = f"medians of {REPETITIONS} runs in turn, processor time of one thread"
-        write_records(arguments.json, about, [row], "what", ("prompts",))
+        write_records(arguments.json, about, [row], "what", ("prompts", "before"))
 
 
 if __name__ == "__main__":

@@ -94,11 +94,13 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     if not words and words_behind and words_behind[0] in _JOINS:
         return False
     subject = subjects[number]
-    is_in_list = text.after(subject.head) in _JOINS and listed(
-        text.after(subject.head + 1), "determiner"
-    )
-    if not words and is_in_list:
-        return False  # "a vet, a farmer and a cow"
+    # "a nurse, a doctor, a patient" are three; "a vet, a farmer and a cow" are two.
+    neighbours = [n for n in (number - 1, number + 1) if 0 < n < len(subjects)]
+    is_run = not all(_words_between(text, subjects, n) for n in neighbours)
+    behind = text.after(subject.head + 1)
+    is_in_list = text.after(subject.head) in _JOINS and listed(behind, "determiner")
+    if not words and (is_run or is_in_list):
+        return False
     if text.low[subject.head] == "person" and text.before(subject.head) == "single":
         return True  # "a CEO in an office. Depict a single person"
     if words:

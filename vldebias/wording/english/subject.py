@@ -417,7 +417,8 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
         return True
     if listed(noun, "cued-thing"):
         is_made = noun == "model" and after == "of" and not modifiers  # "a model of an atom"
-        return is_made or has_listed(text.low, "thing-cue")
+        has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
+        return is_made or has_cue
     if noun in ("head", "chair"):
         nouns_behind = map(singular, text.low[i + 2 : i + 5])
         is_of_people = after == "of" and has_listed(nouns_behind, "organization")
@@ -432,7 +433,7 @@ def _may_be_human(text: Text, i: int, noun: str, determiner: str) -> bool:
     if not is_described or noun != text.bare[i]:
         return False
     is_unsure = listed(noun, "unsure") and after != "of"
-    return is_unsure or (listed(noun, "thing") and after.endswith("ing"))
+    return is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
 
 
 def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:

@@ -72,7 +72,7 @@ _NOT_IN_PICTURE = re.compile(
     r"|\bgod[- ]?rays\b|\A.*<prompt start>|\A\s*you are [^.\n]*[.\n]|\A\s*/imagine(?: prompt)?:?"
     r"|<\|im_start\|>system.*?(?:<\|im_end\|>|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
     r"|(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>)\s*\w+"
-    r"|^[#\s]*system\s*:(?:.*?(?=\buser\s*:)|[^\n]*)|(?:^|(?<=[.!?] ))[#\s]*(?:user|assistant)\s*:"
+    r"|^[#\s]*system\s*:(?:.*?\buser\s*:|[^\n]*)|(?:^|(?<=[.!?] ))[#\s]*(?:user|assistant)\s*:"
     r"|<\|[^<>|]*\|>|</?\w+_of_turn>|\[/?inst\]",
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )

@@ -69,8 +69,9 @@ _NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|w
 _NOT_IN_PICTURE = re.compile(
     r"(?<!\S)--no\b.*?(?=\s--[a-z]|$)|\bnegative prompt\s*:[^\n]*|^\s*steps: \d+,.*"
     rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
-    r"|\bgod[- ]?rays\b|\A.*<prompt start>|\A\s*you are [^.\n]*[.\n]|\A\s*/imagine(?: prompt)?:?"
-    r"|<\|im_start\|>system.*?(?:<\|im_end\|>|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
+    r"|\bgod[- ]?rays\b|\A.*<prompt start>|(?:^|[>:])\s*you are [^.\n]*[.\n]"
+    r"|\A\s*/imagine(?: prompt)?:?"
+    r"|<\|(?:im_start\|>)?system.*?(?:<\|(?:im_)?end\|>|(?=<\|user)|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
     r"|(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>)\s*\w+"
     r"|^[#\s]*system\s*:(?:.*?\buser\s*:|[^\n]*)|(?:^|(?<=[.!?] ))[#\s]*(?:user|assistant)\s*:"
     r"|<\|[^<>|]*\|>|</?\w+_of_turn>|\[/?inst\]",

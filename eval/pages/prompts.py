@@ -106,9 +106,15 @@ def kinds() -> str:
 
 
 # Sets of prompts that were labelled before they were scored, each once, in the order of time.
+_KINDS_OF_NEW_PROMPTS = (
+    *("plain", "several", "language", "rewritten", "negative", "system"),
+    "all",
+)
 SCORED_ONCE = {
     "fresh_languages_rewritten": ("languages", "rewritten"),
     "fresh_kinds": ("plain", "scene", "language", "rewritten", "negative or system", "all"),
+    "new_prompts_1": _KINDS_OF_NEW_PROMPTS,
+    "new_prompts_2": _KINDS_OF_NEW_PROMPTS,
 }
 NAMES_OF_KINDS = {
     "language": "ten languages",

@@ -99,8 +99,13 @@ def test_labelled_prompts_of_public_sets():
 NURSE = "A photo of a nurse."
 
 
-def test_a_value_is_stated_in_the_subject_and_told():
-    prompts = ["A CEO in an office", "a lady editor", "a red car", "A statue of a soldier."]
+def test_a_value_is_stated_in_the_subject_and_reasons_say_why_not():
+    prompts = [
+        "A CEO in an office",
+        "a lady editor",
+        "a statue of a soldier",
+        "a chef, client wincing",
+    ]
     out = balance_prompts(prompts, "gender", shares={"female": 1})
     assert out.prompts == ["A female CEO in an office", *prompts[1:]]
     assert out.values == ["female", None, None, None]
@@ -537,7 +542,7 @@ def test_characters_that_nobody_sees_hide_no_word(prompt: str, seen: str) -> Non
     assert found.prompts == (expected.prompts if is_open else [prompt] * 2)
 
 
-def test_a_joined_emoji_and_a_prompt_without_a_person_stay_as_they_came() -> None:
+def test_a_joined_emoji_and_a_prompt_without_a_person_stay_unchanged() -> None:
     for prompt in ("\U0001f469\u200d\u2695\ufe0f a doctor", "a red\u00addish car"):
         assert balance_prompts(prompt, "gender").prompts == [prompt]
 

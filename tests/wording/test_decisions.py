@@ -14,7 +14,7 @@ NURSE = "a nurse in a clinic"
 PRIEST = "a Catholic priest at the altar"
 
 
-def test_its_values_are_dealt_and_others_left_out():
+def test_only_the_values_that_decide_allows_are_assigned():
     out = balance_prompts([NURSE] * 6, "race", decide=lambda prompt, values: ["Asian", "Black"])
     assert Counter(out.values) == {"Asian": 3, "Black": 3}
 

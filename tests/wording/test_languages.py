@@ -216,7 +216,9 @@ def test_a_piece_of_music_is_no_person():
 
 @pytest.mark.parametrize("code", READ)
 @pytest.mark.parametrize("attribute", ["age", "race"])
-def test_age_and_race_of_a_stated_woman_or_man_are_written_or_told(code, attribute):
+def test_age_and_race_of_a_stated_woman_or_man_are_written_or_refused_with_a_reason(
+    code, attribute
+):
     for _, prompt, _ in labelled(code):
         balanced = balance_prompts([prompt] * 2, attribute, seed=0)
         for text, value, reason in zip(
@@ -262,7 +264,7 @@ def test_rewritten_prompts_get_the_value_that_the_original_leaves_open(
         ("Ein Arzt", "een dokter in het ziekenhuis", "rewritten: language: Dutch"),
     ],
 )
-def test_what_a_rewriter_stated_is_left_alone_and_told(original, rewritten, reason):
+def test_what_a_rewriter_stated_stays_unchanged_with_a_reason(original, rewritten, reason):
     balanced = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
     assert balanced.prompts == [rewritten] * 2
     assert balanced.reasons == [reason] * 2
@@ -690,7 +692,7 @@ def test_a_person_who_is_not_read_is_no_reason_to_say_that_there_is_none(prompt)
         "ни одного человека на улице",
     ],
 )
-def test_a_person_who_is_said_to_be_absent_gets_no_value(prompt):
+def test_an_absent_person_gets_no_value(prompt):
     assert balance_prompts(prompt, "gender").prompts == [prompt]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.wording.look_alikes import LOOK_ALIKES
 from vldebias.wording import balance_prompts
 from vldebias.wording.english.context import RULES
 
@@ -62,7 +63,7 @@ def test_a_medium_moves_no_labelled_prompt(medium: str) -> None:
 @pytest.mark.parametrize("kind", SETS)
 def test_a_medium_moves_no_rule(kind: str, medium: str) -> None:
     rules = [rule for rule in RULES if rule.kind == kind]
-    prompts = [rule.fixed for rule in rules] + [rule.open for rule in rules]
+    prompts = [rule.fixed for rule in rules] + [LOOK_ALIKES[rule.fixed] for rule in rules]
     shown = decisions([prompt + medium for prompt in prompts], SETS[kind])
     bare_decisions = decisions_without_medium(tuple(prompts), SETS[kind])
     for prompt, bare, added in zip(prompts, bare_decisions, shown, strict=True):

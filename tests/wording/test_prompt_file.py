@@ -92,7 +92,7 @@ def test_parquet_and_frames_have_a_column_of_prompts(tmp_path: Path) -> None:
     assert balance_prompts(frame["prompt"], "gender", seed=0).reasons == [None, None]
 
 
-def test_another_encoding_is_said(tmp_path: Path) -> None:
+def test_another_encoding_is_reported(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "a baker in a café\n".encode("latin-1"))
     with pytest.warns(SuspectInputWarning, match="read as cp1252"):
         assert read_prompts(file).prompts == ("a baker in a café",)

@@ -62,7 +62,7 @@ TURNED = [
 
 
 @pytest.mark.parametrize(("original", "rewritten", "female", "male"), TURNED)
-def test_what_was_added_becomes_the_value_that_is_dealt(original, rewritten, female, male):
+def test_what_was_added_becomes_the_assigned_value(original, rewritten, female, male):
     out = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
     assert sorted(out.values) == ["female", "male"]
     assert dict(zip(out.values, out.prompts, strict=True)) == {"female": female, "male": male}
@@ -172,7 +172,7 @@ def test_each_person_keeps_the_own_value():
         ("an astronaut", "A photo of a {gender} astronaut, sharp.", "rewritten: stated"),
     ],
 )
-def test_what_cannot_be_turned_is_left_and_told(original, rewritten, reason):
+def test_what_cannot_be_replaced_stays_unchanged_with_a_reason(original, rewritten, reason):
     out = balance_prompts([rewritten] * 2, "gender", original=[original] * 2)
     assert out.prompts == [rewritten] * 2
     assert all(told.startswith(reason) for told in out.reasons)

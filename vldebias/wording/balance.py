@@ -83,7 +83,7 @@ class BalancedPrompts:
         written = sum(value is not None for value in self.values)
         title = f"{written} of {len(self.prompts)} prompts written, seed {self.seed}"
         rows = zip(self.prompts, self.values, self.reasons, strict=True)
-        return html_table(title, ("prompt", "written", "left alone because"), rows)
+        return html_table(title, ("prompt", "written", "unchanged because"), rows)
 
 
 def balance_prompts(
@@ -321,8 +321,10 @@ class Balancer:
         return result
 
     def _write(self, image: _Image) -> str:
-        """Return the text of an image with its values wherever a person is mentioned; as it was
-        received where nothing is written."""
+        """Return the text of an image with its values wherever a person is mentioned.
+
+        The text is returned as received if nothing is written.
+        """
         if image.text != image.prompt:
             written = write_rewritten(self._readers, image.prompt, image.values, image.text)
             return image.received if written == image.text else written
@@ -453,9 +455,9 @@ class Balancer:
 
         Args:
             prompts: one for each image.
-            values: for each image a list of the values of its open persons, in their order, as
-                `people` of a result has them; or a single value, which is that of the first person.
-                Of several sets tuples take the place of values. None leaves a person alone.
+            values: for each image, a list of the values of its open people in their order, as in
+                `people` of a result; or a single value for the first person. With several sets,
+                tuples instead of values. None leaves a person unchanged.
             original: one for each image, see `balance_prompts`.
         """
         images = self._read(prompts, original)
@@ -537,8 +539,8 @@ class Balancer:
 def _are_as_even(
     prompts: Sequence[str], values_of_images: Sequence[_Values], even: Sequence[_Values]
 ) -> bool:
-    """Return whether values are spread over images as evenly as values that were dealt in one call:
-    over those of each prompt, and over all."""
+    """Return whether values are spread over images as evenly as values of a single call, for each
+    prompt and overall."""
     counts = _counts(prompts, values_of_images)
     even_counts = _counts(prompts, even)
     for group in counts.keys() | even_counts.keys():
@@ -556,8 +558,8 @@ def _are_as_even(
 def _counts(
     prompts: Sequence[str], values_of_images: Sequence[_Values]
 ) -> dict[tuple[Any, ...], Counter[str]]:
-    """Return (attribute, person, prompt) -> how many images got which value; the prompt None is
-    all of them."""
+    """Return (attribute, person, prompt) -> value -> number of images; the prompt None stands for
+    all prompts."""
     counts = defaultdict[tuple[Any, ...], Counter[str]](Counter)
     for prompt, values_of_image in zip(prompts, values_of_images, strict=True):
         for attribute, values in enumerate(values_of_image):
@@ -585,11 +587,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def _readable(text: str) -> str:
-    """Return a text as the word lists have it: each accent and letter in one character, and without
-    characters that nobody sees.
+    """Return a text in the form of the word lists: composed characters (NFC), nothing invisible.
 
-    macOS, and files that were named there, have "e" and an accent apart: "un me\u0301decin". Texts
-    from pages and documents have soft hyphens and spaces without width: "a doc\u00adtor".
+    macOS writes "e" and its accent as two characters: "un me\u0301decin". Texts copied from pages
+    and documents contain soft hyphens and zero-width spaces: "a doc\u00adtor".
     """
     return unicodedata.normalize("NFC", text).translate(_INVISIBLE)
 

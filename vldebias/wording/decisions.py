@@ -15,9 +15,12 @@ _UNASKED = object()
 class UserDecisions:
     """Ask `decide` once for each distinct prompt, and remember its answers.
 
-    decide: (prompt, values) -> the values that the facts of the prompt allow, or None to let the
-    word lists decide. A function whose first argument is named `prompts` gets a list of prompts and
-    returns a list of such answers. values: those of the set. capacity: answers that are remembered.
+    Args:
+        decide: (prompt, values) -> the values that the facts of the prompt allow, or None to let
+            the word lists decide. A function whose first argument is named `prompts` receives a
+            list of prompts and returns a list of such answers.
+        values: the values of the set.
+        capacity: number of answers to remember.
     """
 
     def __init__(self, decide: Decide, values: Iterable[str], capacity: int) -> None:
@@ -59,9 +62,9 @@ class UserDecisions:
                 f"decide: got {len(received)} answers for {len(new)} prompts; expected one for"
                 " each, in their order"
             )
-        # All are checked before one is remembered: a wrong answer leaves nothing half done.
+        # Check all answers before remembering one, so that a wrong answer changes nothing.
         checked = [self._check(*pair) for pair in zip(new, received, strict=True)]
-        # The oldest answers make room.
+        # Drop the oldest answers to make room.
         surplus = len(self._answers) + len(new) - self._capacity
         for prompt in list(self._answers)[: max(0, surplus)]:
             self._answers.pop(prompt, None)

@@ -1,4 +1,4 @@
-"""Tell whether a picture of a person in a prompt states a value: "👩‍⚕️ a doctor" is a woman."""
+"""Decide whether an emoji of a person states a value: "👩‍⚕️ a doctor" is a woman."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ STATING = {
     "gender": {"WOMAN", "WOMEN", "GIRL", "FEMALE", "PRINCESS", "MOTHER"}
     | {"MAN", "MEN", "BOY", "MALE", "PRINCE", "FATHER"},
     "age": {"BABY", "CHILD", "GIRL", "BOY", "OLDER"},
-    # The modifiers of skin tone are named after Fitzpatrick's scale. They say no origin, but an
-    # origin written beside them may contradict what they show.
+    # The modifiers of skin tone are named after Fitzpatrick's scale. They state no origin, but an
+    # origin next to them may contradict what they show.
     "skin": {"FITZPATRICK"},
     "origin": {"FITZPATRICK"},
 }
-# Words of names that say that no person is shown: "BABY BOTTLE", "BLACK DRAUGHTS MAN".
+# Words in names of characters that show no person: "BABY BOTTLE", "BLACK DRAUGHTS MAN".
 THINGS = {"BOTTLE", "CHICK", "DRAUGHTS"}
-SYMBOLS = ("So", "Sk")  # categories of pictures and of their modifiers
+SYMBOLS = ("So", "Sk")  # categories of emoji and their modifiers
 
 
 def has_stating_emoji(text: str, kind: str) -> bool:
-    """Return whether a picture of a person in a text states a value of a kind of attribute.
+    """Return whether an emoji of a person in a text states a value of an attribute.
 
-    kind: "gender", "age", "skin" or "origin"; no picture states another one.
+    Args:
+        text: a prompt.
+        kind: "gender", "age", "skin" or "origin"; emoji state no other attribute.
 
     >>> has_stating_emoji("👩‍⚕️ a doctor", "gender"), has_stating_emoji("🚒 a firefighter", "gender")
     (True, False)

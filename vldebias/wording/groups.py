@@ -10,13 +10,13 @@ _MIXED_WORDS = {"female", "male"}
 
 
 class Group(NamedTuple):
-    """Hold the persons that a noun in the plural names.
+    """The people that a plural noun names.
 
     Attributes:
         end: offset after the noun, where the mixture is written.
-        size: how many they are, or None if the prompt does not count them.
-        young: whether they are children, who are girls and boys.
-        mixes: whether they can be mixed; a couple, a family or a crowd is left alone.
+        size: number of people, or None if the prompt does not count them.
+        young: whether they are children, written as girls and boys.
+        mixes: whether they can be mixed; a couple, a family or a crowd stays unchanged.
     """
 
     end: int
@@ -26,9 +26,9 @@ class Group(NamedTuple):
 
 
 class Mixture(dict[str, int | None]):
-    """Hold value -> number of persons in one picture, in the order of the text; None: uncounted.
+    """Value -> number of people in one picture, in the order of the text; None: not counted.
 
-    It is a dict that can be counted and used as a key, like the values of single persons.
+    The dict is hashable, like the values of single people.
     """
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -36,17 +36,20 @@ class Mixture(dict[str, int | None]):
 
 
 def can_mix(words: Iterable[str]) -> bool:
-    """Return whether the values said by these words have nouns for persons in the plural."""
+    """Return whether plural nouns for people exist for the values of these words."""
     return {word.lower() for word in words} == _MIXED_WORDS
 
 
 def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, float]:
     """Return the mixtures of a group and the share of the images that each gets, for two values.
 
-    Over these images the persons have the shares: five engineers at .5 are three and two in one
-    half of the images and two and three in the other. Where all have one value, it is that value.
+    Over these images, the people have the given shares: five engineers at .5 are three and two in
+    one half of the images and two and three in the other. If all people have one value, the result
+    contains that value instead of a mixture.
 
-    shares: value -> share of the persons, for two values; they sum to 1.
+    Args:
+        group: the group; an uncounted one gets a single mixture without numbers.
+        shares: value -> share of the people, for two values; they sum to 1.
     """
     first, second = shares
     if group.size is None:
@@ -67,7 +70,7 @@ def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, f
         if not smaller:
             orders = [value]
         elif larger == smaller:
-            # "a woman and a man": which is named first is even as well.
+            # "a woman and a man": each is named first in half of the images.
             orders.append(Mixture(reversed(ranked)))
         for order in orders:
             share_of_mixture[order] = share / len(orders)
@@ -75,7 +78,12 @@ def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, f
 
 
 def fits(group: Group, mixture: Mapping[str, int | None]) -> bool:
-    """Return whether a mixture, perhaps made for another text, can be written after a group."""
+    """Return whether a mixture, perhaps made for another text, can be written after a group.
+
+    Args:
+        group: the group that a text names.
+        mixture: value -> number of people, or None if they are not counted.
+    """
     size = 0
     for count in mixture.values():
         if count is None:

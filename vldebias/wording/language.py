@@ -1,4 +1,4 @@
-"""Say what a language does for balanced prompts: find the persons of a text, and write values.
+"""The interface of a language for balanced prompts: find the people of a text, write values.
 
 A new language is a class with four methods, `reads`, `find`, `states` and `write`, and a line in
 `languages/__init__.py`.
@@ -102,19 +102,33 @@ class Language(ABC):
 
     @abstractmethod
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return whether any word of a text states a value, about a person or not."""
+        """Return whether any word of a text states a value, about a person or not.
+
+        Args:
+            text: a prompt or a part of one.
+            attribute: the attribute to balance.
+        """
 
     @abstractmethod
     def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
         """Return replacements that write these values into a text; they do not overlap.
 
         All values of a text are passed together because endings may have to agree.
+
+        Args:
+            text: the text in which the mentions were found.
+            assignments: (mention, attribute, value) of each value.
         """
 
     def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
         """Return a rewritten prompt in which the original's people have these values.
 
         Whether this is possible must not depend on the values.
+
+        Args:
+            text: the rewritten prompt.
+            attribute: the attribute to balance.
+            people: noun and value of each person of the original, None for no value.
 
         Raises:
             RewrittenPromptError: the prompt must stay unchanged.
@@ -143,12 +157,23 @@ class Language(ABC):
     def values_in(
         self, text: str, attribute: Attribute, people: Sequence[NounValue]
     ) -> list[Value]:
-        """Return the value that a text states for each of these people, or None."""
+        """Return the value that a text states for each of these people, or None.
+
+        Args:
+            text: the rewritten prompt.
+            attribute: the attribute to balance.
+            people: noun and value of each person of the original.
+        """
         raise NotImplementedError(f"{self.name}: no values are read")
 
 
 def replace_all(text: str, replacements: Iterable[Replacement]) -> str:
-    """Apply replacements from the end of a text to its start, so that offsets stay valid."""
+    """Apply replacements from the end of a text to its start, so that offsets stay valid.
+
+    Args:
+        text: the text.
+        replacements: they do not overlap; in any order.
+    """
     for start, end, new in sorted(replacements, reverse=True):
         text = text[:start] + new + text[end:]
     return text

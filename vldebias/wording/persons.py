@@ -29,7 +29,7 @@ Find = Callable[[str], int | None]
 
 NEXT_TEXT = "\x1f"  # the unit separator: between the texts of one image, for several encoders
 _CACHED = 2000  # prompts
-# How reasons begin that leave the other texts of an image as they are.
+# Prefixes of reasons that do not affect the other texts of an image.
 _NOBODY = ("no person", "not understood", "unknown language", "language: ")
 
 
@@ -110,8 +110,10 @@ class PersonReader:
     def outcomes(self, prompt: str, strength: float) -> list[dict[Value, float]]:
         """Return for each person who gets a value: value -> share of the images that get it.
 
-        strength: share of the images in which the first person gets a value; the rest gets None.
-            The others get a value where the first one does.
+        Args:
+            prompt: the prompt.
+            strength: share of the images in which the first person gets a value; the rest gets
+                None. The other people get a value in the images in which the first one does.
         """
         persons, _ = self.open_persons(prompt)
         if not persons:
@@ -140,8 +142,7 @@ class PersonReader:
     # ---- what a function of the user decides
 
     def ask(self, prompts: Sequence[str]) -> None:
-        """Ask `decide` about those prompts that have a person, in one call where it takes a
-        list."""
+        """Ask `decide` about the prompts that show a person, in one call if it takes a list."""
         if self._decide is not None:
             self._decide.ask([_in_one_line(text) for text in prompts if self._may_get_value(text)])
 

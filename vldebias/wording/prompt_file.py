@@ -37,10 +37,13 @@ _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class PromptList:
-    """Hold prompts as they were read.
+    """Prompts as they were read.
 
-    prompts: each as often as it is there. column: where they were; None for lines. comments: lines
-    that were left out. note: what else was left out, in words.
+    Attributes:
+        prompts: the prompts, with repetitions.
+        column: the column they were read from; None for lines.
+        comments: number of lines that were skipped as comments.
+        note: what else was skipped, in words.
     """
 
     prompts: tuple[str, ...]
@@ -68,7 +71,7 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
       the file has infotexts that Automatic1111 saved, or lines for its script "Prompts from file",
       only their prompts are read.
     - .csv, .tsv, .parquet, .jsonl (objects, or texts), .json (a list of either, or an object that
-      holds one list of objects), and a frame: a column of prompts, "body.prompt" if objects are
+      contains one list of objects), and a frame: a column of prompts, "body.prompt" if objects are
       nested.
 
     Args:
@@ -113,8 +116,11 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
 
 
 def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
-    """Return prompts that were given as texts, as a file or as a frame of pandas, or that
-    `read_prompts` has read.
+    """Return the prompts of texts, a file, a pandas frame or a `PromptList`.
+
+    Args:
+        prompts: texts, the path of a file, a frame, or the result of `read_prompts`.
+        column: see `read_prompts`.
 
     Raises:
         InvalidInputError: as `read_prompts`, or texts of another type.
@@ -218,33 +224,43 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
             joined[kind] += len(texts) > 1
             texts.clear()
 
-    is_after_blank = False
+    kind = ""
     for number, text in enumerate(map(str.strip, lines), start=1):
-        is_settings = _SETTINGS.match(text) is not None
-        is_negative = _NEGATIVE.match(text) is not None
-        # The settings of the infotext before are missing.
-        if is_negative and parts["negative prompt"]:
+        goes_on = kind == "negative prompt" and bool(parts[kind])
+        kind = _kind_of_line(text, goes_on)
+        # If the settings of an infotext are missing, the next prompt or negative prompt ends it.
+        is_next = kind == "prompt" or _NEGATIVE.match(text) is not None
+        if is_next and parts["negative prompt"]:
             end_of_infotext()
-        if (is_settings or is_negative) and not parts["prompt"]:
+        if kind in ("settings", "negative prompt") and not parts["prompt"]:
             raise InvalidInputError(
                 f"{where}: line {number}: expected a prompt before {text[:40]!r}; the file looks"
                 " like infotexts of Automatic1111: a prompt, its negative prompt, its settings"
             )
-        if is_settings:
+        if kind == "settings":
             end_of_infotext()
-        elif is_negative or (text and parts["negative prompt"] and not is_after_blank):
-            parts["negative prompt"].append(text)
-        elif text:
-            if parts["negative prompt"]:
-                end_of_infotext()
-            parts["prompt"].append(text)
-        is_after_blank = not text
+        elif kind:
+            parts[kind].append(text)
     end_of_infotext()
     note = "infotexts of Automatic1111, without their negative prompts and settings"
     for kind, number in joined.items():
         if number:
             note += f"; {number} with the {kind} on several lines, which belong together"
     return PromptList(tuple(prompts), note=note)
+
+
+def _kind_of_line(text: str, goes_on: bool) -> str:
+    """Return the part of an infotext that a line belongs to; "" for a blank line.
+
+    Args:
+        text: the line.
+        goes_on: whether the line before belongs to a negative prompt.
+    """
+    if _SETTINGS.match(text):
+        return "settings"
+    if _NEGATIVE.match(text) or (text and goes_on):
+        return "negative prompt"
+    return "prompt" if text else ""
 
 
 def _of_options(lines: Sequence[str], where: str) -> PromptList:
@@ -302,7 +318,7 @@ def _of_json_lines(text: str, where: str, column: str | None) -> PromptList:
 
 def _of_json(text: str, where: str, column: str | None) -> PromptList:
     """Return the prompts of a JSON file: a list of texts or of objects, or the answer of an API
-    that holds one list of objects."""
+    that contains one list of objects."""
     rows = parsed(text, where)
     if isinstance(rows, Mapping):
         rows = rows_of_json(text, where)

@@ -1,4 +1,4 @@
-"""Say in words why balanced prompts leave a prompt alone."""
+"""Explain in words why balanced prompts leave a prompt unchanged."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ WORDS = {
     "embeddings": "embeddings were passed in place of a prompt",
     "truncated": "the person stands after the last token that is read",
 }
-REWRITTEN = "rewritten: "  # how reasons begin where a rewriter stated what cannot be replaced
-NO_PERSON_REASON = "no person"  # how reasons begin where nobody is asked for
+REWRITTEN = "rewritten: "  # prefix if a rewritten prompt cannot take the value
+NO_PERSON_REASON = "no person"  # prefix if the prompt shows nobody
 
-LANGUAGE_REASON = "language: "  # before the name of a language that is not read
+LANGUAGE_REASON = "language: "  # prefix of the name of an unsupported language
 
 
 def reason_in_words(reason: str) -> str:
-    """Return a reason of `BalancedPrompts.reasons` in words; one that has none as it is.
+    """Return a reason of `BalancedPrompts.reasons` in words, or as it is if it is unknown.
 
     >>> reason_in_words("context")
     'facts leave one value'

@@ -19,8 +19,12 @@ def write_rewritten(
 ) -> str:
     """Return a rewritten prompt with the values of all attributes.
 
-    values: for each attribute those of the open persons of the original; none where nothing is
-    written.
+    Args:
+        readers: one for each attribute.
+        original: the prompt that was rewritten.
+        values: for each attribute, the values of the open people of the original; empty if nothing
+            is written.
+        text: the rewritten prompt.
     """
     for reader, values_of_persons in zip(readers, values, strict=True):
         if values_of_persons and values_of_persons[0] is not None:
@@ -61,7 +65,13 @@ def _replace_values(reader: PersonReader, original: str, values: Sequence[Value]
 
 
 def why_not_replaced(readers: Sequence[PersonReader], original: str, text: str) -> dict[int, str]:
-    """Return number of an attribute -> why its values in a rewritten prompt cannot be replaced."""
+    """Return index of an attribute -> why its values in a rewritten prompt cannot be replaced.
+
+    Args:
+        readers: one for each attribute.
+        original: the prompt that was rewritten.
+        text: the rewritten prompt.
+    """
     reasons: dict[int, str] = {}
     for number, reader in enumerate(readers):
         values: list[Value] = []
@@ -78,8 +88,13 @@ def why_not_replaced(readers: Sequence[PersonReader], original: str, text: str) 
 
 
 def values_in(reader: PersonReader, original: str, text: str) -> list[tuple[str, Value]]:
-    """Return the nouns of the open persons of an original prompt, each with the value that a
-    rewritten one states of them."""
+    """Return (noun, value) of the open people of a prompt, as its rewritten text states them.
+
+    Args:
+        reader: the reader of the attribute.
+        original: the prompt that was rewritten.
+        text: the rewritten prompt.
+    """
     language = language_of(text)
     people = _people(reader, original, [None] * MOST_PERSONS)
     if language is None:

@@ -69,10 +69,11 @@ _NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|w
 _NOT_IN_PICTURE = re.compile(
     r"(?<!\S)--no\b.*?(?=\s--[a-z]|$)|\bnegative prompt\s*:[^\n]*|^\s*steps: \d+,.*"
     rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
-    r"|\A.*<prompt start>|\A\s*you are [^.\n]*[.\n]|\A\s*/imagine(?: prompt)?:?"
-    r"|<\|im_start\|>system.*?(?:<\|im_end\|>|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
+    r"|\bgod[- ]?rays\b|\A.*<prompt start>|(?:^|[>:])\s*you are [^.\n]*[.\n]"
+    r"|\A\s*/imagine(?: prompt)?:?"
+    r"|<\|(?:im_start\|>)?system.*?(?:<\|(?:im_)?end\|>|(?=<\|user)|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
     r"|(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>)\s*\w+"
-    r"|^\s*system\s*:.*?(?=\buser\s*:|$)|(?:^|(?<=[.!?] ))\s*(?:user|assistant)\s*:"
+    r"|^[#\s]*system\s*:(?:.*?\buser\s*:|[^\n]*)|(?:^|(?<=[.!?] ))[#\s]*(?:user|assistant)\s*:"
     r"|<\|[^<>|]*\|>|</?\w+_of_turn>|\[/?inst\]",
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )
@@ -117,7 +118,7 @@ _Branches = list[tuple[int, int]]
 
 
 class UnreadableSyntaxError(ValueError):
-    """Say why a prompt is left alone; the text of the error is the reason."""
+    """A prompt must stay unchanged; the message is the reason."""
 
 
 def picture_of(prompt: str) -> str:
@@ -139,7 +140,7 @@ def picture_of(prompt: str) -> str:
 
 
 def is_edit(prompt: str) -> bool:
-    """Return whether a prompt tells how to change a given picture, which has its person."""
+    """Return whether a prompt asks to change a given picture, whose person is in it already."""
     if _EDIT.match(prompt) or _GIVEN_PICTURE.search(prompt):
         return True
     for noun in _IN_GIVEN_PICTURE.findall(prompt.lower()):

@@ -1,4 +1,4 @@
-"""Tell where the context of a prompt fixes an attribute: "a Catholic priest", "a Zulu warrior".
+"""Find facts of a prompt that fix an attribute: "a Catholic priest", "a Zulu warrior".
 
 A value is fixed when somebody who knows the facts would call a picture with another value wrong,
 not when it would be rare: a nurse, a welder and a CEO are open. In doubt it is fixed. The facts are
@@ -9,7 +9,9 @@ the table `RULES` at the end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from operator import methodcaller
+from typing import NamedTuple
 
 from vldebias.prompts.english.words import origins
 from vldebias.wording.english.facts import find_facts, lists_of_word
@@ -85,19 +87,9 @@ def _has_named_event(scene: Scene) -> bool:
     return False
 
 
-def _is_before(scene: Scene, year: int) -> bool:
-    """Return whether the scene is dated to before a year."""
-    return scene.year is not None and scene.year < year
-
-
 def _is_after(scene: Scene, year: int) -> bool:
     """Return whether the scene is dated to after a year."""
     return scene.year is not None and scene.year > year
-
-
-def _is_dated(scene: Scene, year: int) -> bool:
-    """Return whether the scene is before a year, by its date or by an event."""
-    return _is_before(scene, year) or _is_event(scene)
 
 
 # ---- gender
@@ -187,50 +179,70 @@ def _is_veteran_of_something(scene: Scene) -> bool:
 
 # ---- the rules
 
-# A function of a scene, and what it takes besides.
-_Condition = tuple[Callable[..., bool], *tuple[Any, ...]]
-# The fields of a `Rule` after its kind.
-_Row = tuple[tuple[_Condition, ...], tuple[_Condition, ...], str, str]
+_Condition = Callable[[Scene], bool]
 
 
 class Rule(NamedTuple):
-    """Hold one way in which context fixes an attribute.
+    """A rule by which the context of a prompt fixes an attribute.
 
     Attributes:
         kind: of the attribute, one of `KINDS`.
-        needs: what has to be in a scene, each as a function of it with its other arguments.
-        unless: the exceptions, likewise.
         fixed: a prompt to which the rule applies.
-        open: a prompt that looks like it, to which no rule of this kind applies.
+        needs: conditions that a scene has to meet.
+        unless: exceptions, of which a scene must meet none.
     """
 
     kind: str
+    fixed: str
     needs: tuple[_Condition, ...]
     unless: tuple[_Condition, ...]
-    fixed: str
-    open: str
 
     def fixes(self, scene: Scene) -> bool:
-        """Return whether a scene has all that the rule needs, and no exception."""
+        """Return whether a scene meets all needs of the rule, and no exception."""
         # Plain loops: this runs for each person of each prompt.
-        for condition, *arguments in self.needs:
-            if not condition(scene, *arguments):
+        for condition in self.needs:
+            if not condition(scene):
                 return False
-        for condition, *arguments in self.unless:
-            if condition(scene, *arguments):
+        for condition in self.unless:
+            if condition(scene):
                 return False
         return True
 
 
+def _rule(fixed: str, unless: tuple[_Condition, ...], *needs: _Condition) -> Rule:
+    return Rule("", fixed, needs, unless)
+
+
+# Conditions: the method of a scene that each of them asks.
+_has = partial(methodcaller, "has")
+_role = partial(methodcaller, "has_role")
+_in_phrase = partial(methodcaller, "has_in_phrase")
+_on_subject = partial(methodcaller, "has_on_subject")
+_fact_or_role = partial(methodcaller, "has_fact_or_role")
+_owned = partial(methodcaller, "has_owned")
+_own_age = partial(methodcaller, "has_own_age")
+_undergoes = partial(methodcaller, "undergoes")
+_called = partial(methodcaller, "is_called")
+
+
+def _before(year: int) -> _Condition:
+    return lambda scene: scene.year is not None and scene.year < year
+
+
+def _dated_before(year: int) -> _Condition:
+    """Return whether the scene is before a year, by its date or by an event."""
+    return lambda scene: _before(year)(scene) or _is_event(scene)
+
+
 # Exceptions. Where women fought as well, being in arms says no gender.
 _NEVER = ()
-_PRETENDED = ((_is_pretended,),)
-_SHOWN = ((_is_shown,),)
-_SEEN = ((_is_shown,), (_looks_on,))
-_OBSERVED = ((_is_shown,), (Scene.has_role, "observer"))
-_IN_ARMS = ((_is_shown,), (_has_women_too,))
-_IN_ARMS_SEEN = ((_is_shown,), (_has_women_too,), (_looks_on,))
-_TREATED = ((Scene.has_role, "treats", "staff-of-age", "works-with-age"),)
+_PRETENDED = (_is_pretended,)
+_SHOWN = (_is_shown,)
+_SEEN = (_is_shown, _looks_on)
+_OBSERVED = (_is_shown, _role("observer"))
+_IN_ARMS = (_is_shown, _has_women_too)
+_IN_ARMS_SEEN = (_is_shown, _has_women_too, _looks_on)
+_TREATED = (_role("treats", "staff-of-age", "works-with-age"),)
 _WAR_OF_VETERANS = ("veteran-war", "war", "war-site")  # those of fifty years ago
 
 # Facts that fix nothing without a date or a fact of another list.
@@ -249,249 +261,90 @@ _ADMITTED = (
     ("cosmonaut", 1963, "a cosmonaut in", 1961),
     ("astronaut", 1978, "an astronaut in", 1966),
 )
-_GENDER_RULES: tuple[_Row, ...] = (
-    (
-        ((Scene.has_owned, "body-state"),),
-        _NEVER,
-        "a pregnant surgeon",
-        "a surgeon in a wide coat",
-    ),
-    (
-        ((_has_body_of_one_sex,),),
-        _NEVER,
-        "a person giving birth",
-        "a urologist reading a chart",
-    ),
-    (
-        ((_nurses_child,),),
-        _NEVER,
-        "a teacher nursing a newborn",
-        "a teacher nursing a cup of tea",
-    ),
+_GENDER_RULES = (
+    _rule("a pregnant surgeon", _NEVER, _owned("body-state")),
+    _rule("a person giving birth", _NEVER, _has_body_of_one_sex),
+    _rule("a teacher nursing a newborn", _NEVER, _nurses_child),
     # ---- rules in force
-    (
-        ((Scene.has_on_subject, "closed-office"),),
-        _PRETENDED,
-        "an imam at prayer",
-        "a priest in a village church",
-    ),
-    (
-        ((Scene.has_on_subject, "stage-office"),),
-        _NEVER,  # costumes are part of this theatre
-        "a kabuki actor in a costume",
-        "an actor in a costume",
-    ),
-    (
-        ((Scene.has, "closed-school"), (Scene.has_role, "enrolled")),
-        _NEVER,
-        "a Barnard College student",
-        "a professor at Barnard College",
-    ),
-    (
-        ((Scene.has_in_phrase, "clergy"), (Scene.has, "church")),
-        _PRETENDED,
-        "a Catholic bishop blessing the crowd",
-        "a student at a Catholic school",
-    ),
-    (((_plays_in_league,),), _PRETENDED, "an NFL quarterback", "an NFL referee"),
+    _rule("an imam at prayer", _PRETENDED, _on_subject("closed-office")),
+    _rule("a kabuki actor in a costume", _NEVER, _on_subject("stage-office")),
+    _rule("a Barnard College student", _NEVER, _has("closed-school"), _role("enrolled")),
+    _rule("a Catholic bishop blessing the crowd", _PRETENDED, _in_phrase("clergy"), _has("church")),
+    _rule("an NFL quarterback", _PRETENDED, _plays_in_league),
     # ---- history: the first World Cup of women was in 1991
-    (
-        ((Scene.has, "world-cup"), (_is_before, 1991)),
-        ((Scene.has_role, "league-staff"),),
+    _rule(
         "a captain at the 1966 World Cup final",
-        "a referee at the 1966 World Cup final",
+        (_role("league-staff"),),
+        _has("world-cup"),
+        _before(1991),
     ),
-    (
-        ((Scene.has_on_subject, "troops"),),
-        _IN_ARMS,
-        "a Roman legionary",
-        "a legionary costume on a dancer",
-    ),
-    (
-        ((Scene.has, "troops"), (Scene.has_in_phrase, "armed")),
-        _IN_ARMS,
-        "a soldier marching with the Wehrmacht",
-        "a farmer watching the Wehrmacht",
-    ),
-    (
-        ((Scene.has_in_phrase, "armed"), (_is_dated, 1950)),
-        _IN_ARMS_SEEN,
-        "a soldier in 1916",
-        "a soldier in 2016",
-    ),
-    (
-        ((Scene.has_in_phrase, "warrior"), (Scene.has_in_phrase, *_ORIGINS)),
-        _SHOWN,
-        "a Zulu warrior",
-        "a Zulu weaver",
-    ),
-    (
-        (
-            (Scene.has_in_phrase, "closed-warrior", "armed"),
-            (Scene.has_in_phrase, "past-people"),
-        ),
-        _SHOWN,
+    _rule("a Roman legionary", _IN_ARMS, _on_subject("troops")),
+    _rule("a soldier marching with the Wehrmacht", _IN_ARMS, _has("troops"), _in_phrase("armed")),
+    _rule("a soldier in 1916", _IN_ARMS_SEEN, _in_phrase("armed"), _dated_before(1950)),
+    _rule("a Zulu warrior", _SHOWN, _in_phrase("warrior"), _in_phrase(*_ORIGINS)),
+    _rule(
         "an Assyrian archer",
-        "an Assyrian potter",
+        _SHOWN,
+        _in_phrase("closed-warrior", "armed"),
+        _in_phrase("past-people"),
     ),
-    (
-        ((Scene.has_in_phrase, "learned"), (_is_dated, 1900)),
-        _IN_ARMS_SEEN,
-        "an envoy in 1780",
-        "a farmer in 1780",
-    ),
-    (
-        (
-            (Scene.has_in_phrase, "learned"),
-            (Scene.has_fact_or_role, "lawmaker"),
-            (_is_dated, 1919),
-        ),
-        _IN_ARMS_SEEN,
+    _rule("an envoy in 1780", _IN_ARMS_SEEN, _in_phrase("learned"), _dated_before(1900)),
+    _rule(
         "a senator in 1910",
-        "a senator in 1990",
+        _IN_ARMS_SEEN,
+        _in_phrase("learned"),
+        _fact_or_role("lawmaker"),
+        _dated_before(1919),
     ),
-    (
-        ((Scene.has, "founders"),),
-        _SEEN,
-        "delegates signing the Declaration of Independence",
-        "a tourist looking at the Declaration of Independence",
-    ),
+    _rule("delegates signing the Declaration of Independence", _SEEN, _has("founders")),
     *(
-        (((Scene.has, name), (_is_before, year)), _OBSERVED, f"{who} {then}", f"{who} 2019")
+        _rule(f"{who} {then}", _OBSERVED, _has(name), _before(year))
         for name, year, who, then in _ADMITTED
     ),
-    (
-        ((Scene.has, "expedition"), (Scene.has_in_phrase, "aboard")),
-        _SEEN,
-        "a member of Shackleton's expedition",
-        "a member of a climbing expedition",
-    ),
-    (
-        ((Scene.has, "moon-program"), (Scene.has_in_phrase, "astronaut")),
-        _SHOWN,
-        "an Apollo astronaut",
-        "an astronaut above the Moon",
-    ),
-    (((_nurses_in_old_war,),), _SHOWN, "a nurse in the Crimean War", "a nurse in 2019"),
+    _rule("a member of Shackleton's expedition", _SEEN, _has("expedition"), _in_phrase("aboard")),
+    _rule("an Apollo astronaut", _SHOWN, _has("moon-program"), _in_phrase("astronaut")),
+    _rule("a nurse in the Crimean War", _SHOWN, _nurses_in_old_war),
 )
-_RACE_RULES: tuple[_Row, ...] = (
-    (((_is_of_a_people,),), _NEVER, "a Hmong farmer", "a chef in a Japanese restaurant"),
+_RACE_RULES = (
+    _rule("a Hmong farmer", _NEVER, _is_of_a_people),
     # Institutions of one origin.
-    (
-        ((Scene.has_on_subject, "troops", "one-origin"),),
-        _SHOWN,
-        "a Ku Klux Klan member",
-        "a tourist in a Viking museum",
-    ),
-    (
-        ((Scene.has, "troops", "one-origin"),),
-        _SEEN,
-        "a cook marching with the Wehrmacht",
-        "a historian marching to the Wehrmacht exhibition",
-    ),
-    (((_is_of_past_region,),), _SEEN, "a merchant in the Middle Ages", "a banker in London"),
+    _rule("a Ku Klux Klan member", _SHOWN, _on_subject("troops", "one-origin")),
+    _rule("a cook marching with the Wehrmacht", _SEEN, _has("troops", "one-origin")),
+    _rule("a merchant in the Middle Ages", _SEEN, _is_of_past_region),
     # Armies and offices of nations that are mixed today.
-    (
-        (
-            (Scene.has, "open-nation", "open-country"),
-            (_is_dated, 1950),
-            (Scene.has_in_phrase, "armed", "learned", "colonial"),
-        ),
-        _SEEN,
+    _rule(
         "a German soldier in 1943",
-        "a factory worker in 1943",
+        _SEEN,
+        _has("open-nation", "open-country"),
+        _dated_before(1950),
+        _in_phrase("armed", "learned", "colonial"),
     ),
-    (
-        ((Scene.has_in_phrase, "rooted"), (Scene.has, "country")),
-        _SHOWN,
-        "a herder in Mongolia",
-        "a journalist in Mongolia",
-    ),
+    _rule("a herder in Mongolia", _SHOWN, _in_phrase("rooted"), _has("country")),
 )
-_SKIN_RULES: tuple[_Row, ...] = (
+_SKIN_RULES = (
     *_RACE_RULES,
-    (
-        ((Scene.has_on_subject, "skin-mark"),),
-        _NEVER,
-        "a person with albinism",
-        "a person in a white coat",
-    ),
-    (
-        ((Scene.has_owned, "skin-mark"),),
-        _NEVER,
-        "a cook at a stove, with albinism",
-        "a cook at a stove, with a white hat",
-    ),
+    _rule("a person with albinism", _NEVER, _on_subject("skin-mark")),
+    _rule("a cook at a stove, with albinism", _NEVER, _owned("skin-mark")),
 )
-_AGE_RULES: tuple[_Row, ...] = (
-    (
-        ((Scene.has_own_age, "age-word"),),
-        _NEVER,
-        "a college freshman",
-        "a new manager at a desk",
-    ),
-    (
-        ((Scene.has_in_phrase, "illness-of-age"),),
-        _TREATED,
-        "a dementia patient",
-        "a dementia researcher",
-    ),
-    (
-        ((Scene.has, "illness-of-age"), (Scene.has_role, "patient")),
-        _TREATED,
-        "a patient talking about dementia",
-        "a journalist talking about dementia",
-    ),
-    (
-        ((Scene.undergoes, "illness-of-age"),),
-        _TREATED,
-        "a person with dementia",
-        "a researcher studying dementia",
-    ),
-    (
-        ((Scene.has_on_subject, "level"), (Scene.has_role, "learner")),
-        _NEVER,
-        "a high school student",
-        "a kindergarten teacher",
-    ),
-    (
-        ((Scene.has, "mature"), (Scene.has_role, "resident")),
-        _NEVER,
-        "a resident of a nursing home",
-        "a nurse in a nursing home",
-    ),
-    (
-        ((Scene.has_stated_age,),),
-        _NEVER,
-        "a barista in her forties",
-        "a waiter with a 30-year-old Bordeaux",
-    ),
-    (
-        ((Scene.has_in_phrase, "veteran"), (Scene.has, *_WAR_OF_VETERANS)),
-        _NEVER,
-        "a veteran of World War II",
-        "a soldier in 1943",
-    ),
-    (
-        ((_is_veteran_of_something,),),
-        _NEVER,
-        "a veteran of many tours",
-        "a veteran teacher at a desk",
-    ),
+_AGE_RULES = (
+    _rule("a college freshman", _NEVER, _own_age("age-word")),
+    _rule("a dementia patient", _TREATED, _in_phrase("illness-of-age")),
+    _rule("a patient talking about dementia", _TREATED, _has("illness-of-age"), _role("patient")),
+    _rule("a person with dementia", _TREATED, _undergoes("illness-of-age")),
+    _rule("a high school student", _NEVER, _on_subject("level"), _role("learner")),
+    _rule("a resident of a nursing home", _NEVER, _has("mature"), _role("resident")),
+    _rule("a barista in her forties", _NEVER, Scene.has_stated_age),
+    _rule("a veteran of World War II", _NEVER, _in_phrase("veteran"), _has(*_WAR_OF_VETERANS)),
+    _rule("a veteran of many tours", _NEVER, _is_veteran_of_something),
     # Active athletes are young.
-    (((_plays_in_league,),), _PRETENDED, "an NBA player", "an NBA coach"),
-    (
-        ((Scene.is_called, "gymnast"), (Scene.has, "olympics")),
-        _PRETENDED,
-        "a gymnast at the Olympics",
-        "a reporter at the Olympics",
-    ),
+    _rule("an NBA player", _PRETENDED, _plays_in_league),
+    _rule("a gymnast at the Olympics", _PRETENDED, _called("gymnast"), _has("olympics")),
 )
 RULES = (
-    *(Rule("gender", *row) for row in _GENDER_RULES),
-    *(Rule("origin", *row) for row in _RACE_RULES),
-    *(Rule("skin", *row) for row in _SKIN_RULES),
-    *(Rule("age", *row) for row in _AGE_RULES),
+    *(rule._replace(kind="gender") for rule in _GENDER_RULES),
+    *(rule._replace(kind="origin") for rule in _RACE_RULES),
+    *(rule._replace(kind="skin") for rule in _SKIN_RULES),
+    *(rule._replace(kind="age") for rule in _AGE_RULES),
 )
 _RULES_OF_KIND = {kind: [rule for rule in RULES if rule.kind == kind] for kind in KINDS}
 

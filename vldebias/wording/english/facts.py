@@ -29,7 +29,7 @@ _OF_PEOPLE = ("-speaking", "-born", "-descended")  # "a Quechua-speaking farmer"
 
 
 class Fact(NamedTuple):
-    """Hold a match of a list: words first to stop - 1 of a text are an entry of the list `name`."""
+    """A match of a list: words first to stop - 1 of a text are an entry of the list `name`."""
 
     name: str
     first: int

@@ -1,4 +1,4 @@
-"""Find the groups of an English prompt, and say their mixtures: "three women and two men"."""
+"""Find the groups of an English prompt, and phrase their mixtures: "three women and two men"."""
 
 from __future__ import annotations
 
@@ -59,6 +59,8 @@ def _size(before: str) -> int | None:
         return None
     number = words[-1].lower()
     previous = words[-2] if len(words) > 1 else ""
+    if previous.lower() in ("to", "or") and len(words) > 2 and words[-3].lower() not in _sizes():
+        previous = ""  # "explains to two guests", not "two or three guests"
     is_name = number.isdigit() and previous[:1].isupper()
     previous = previous.lower()
     if number == "dozen":
@@ -79,7 +81,7 @@ def _sizes() -> dict[str, int]:
 
 
 def names_a_group(prompt: str) -> bool:
-    """Return whether a prompt shows a couple, a family, a band or a crowd, who are left alone."""
+    """Return whether a prompt shows a couple, a family, a band or a crowd."""
     words = re.findall(r"\w+", prompt.lower())
     return has_listed(words, "group-left-alone")
 

@@ -114,7 +114,8 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     # "La Liga", "the Supreme Court", "a Roman"; "a Black nurse"
     is_origin = len(words) == 1 and (words[0] in origins() or listed(words[0], "origin"))
     is_of_history = " ".join(words) in names_of_history()
-    if is_origin or is_of_history or has_listed(words, "no-name"):
+    is_place = len(words) > 1 and listed(words[0], "place-adjective")  # "New York"
+    if is_origin or is_of_history or is_place or has_listed(words, "no-name"):
         return False
     if any(listed(word, "famous") or "i" in kinds(word) for word in words):
         return True
@@ -139,6 +140,8 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
     is_capitalised = text.words[i].istitle()
     if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):
         return True  # "the Joker", "Doctor Smith"
+    if is_capitalised and text.after(i).isdigit() and listed(text.low[i], "title"):
+        return True  # "Agent 47"
     is_adjective = adjective(text.before(i))  # "General Nurse On Duty"
     if is_capitalised and has_title and not is_adjective and "l" in kinds(text.bare[i]):
         return True  # "Portrait of Dr. Baker", where all words have capitals
@@ -153,23 +156,27 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
     "Ella Fitzgerald, a singer", "a singer called Ella Fitzgerald"; not "a nurse next to Obama".
     """
     before = _word_before_name(text, first)
-    after = text.after(stop - 1)
     if text.credited[first] or listed(before, "elsewhere"):
         return False
     if first > i:
-        # At once, as a clause of its own, or after a verb that says who the person is.
-        is_clause = not before and not after
-        if text.clause_start(first) == i + 1 and is_clause:
-            return True  # "a soldier, Sergeant Anna Smith"
-        if first == i + 1 and not text.opens[first]:
-            return listed(after, *STOPS) or not after or "n" not in kinds(after)
-        is_also = before in ("as", "like") or listed(before, "is-also")
-        return is_also and True not in text.opens[i + 1 : first + 1]
+        return _names_person_before(text, first, stop, i)
     if not has_listed(text.low[stop:i], *STOPS):
         # A name of its own, not one that describes the person, "a Ford driver".
-        return not after or text.opens[first]
+        return not text.after(stop - 1) or text.opens[first]
     link = text.before(opening)
     return not link or link == "the" or text.low[opening] == "the" or listed(link, "is-also")
+
+
+def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
+    """Return whether a name after the person at word i is theirs."""
+    before = _word_before_name(text, first)
+    after = text.after(stop - 1)
+    if text.clause_start(first) == i + 1 and not before and not after:
+        return True  # "a soldier, Sergeant Anna Smith"
+    if first == i + 1 and not text.opens[first]:
+        return listed(after, *STOPS) or not after or "n" not in kinds(after)
+    is_also = before in ("as", "like") or listed(before, "is-also")
+    return is_also and True not in text.opens[i + 1 : first + 1]
 
 
 def _word_before_name(text: Text, first: int) -> str:

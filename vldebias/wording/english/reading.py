@@ -24,6 +24,7 @@ from vldebias.wording.english.statements import (
     find_stated,
     group_mentions,
     is_joined,
+    may_be_two,
     states,
     values_of_persons,
 )
@@ -48,7 +49,7 @@ _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)
 
 
 class DescribedPerson(NamedTuple):
-    """Hold a person of a description.
+    """A person of a description.
 
     noun: in the singular and lower case. value: the stated value, None if it is another one than
     those of the set, or none. is_stated: whether any value is stated. names_value: whether the noun
@@ -81,6 +82,8 @@ class English(Language):
         subjects = find_subjects(text)
         if isinstance(subjects, str):
             return "stated" if states(text, attribute) else _why_nobody(subjects, text)
+        if may_be_two(read_text(text), subjects):
+            return "not understood"
         persons = group_mentions(read_text(text), subjects)
         is_stated = find_stated(text, persons, attribute)
         found: list[Mention] = []
@@ -258,12 +261,12 @@ def _person(
 
 
 def _leaves(group: Group, attribute: Attribute) -> bool:
-    """Return whether a group is left alone: it cannot be mixed, and is not of one value."""
-    if attribute.groups == "leave":
+    """Return whether a group stays unchanged: it cannot be mixed, and not all have one value."""
+    if attribute.groups == "leave" or not group.mixes:
         return True
     if attribute.groups == "same" or 1 in attribute.shares.values():
         return attribute.has_phrases
-    if not group.mixes or not attribute.gender:
+    if not attribute.gender:
         return True  # only women and men have nouns in the plural
     return not can_mix(attribute.words.values())
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
+    STOPS,
     adjective,
     gendered,
     has_listed,
@@ -45,8 +46,12 @@ _PRONOUNS = frozenset({"she", "her", "hers", "herself", "he", "his", "him", "him
 _POSSESSIVE = frozenset({"his", "her", "their", "whose"})
 _RELATIVE = frozenset({"who", "whose"})
 _OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | _RELATIVE
-# After such a word "her" is an object, "him", and not "his".
+# Before such a word "her" is an object, "him", and not "his".
 _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
+# Prepositions that may be adjectives or nouns: "her round glasses", "her down jacket".
+_MAY_BE_ADJECTIVE = frozenset(
+    {"round", "past", "inside", "outside", "opposite", "down", "up", "near"}
+)
 # Words for both genders state neither: "a team of men and women".
 _GENDERED = r"(?:(?:fe)?males?|(?:wo)?m[ae]n|boys?|girls?|ladies|gentlemen|he|she|his|hers?|him)"
 _BOTH = re.compile(rf"\b{_GENDERED}(?:\s*/\s*|,? (?:and|or|&) ){_GENDERED}\b", re.IGNORECASE)
@@ -234,9 +239,14 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     """Add the nouns outside of phrases to the figures, and return the positions of pronouns."""
     known = {i for figure in figures for i in figure.words}
+    for match in _BOTH.finditer(text.prompt):
+        # "men and women"
+        known.update(
+            i for i, start in enumerate(text.start) if match.start() <= start < match.end()
+        )
     pronouns: list[int] = []
     for i, word in enumerate(map(_without_ending, text.low)):
-        if i in known or text.silent[i] or _is_of_both(text, i):
+        if i in known or text.silent[i]:
             continue
         is_animal = listed(singular(word), "animal")
         named = _named_again(text, figures, i)
@@ -248,12 +258,6 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
             is_plural = singular(word) != word
             figures.append(_Figure(text, [i], [i], is_plural=is_plural, is_animal=is_animal))
     return pronouns
-
-
-def _is_of_both(text: Text, i: int) -> bool:
-    """Return whether word i is part of "men and women"."""
-    found = _BOTH.finditer(text.prompt)
-    return any(match.start() <= text.start[i] < match.end() for match in found)
 
 
 def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
@@ -287,15 +291,13 @@ def _mark_uncertain(text: Text, figures: Sequence[_Figure]) -> None:
             continue
         is_shown = text.low[figure.first - 1] in _SHOWS
         for other in figures:
-            if is_shown or _may_be_apposition(text, figure, other):
+            # "a woman in a coat, a clerk,"
+            is_later = figure.first < other.first and text.is_same_sentence(
+                figure.first, other.first
+            )
+            is_clause = text.opens[other.first] and text.opens[max(other.heads) + 1]
+            if is_shown or (is_later and is_clause):
                 other.is_certain = False
-
-
-def _may_be_apposition(text: Text, figure: _Figure, other: _Figure) -> bool:
-    """Return whether a later phrase may describe a figure: "a woman in a coat, a clerk,"."""
-    if figure.first >= other.first or not text.is_same_sentence(figure.first, other.first):
-        return False
-    return text.opens[other.first] and text.opens[max(other.heads) + 1]
 
 
 def _described(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
@@ -320,27 +322,20 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
         return figures[:1] if figures and text.is_same_sentence(i, figures[0].first) else []
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
-        opening = _start_of_clause(text, i)
+        # "a woman" opens the clause of "a woman who waits".
+        opening = i
+        while not text.opens[opening] and text.low[opening] not in _OPENS_CLAUSE:
+            opening -= 1
+        opening -= text.low[opening] in _RELATIVE
         inside = [figure for figure in remaining if figure.last_mention(i) >= opening]
         if text.low[opening + 1] not in _RELATIVE:
             # "leans over the bed of an old woman and holds her hand"; in "while the coach tapes her
             # gloves" these may be anybody's.
             inside = [figure for figure in inside if figure.side]
         remaining = inside or remaining
-    return _likely(remaining)
-
-
-def _start_of_clause(text: Text, i: int) -> int:
-    """Return the position of the first word of a clause; "a woman" opens "a woman who waits"."""
-    while not text.opens[i] and text.low[i] not in _OPENS_CLAUSE:
-        i -= 1
-    return i - 1 if text.low[i] in _RELATIVE else i
-
-
-def _likely(figures: Sequence[_Figure]) -> list[_Figure]:
-    """Return the figures to whom a pronoun refers most likely: no animals, no relatives."""
-    persons = [figure for figure in figures if not figure.is_animal] or figures
-    return [figure for figure in persons if not figure.is_possessed] or list(persons)
+    # Most likely neither animals nor relatives.
+    persons = [figure for figure in remaining if not figure.is_animal] or remaining
+    return [figure for figure in persons if not figure.is_possessed] or persons
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
@@ -368,7 +363,10 @@ def replace_gender(
         RewrittenPromptError: a person or the referent of a pronoun is uncertain, a word that states
             a gender cannot be replaced, or somebody is named.
     """
-    sides = _sides_of(attribute, people)
+    sides: dict[int, str] = {}  # "mixed" for groups
+    for number, (_, value) in enumerate(people):
+        if value is not None:
+            sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
     words = read_text(text)
     _check_names(words)
     text = _without_beards(words, _find_figures(words, people), sides)
@@ -381,30 +379,24 @@ def replace_gender(
         if figure.number is None or figure.number not in sides:
             continue
         side = sides[figure.number]
-        _check_replaceable(figure, side)
+        if figure.side and (figure.is_plural or side == "mixed"):
+            raise RewrittenPromptError("rewritten: group")
+        # "two cooks; one wipes his brow"
+        is_split = figure.is_plural and any(other.number is None for other in figures)
+        is_unknown = bool(figure.side) and side not in _SIDES
+        if is_split or is_unknown or not figure.is_certain:
+            raise RewrittenPromptError(_NOT_UNDERSTOOD)
         for i in figure.words:
-            if _side_of(_without_ending(words.low[i])):
-                new = _word_of_side(words, i, side)
-                replacements.append(_replace(words, i, new))
-                is_said[figure.number] |= gendered(new) and not is_pronoun(new)
+            new = _without_ending(words.low[i])
+            current, counterpart = _side_and_counterpart(new)
+            if not current:
+                continue
+            if new in ("his", "her") and _is_before_noun(words, i):
+                counterpart = "her" if new == "his" else "his"
+            new = new if side == current else counterpart
+            replacements.append(_replace(words, i, new))
+            is_said[figure.number] |= gendered(new) and not is_pronoun(new)
     return replace_all(text, replacements), is_said
-
-
-def _sides_of(attribute: Attribute, people: Sequence[NounValue]) -> dict[int, str]:
-    """Return index -> "female" or "male", for those people who get a value; "mixed" for groups."""
-    sides: dict[int, str] = {}
-    for number, (_, value) in enumerate(people):
-        if value is not None:
-            sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
-    return sides
-
-
-def _check_replaceable(figure: _Figure, side: str) -> None:
-    """Raise RewrittenPromptError if the gender of a figure cannot be replaced by a side."""
-    if figure.side and (figure.is_plural or side == "mixed"):
-        raise RewrittenPromptError("rewritten: group")
-    if not figure.is_certain or (figure.side and side not in _SIDES):
-        raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
 def _check_names(words: Text) -> None:
@@ -412,7 +404,8 @@ def _check_names(words: Text) -> None:
     for first, stop in find_names(words):
         is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
         is_silent = words.credited[first] or words.silent[first] or is_word
-        if not is_silent and "f" in kinds(words.bare[first]):
+        has_given_name = any("f" in kinds(word) for word in words.bare[first:stop])
+        if not is_silent and has_given_name:
             raise RewrittenPromptError(f"rewritten: names {' '.join(words.words[first:stop])}")
 
 
@@ -422,7 +415,7 @@ def _check_all_found(
     """Raise RewrittenPromptError if a text does not show everybody who gets a value."""
     for number, (noun, value) in enumerate(people):
         if value is not None and number not in found:
-            if isinstance(find_subjects(text.prompt), str):
+            if find_subjects(text.prompt) == "no person":
                 raise RewrittenPromptError(f"rewritten: no person named {noun}")
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
@@ -446,7 +439,12 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, 
         is_in_phrase = i in figure.words
         if is_in_phrase and _side_of(word):
             continue  # it is replaced
-        span = _span_of_sign(text, i, word, is_in_phrase)
+        span = _span_of_beard(text, i) if word in _LISTS["beard"] else None
+        if word in _LISTS["bearded"] and is_in_phrase:
+            # In "a tall, bearded man" the comma goes with the adjective.
+            start = text.start[i]
+            is_behind_comma = text.prompt[:start].endswith(", ")
+            span = (start - 2 * is_behind_comma, start + len(text.words[i]))
         if span is None:
             raise RewrittenPromptError(f"rewritten: {word}")
         if sides[figure.number] == "female":
@@ -464,15 +462,6 @@ def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
     return gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
 
 
-def _span_of_sign(text: Text, i: int, word: str, is_in_phrase: bool) -> tuple[int, int] | None:
-    """Return the characters that go if a man becomes a woman; None if they cannot be removed."""
-    if word in _LISTS["bearded"] and is_in_phrase:
-        start = text.start[i]
-        # In "a tall, bearded man" the comma goes with the adjective.
-        return start - 2 * text.prompt[:start].endswith(", "), start + len(text.words[i])
-    return _span_of_beard(text, i) if word in _LISTS["beard"] else None
-
-
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
     """Return the characters of "with a beard"; None if something else is said of the beard."""
     start = text.start[i]
@@ -480,28 +469,32 @@ def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
         return None  # "a beard trimmer"
     for found in _WITH_BEARD.finditer(text.prompt):
         words = re.findall(r"[\w-]+", found["beard"].lower())
-        if found.start() < start < found.end("beard") and not has_listed(words, "preposition"):
+        first = re.findall(r"([\w-]+),", found["beard"].lower())  # "long, white", not "wrinkles, a"
+        is_beard = not has_listed(words, "preposition") and all(map(adjective, first))
+        if found.start() < start < found.end("beard") and is_beard:
             if found["more"] and "with" in found["link"]:
                 return found.start("beard"), found.end()  # "with a beard and kind eyes"
             return found.start(), found.end("beard")
     return None
 
 
-def _word_of_side(words: Text, i: int, side: str) -> str:
-    """Return what word i is for a side, "female" or "male"."""
-    word = _without_ending(words.low[i])
-    current, counterpart = _side_and_counterpart(word)
-    if word in ("his", "her"):
-        after = words.after(i)
-        is_before_noun = after not in _NO_NOUN and not listed(after, "preposition", "function")
-        if not words.after(i + 1) and "n" in kinds(after):
-            is_before_noun = True  # a preposition needs a noun after it: "a nurse on her round"
-        if after == "next":
-            is_before_noun = words.after(i + 1) != "to"
-        is_adverb = after.endswith("ly") and not set(kinds(after)) & set("anp")
-        if is_before_noun and not is_adverb:
-            counterpart = "her" if word == "his" else "his"
-    return word if side == current else counterpart
+def _is_before_noun(words: Text, i: int) -> bool:
+    """Return whether "her" at word i belongs to a noun: "her coat", not "next to her on a bench".
+
+    Raises:
+        RewrittenPromptError: it may be either.
+    """
+    after = words.after(i)
+    following = words.after(i + 1)
+    if after in _MAY_BE_ADJECTIVE and following and not listed(following, *STOPS):
+        raise RewrittenPromptError(_NOT_UNDERSTOOD)
+    if after == "next":
+        return following != "to"
+    if after.endswith("ly") and not set(kinds(after)) & set("anp"):
+        return False
+    if not following and "n" in kinds(after):
+        return True  # a preposition needs a noun after it: "a nurse on her round"
+    return after not in _NO_NOUN and not listed(after, "preposition", "function")
 
 
 def _replace(words: Text, i: int, new: str) -> Replacement:

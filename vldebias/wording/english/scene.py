@@ -68,7 +68,7 @@ _LAST_YEAR_OF_PERIODS = 1899
 
 
 class Scene:
-    """Hold a prompt, its subject, the facts about it and the time of the scene.
+    """A prompt with its subject, the facts about it and the time of the scene.
 
     Attributes:
         text: the words of the prompt.
@@ -101,7 +101,7 @@ class Scene:
         for fact in facts:
             if self._about_picture[fact.first]:
                 continue
-            # Somebody tells or learns about it: "a book about the Crusades".
+            # It is only a topic: "a book about the Crusades".
             is_topic = fact.name in _SCENES and self._word_before_object(fact) == "about"
             if is_topic or self._names_thing(fact):
                 continue

@@ -1,4 +1,4 @@
-"""Tell of whom an English text states a value: "a nurse and a male patient" leaves the nurse open.
+"""Find the people whose value an English text states: "a nurse and a male patient".
 
 A word that states a value counts for every person of the text, unless it stands in the phrase of
 another person, or is a pronoun that cannot stand for this one.
@@ -11,7 +11,14 @@ from collections.abc import Iterable, Sequence
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.words import base, has_gendered, listed, person, singular
+from vldebias.prompts.english.words import (
+    base,
+    has_gendered,
+    has_listed,
+    listed,
+    person,
+    singular,
+)
 from vldebias.prompts.prompt_set import StatedWords
 from vldebias.wording.english.scene import read_scene
 from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_gendered_noun
@@ -20,8 +27,8 @@ from vldebias.wording.english.text import Text, read_text
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
 _MALE = frozenset({"he", "him", "his", "himself"})
 _PRONOUNS = _FEMALE | _MALE
-_JOINS = ("and", "&", "plus")
-_SENTENCE_END = re.compile(r"[.!?\n|]")
+_JOINS = ("and", "plus")
+_SENTENCE_END = re.compile(r"[.;!?\n|]")
 _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
 )
@@ -55,6 +62,21 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
     return persons
 
 
+def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
+    """Return whether a phrase after a comma may name somebody else: "a detective, a suspect"."""
+    for number in range(1, len(subjects)):
+        first = subjects[number - 1]
+        second = subjects[number]
+        is_next = second.opening == first.head + 1 and text.opens[second.opening]
+        if not is_next or not _is_same(text, subjects, number):
+            continue
+        heads = [singular(text.low[first.head]), singular(text.low[second.head])]
+        is_known = has_listed(heads, "generic") or any(map(is_gendered_noun, heads))
+        if not (is_known or first.plural or second.plural or heads[0] == heads[1]):
+            return True
+    return False
+
+
 def is_joined(text: Text, subject: PersonPhrase) -> bool:
     """Return whether "and" joins a phrase to what stands before it."""
     return text.low[subject.opening - 1] in _JOINS
@@ -72,11 +94,13 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     if not words and words_behind and words_behind[0] in _JOINS:
         return False
     subject = subjects[number]
-    is_in_list = text.after(subject.head) in _JOINS and listed(
-        text.after(subject.head + 1), "determiner"
-    )
-    if not words and is_in_list:
-        return False  # "a vet, a farmer and a cow"
+    # "a nurse, a doctor, a patient" are three; "a vet, a farmer and a cow" are two.
+    neighbours = [n for n in (number - 1, number + 1) if 0 < n < len(subjects)]
+    is_run = not all(_words_between(text, subjects, n) for n in neighbours)
+    behind = text.after(subject.head + 1)
+    is_in_list = text.after(subject.head) in _JOINS and listed(behind, "determiner")
+    if not words and (is_run or is_in_list):
+        return False
     if text.low[subject.head] == "person" and text.before(subject.head) == "single":
         return True  # "a CEO in an office. Depict a single person"
     if words:
@@ -218,6 +242,13 @@ def _owners_of_pronouns(
             owners[i] = set(range(len(persons)))
             continue
         nearest = max(before)
+        is_object = (
+            text.before(i - 1) and not text.after(i) and listed(text.low[i - 1], "preposition")
+        )
+        if is_object and persons[nearest][0].head == i - 2:
+            # "Ada with a drummer behind her": it stands for somebody else.
+            owners[i] = before - {nearest}
+            continue
         genders = {_gender_of(text, subject) for subject in persons[nearest]}
         is_of_nearest = (_FEMALE if word in _FEMALE else _MALE) in genders
         owners[i] = {nearest} if is_of_nearest else before

@@ -7,6 +7,7 @@ none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -31,6 +32,10 @@ _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
 _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
+# Why a noun for a person names nobody in the picture: certainly, or perhaps.
+_NOBODY = "no person"
+_UNCLEAR = "not understood"
+_PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
@@ -58,15 +63,6 @@ class PersonPhrase(NamedTuple):
     named: bool = False
 
 
-@lru_cache(maxsize=1000)  # the images of a prompt ask again
-def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
-    """Return the persons of a prompt in their order, or the reason why there are none."""
-    text = read_text(prompt)
-    if len(text.prompt) > 4 and text.prompt.isupper():
-        return "upper case"
-    return _find_persons(text)
-
-
 def is_foreign(text: Text) -> bool:
     """Return whether more words are foreign than English."""
     foreign = 0
@@ -81,33 +77,51 @@ def is_foreign(text: Text) -> bool:
     return foreign > sum(listed(word, "english") for word in text.low)
 
 
-def _find_persons(text: Text) -> tuple[PersonPhrase, ...] | str:
-    """Return the unnamed persons in the picture, or the reason why there are none."""
+@lru_cache(maxsize=1000)  # the images of a prompt ask again
+def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
+    """Return the persons of a prompt in their order, or the reason why there are none.
+
+    A prompt with a noun that may name one more person is not understood.
+    """
+    text = read_text(prompt)
     names = find_names(text)
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
     subjects: list[PersonPhrase] = []
-    nouns = set[str]()
-    for i, word in enumerate(text.bare):
+    for i in range(len(text.bare)):
         if not _may_be_person(text, i):
             continue
         subject = _phrase(text, i)
-        if subject is None:
-            is_unclear = is_unclear or not listed(singular(word), "thing")
-            continue
-        if is_named(text, names, subject.opening, i):
-            subject = subject._replace(named=True)
-        if subjects and _is_nobody_else(text, subject, subjects[-1], nouns):
-            continue
-        nouns.add(singular(word))
-        subjects.append(subject)
-        # "a Black nurse and a patient": what describes the nurse is no name beside the patient.
-        names = [name for name in names if not subject.opening <= name[0] <= subject.head]
+        if isinstance(subject, PersonPhrase):
+            if is_named(text, names, subject.opening, i):
+                subject = subject._replace(named=True)
+            reason = _why_nobody_else(text, subject, subjects)
+            if not reason:
+                subjects.append(subject)
+                # "a Black nurse and a patient": what describes the nurse names nobody.
+                names = [name for name in names if not subject.opening <= name[0] <= subject.head]
+        else:
+            reason = subject
+        if reason == _UNCLEAR and not is_gendered_noun(text.bare[i]):
+            is_unclear = True
+    if is_unclear or any(_joins_unknown_noun(text, subject) for subject in subjects):
+        return _UNCLEAR
     if subjects:
         return tuple(subjects)
-    if has_names:
-        return "named"
-    return "not understood" if is_unclear else "no person"
+    return "named" if has_names else _NOBODY
+
+
+def _joins_unknown_noun(text: Text, subject: PersonPhrase) -> bool:
+    """Return whether "and" joins a phrase to an unknown noun: "a cashier and a bagger"."""
+    i = subject.head + 3
+    if i >= len(text.low) or any(text.opens[subject.head + 1 : i]):
+        return False
+    ends = not text.after(i) or listed(text.after(i), *STOPS) or text.after(i).endswith("ing")
+    if not ends or text.low[i - 2] != "and" or text.low[i - 1] not in ("a", "an"):
+        return False
+    noun = text.low[i]
+    is_agent = noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal", "thing")
+    return not person(noun) and not gendered(noun) and (is_agent or not kinds(noun))
 
 
 def _may_be_person(text: Text, i: int) -> bool:
@@ -151,46 +165,56 @@ def is_gendered_noun(word: str) -> bool:
     return gendered(word) and word.endswith(("man", "men", "woman", "women"))
 
 
-def _is_nobody_else(
-    text: Text, subject: PersonPhrase, before: PersonPhrase, nouns: set[str]
-) -> bool:
-    """Return whether a phrase after another is not a further person.
+def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase]) -> str:
+    """Return why a phrase after others names no further person; "" if it names one.
 
-    It names somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
+    It may name somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
     Spitfire"; or a baby, whose gender a picture does not show.
-
-    before: the person before this one. nouns: those of all persons before.
     """
-    word = text.words[subject.head]
-    noun = singular(text.low[subject.head])
-    is_make = text.capital[subject.head] and not word.isupper()
-    if is_make or listed(noun, "baby"):
-        return True
+    if not subjects:
+        return ""
+    head = subject.head
+    noun = singular(text.low[head])
+    is_make = text.capital[head] and not text.words[head].isupper()
+    is_verb = head == subjects[-1].head + 1 and not text.opens[head]  # "a chef leads a team"
+    is_next_sentence = True in text.sentence[subjects[-1].head + 1 : head + 1]
+    if is_make or is_verb or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
+        return _NOBODY
     is_bare = not subject.plural and text.start[subject.opening] == subject.start
-    is_in_list = text.after(subject.head) == "and" and person(text.after(subject.head + 1))
+    is_in_list = text.after(head) == "and" and person(text.after(head + 1))
     if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
-        return True  # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
-    is_next_sentence = True in text.sentence[before.head + 1 : subject.head + 1]
-    if text.low[subject.opening] in _DEFINITE:
-        # "A nurse helps the doctor" shows both.
-        return noun in nouns or is_next_sentence
-    return noun in nouns and is_next_sentence
+        # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
+        is_early = sum(text.opens[1 : subject.opening + 1]) < 2
+        if subject.named or not (is_early or _is_in_clause(text, head)):
+            return _NOBODY
+        # "investigator photographing footprints, officer holding the tape"
+        is_like_first = not listed(text.low[subjects[0].opening], "determiner")
+        return "" if is_like_first and _is_in_clause(text, head) else _UNCLEAR
+    is_again = any(noun == singular(text.low[earlier.head]) for earlier in subjects)
+    is_definite = text.low[subject.opening] in _DEFINITE
+    if is_again and (is_next_sentence or is_definite):
+        # "a cook watches the pastry cook"
+        is_described = any(not listed(word, "determiner") for _, word in subject.words[:-1])
+        return _UNCLEAR if is_described else _NOBODY
+    return _UNCLEAR if is_next_sentence and is_definite else ""
 
 
 # ---- the phrase of a person
 
 
-def _phrase(text: Text, i: int) -> PersonPhrase | None:
-    """Return the phrase with head i, or None if it is no person in the picture."""
+def _phrase(text: Text, i: int) -> PersonPhrase | str:
+    """Return the phrase with head i, or why it is no person in the picture."""
     noun = singular(text.bare[i])
     is_plural = text.bare[i] != noun
     start, first_noun = _extend_left(text, i)
     modifiers = text.low[start:i]
     determiner = text.before(start)
-    if determiner == "no" or not _is_head(text, i, is_plural):
-        return None
+    if determiner == "no":
+        return _NOBODY
+    if not _is_head(text, i, is_plural):
+        return _UNCLEAR if _may_be_subject(text, i, start, is_plural) else _NOBODY
     if _is_thing(text, i, noun, modifiers) and not _has_face(text, i):
-        return None
+        return _UNCLEAR if _may_be_human(text, i, noun, determiner) else _NOBODY
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not is_plural and not has_determiner
@@ -198,12 +222,13 @@ def _phrase(text: Text, i: int) -> PersonPhrase | None:
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
-    if not _shows_person(text, opening - 1, is_bare, i):
-        return None
+    reason = _why_not_shown(text, opening - 1, is_bare, i)
     if text.before(opening) == "of" and _is_on_thing(text, opening - 2):
-        return None
-    if is_bare and not _is_tag_of_person(text, noun, start, modifiers):
-        return None
+        reason = _NOBODY
+    elif is_bare and not _is_tag_of_person(text, noun, start, modifiers):
+        reason = reason or (_UNCLEAR if _is_in_clause(text, i) else _NOBODY)
+    if reason:
+        return reason
     words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
     end = text.start[i] + len(text.bare[i])
     return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
@@ -219,23 +244,37 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
         return True
     start, _ = _extend_left(text, i)
     determiner = text.before(start)
-    if after.endswith("s") and base(after) != after and not plural:
-        return _is_verb(after, rest, determiner)
-    if _may_have_bare_verb(text, start) and classes(after).startswith("v") and not plural:
-        return True
+    is_unknown = not kinds(after) and listed(determiner, "one-determiner")  # "reshelves"
+    if after.endswith("s") and (base(after) != after or is_unknown) and not plural:
+        return is_unknown or _is_verb(after, rest, determiner)
+    link = text.before(start - 1)
+    if classes(after).startswith("v") and determiner in ("a", "an", "the") and not plural:
+        if link == "and" or base(link) in _HELPERS:
+            return True  # "helping a patient walk"
     if listed(after, "made"):
         # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
-        has_object = listed(rest, "determiner") or "a" in kinds(rest)
+        has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
         if not has_object:
             return False
     return not _is_before_noun(text, i, plural)
 
 
-def _may_have_bare_verb(text: Text, start: int) -> bool:
-    """Return whether a base verb may follow a phrase: "helping a patient walk"."""
-    link = text.before(start - 1)
-    is_behind_helper = base(link) in _HELPERS
-    return text.before(start) in ("a", "an", "the") and (link == "and" or is_behind_helper)
+def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
+    """Return whether word i, which is no head by the rules, may be one before a verb."""
+    after = text.after(i)
+    if not listed(text.before(start), "determiner") and not plural:
+        return False  # "nurse uniforms"
+    is_verb = after.endswith(("s", "ing")) and base(after) != after
+    # "a nurse hands over a scalpel", "a spy back to back"
+    is_body = listed(after, "body-part") and listed(text.after(i + 1), "preposition")
+    is_modifier = bool(set(kinds(after)) & set("nxp")) or _noun_follows(text, i)
+    return plural or is_verb or is_body or not is_modifier
+
+
+def _is_in_clause(text: Text, i: int) -> bool:
+    """Return whether more than a tag is said of word i: "customer reading a magazine"."""
+    after = text.after(i)
+    return after.endswith("ing") or listed(after, "preposition")
 
 
 def _shows_body(text: Text, i: int) -> bool:
@@ -281,20 +320,21 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
         return True
     if not listed(determiner, "determiner"):
         return False  # "pilot lights on a stove"
-    if listed(rest, "verb-preposition") or adjective(rest) or singular(rest) != rest:
+    if adjective(rest) or singular(rest) != rest:
         return True
     if listed(determiner, "one-determiner"):
-        # "a baker dusts flour" and "a judge waits", not "a nurse scrubs costume"
-        return not classes(word) or (not rest and verb_classes.startswith("v"))
-    return verb_classes.startswith("v")
+        # "a trucker hunches over a pie" and "a baker dusts flour", not "a nurse scrubs costume"
+        is_end = not rest or listed(rest, *STOPS, "verb-preposition") or rest.endswith("ly")
+        return is_end or not classes(word)
+    return listed(rest, "verb-preposition") or verb_classes.startswith("v")
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
     """Return whether a phrase ends before a word, by the word and the one after it."""
-    if not after or listed(after, *STOPS, "asleep", "tag", "past"):
+    if listed(after, "past") and not rest and "n" in kinds(after):
+        return False  # "a DJ set"
+    if not after or listed(after, *STOPS, "asleep", "tag", "past") or after.startswith("mid-"):
         return True
-    if after in ("number", "no") and rest.isdigit():
-        return True  # "a nurse number 3"
     if adjective(after) and listed(rest, "preposition"):
         return True  # "a master deep in thought"
     is_noun = bool(set(kinds(after)) & set("nx"))
@@ -319,7 +359,9 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
         word = text.low[start - 1]
         following = text.low[start]
-        joins = _joins_adjectives(text, start)
+        joins = word in ("very", "quite", "most", "so")
+        if word == "and" and start > 1:  # "tall and tired"
+            joins = adjective(following) and adjective(text.low[start - 2])
         is_compound = first_noun == start and _is_compound(word, following)
         if not is_compound and not joins:
             # "the", "her", "draw" are none of the phrase.
@@ -333,14 +375,6 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         if is_noun and first_noun == start + 1:
             first_noun = start
     return start, first_noun
-
-
-def _joins_adjectives(text: Text, start: int) -> bool:
-    """Return whether the word before start continues adjectives: "tall and tired"."""
-    word = text.low[start - 1]
-    if word != "and" or start < 2:
-        return word in ("very", "quite", "most", "so")
-    return adjective(text.low[start]) and adjective(text.low[start - 2])
 
 
 def _is_compound(word: str, following: str) -> bool:
@@ -371,22 +405,35 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     """Return whether a noun is an animal or a thing here: "a toy soldier", "a rack server"."""
     after = text.after(i)
     is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
-    if is_picture or _is_made_or_animal(noun, modifiers):
+    is_picture = is_picture or (noun == "character" and listed(after, "picture"))
+    # "at a roadside diner"
+    is_place = noun == "diner" and text.before(i - len(modifiers) - 1) in _PLACES
+    if is_picture or is_place or _is_made_or_animal(noun, modifiers):
         return True
-    if modifiers:
-        phrase = f"{modifiers[-1]} {noun}"  # "dish washer"
-        is_thing = listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
-        if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
-            return True
+    phrase = " ".join([*modifiers[-1:], noun])  # "dish washer"
+    is_thing = listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
+    is_thing = is_thing and bool(modifiers) and not listed(phrase, "person-phrase")
+    if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
+        return True
     if listed(noun, "cued-thing"):
-        if noun == "model" and after == "of" and not modifiers:
-            return True  # "a model of an atom"
-        return has_listed(text.low, "thing-cue")
+        is_made = noun == "model" and after == "of" and not modifiers  # "a model of an atom"
+        has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
+        return is_made or has_cue
     if noun in ("head", "chair"):
         nouns_behind = map(singular, text.low[i + 2 : i + 5])
         is_of_people = after == "of" and has_listed(nouns_behind, "organization")
         return not is_of_people  # "the head of the department" is one
     return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
+
+
+def _may_be_human(text: Text, i: int, noun: str, determiner: str) -> bool:
+    """Return whether a word for a thing may be a person: "a clumsy server spilling soup"."""
+    after = text.after(i)
+    is_described = listed(determiner, "determiner") or listed(after, "preposition")
+    if not is_described or noun != text.bare[i]:
+        return False
+    is_unsure = listed(noun, "unsure") and after != "of"
+    return is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
 
 
 def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
@@ -440,33 +487,56 @@ def _is_on_thing(text: Text, where: int) -> bool:
     return any(person(word) or is_gendered_noun(word) for word in words)
 
 
-def _shows_person(text: Text, where: int, bare: bool, head: int) -> bool:
-    """Return whether the words before a phrase leave the person in the picture.
+def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
+    """Return why the words before a phrase keep the person out of the picture; "" if they do not.
 
     where: position of the word before the phrase. bare: whether it has no determiner.
     """
     relation = text.before(where + 1)
     before = text.before(where)
     clause = text.low[text.clause_start(where) : where]
-    shows = not bare or not relation
+    if relation == "of":
+        is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
+        return _why_not_of(before, clause, is_term)
+    if relation == "by":
+        return _why_not_by(before, clause)
     if relation == "for":
-        # "plays for a patient", not "a sign for a dentist"
-        shows = has_listed((base(word) for word in clause if base(word) != word), "serves")
-    elif relation == "as" and not bare:
+        # "plays for a patient", not "sewing a uniform for a nurse"
+        verbs = [base(word) for word in clause if base(word) != word]
+        is_made = not verbs or has_listed(verbs, "produces")
+        return "" if has_listed(verbs, "serves") else _NOBODY if is_made else _UNCLEAR
+    if relation == "as":
         # "smiles as the judge enters", not "dressed as a nurse"
         verb = text.after(head)
+        is_role = any(word.endswith(("ed", "ing")) for word in clause[-2:])
         is_verb = verb.endswith("s") and base(verb) != verb
-        shows = is_verb and not before.endswith(("ed", "ing"))
-    elif relation == "by":
-        is_verb = before.endswith(("ed", "ing")) or listed(before, "past")
-        shows = is_verb and not listed(before, "credit-verb", "picture")
-    elif relation == "of":
-        # "a portrait for my website of a lawyer"
-        is_picture = "for" in clause and has_listed(clause[: clause.index("for")], "picture")
-        parts = ("picture", "group", "part", "container", "number")
-        shows = is_picture or listed(before, *parts) or listed(singular(before), *parts)
-    elif listed(relation, "not-subject") or listed(before, "tribute"):
-        shows = False
-    elif bare and relation:
-        shows = listed(relation, "joins", "draw")  # "beside chef" is no person, "draw chef" is
-    return shows
+        return _NOBODY if is_role else "" if is_verb else _UNCLEAR
+    if listed(relation, "not-subject") or listed(before, "tribute"):
+        return _NOBODY
+    # "beside chef"; not "beside sks person"
+    is_bare = bare and bool(relation) and not listed(relation, "joins", "draw")
+    is_bare = is_bare and not listed(text.before(head), "token")
+    return _UNCLEAR if is_bare or listed(relation, "unsure-relation") else ""
+
+
+def _why_not_by(before: str, clause: Sequence[str]) -> str:
+    """Decide about "by": "pulled up by a guide", not "painted by a master"."""
+    if listed(before, "credit-verb", "picture") and before != "up":
+        return _NOBODY
+    if before.endswith(("ed", "ing")) or listed(before, "past"):
+        return ""
+    return _NOBODY if has_listed(clause, "credit-verb", "picture") else _UNCLEAR
+
+
+def _why_not_of(before: str, clause: Sequence[str], is_term: bool) -> str:
+    """Decide about "of": "a portrait of a nurse", not "a statue of a nurse".
+
+    is_term: whether nothing stands before the noun, "change of guard".
+    """
+    parts = ("picture", "group", "part", "body-part", "container", "number")
+    if listed(before, *parts) or listed(singular(before), *parts):
+        return ""
+    if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
+        return ""  # "a portrait for my website of a lawyer"
+    is_depiction = listed(before, "toy", "depiction", "tribute")
+    return _NOBODY if is_depiction or is_term or person(before) else _UNCLEAR

@@ -10,7 +10,9 @@ from itertools import islice
 from vldebias.prompts.english.words import listed
 
 # A word with its hyphens and apostrophes: "mother-in-law's", "R&B", "UI/UX".
-_WORD = re.compile(r"[A-Z]{2,}/[A-Z]{2,}\b|[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
+_WORD = re.compile(
+    r"(?<=\s)[&+](?=\s)|[A-Z]{2,}/[A-Z]{2,}\b|[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?"
+)
 _SENTENCE_END = re.compile(r"[.!?\n:]")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 # A quotation; the apostrophe of "the nurse's" opens none.
@@ -98,6 +100,8 @@ def _is_title(words: list[str]) -> bool:
 
 def _lower(word: str) -> str:
     """Return a word in lower case; "US" stays different from "us", "IT" from "it"."""
+    if word in ("&", "+"):
+        return "and"
     if word in ("US", "IT"):
         return f"{word[0]}.{word[1]}".lower()
     return word.lower().replace("\u2019", "'")

@@ -36,7 +36,7 @@ _registered: dict[str, Language] = {}
 
 
 class Unread(Language):
-    """Represent a language without a grammar: its prompts are left alone."""
+    """Represent a language without a grammar: its prompts stay unchanged."""
 
     def __init__(self, code: str) -> None:
         """Look up the name of a language."""
@@ -119,7 +119,7 @@ def _latin_language(text: str) -> Language | None:
     english = scores.pop("en", 0)
     best = max(scores.values(), default=0)
     is_english = english > 0 and english >= best
-    # "a café owner": the letter speaks for Portuguese, whose article is "a" as well.
+    # "a café owner": the letter suggests Portuguese, whose article is also "a".
     only_letters = english > 0 and best - english <= LETTER_SCORE + 1e-9
     if not is_english and (english >= _ENGLISH_SHARE * best or only_letters):
         # English knows a noun of the text; "CEO" is one in many languages.
@@ -136,7 +136,7 @@ def _latin_language(text: str) -> Language | None:
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
     """Return the most likely language that knows a noun of the text, or None.
 
-    scores: language -> how much its function words speak for it.
+    scores: language -> score of its function words.
     """
     best = max(scores.values(), default=0)
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)

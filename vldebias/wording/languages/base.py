@@ -43,7 +43,7 @@ _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "s
 
 
 class Token(NamedTuple):
-    """Hold one word of a prompt.
+    """One word of a prompt.
 
     Attributes:
         start, end: the characters in the prompt.
@@ -65,7 +65,7 @@ NO_WORD = Token(0, 0, "", "", opens=True, quoted=False, small=False)
 
 
 class Reading(list[Token]):
-    """Hold the words of a prompt, and the prompt."""
+    """The words of a prompt, and the prompt itself."""
 
     text: str = ""
 
@@ -187,7 +187,7 @@ class ListedLanguage(Language):
         return read_lists(self.folder / "words.txt")
 
     def entries(self, name: str) -> tuple[str, ...]:
-        """Return the words of a list in their order; a list that is not there has none."""
+        """Return the words of a list in order; an empty tuple if there is no such list."""
         return tuple(self.lists.get(name, ()))
 
     @cached_property
@@ -208,7 +208,7 @@ class ListedLanguage(Language):
         return None
 
     def word_of(self, value: Any, attribute: Attribute) -> str:
-        """Return the word for a value, or "" where the language has none."""
+        """Return the word for a value, or "" if the language has none."""
         own_words = attribute.set.languages.get(self.code, {})
         if value in own_words:
             return own_words[value]
@@ -258,7 +258,7 @@ class ListedLanguage(Language):
         return nouns
 
     def leaves_groups(self, attribute: Attribute) -> bool:
-        """Return whether groups are left alone: only women and men are mixed."""
+        """Return whether groups stay unchanged: only women and men are mixed."""
         if attribute.groups != "mixed" or 1 in attribute.shares.values():
             return True
         genders = [self.gender_of(value, attribute) for value in attribute.words]
@@ -288,14 +288,14 @@ class ListedLanguage(Language):
 
 
 class Noun(NamedTuple):
-    """Hold a noun of a person, as one of its forms is read.
+    """A noun for a person in one of its forms.
 
     Attributes:
         masculine, feminine: its forms in the singular; equal where it has one for both.
         gender: "m", "f" or "n" of its grammar, "mf" of one form for both, "m!" of a masculine one
             that says nothing of the person: "un individu".
         number: "one", "many" or "any": what the form can be.
-        kind: what a grammar tells nouns apart by, such as "neutral" of German.
+        kind: a class of nouns in a grammar, such as "neutral" in German.
         cases: the cases that the form can have, of Russian.
     """
 
@@ -308,7 +308,7 @@ class Noun(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """Hold the phrase of a person.
+    """The noun phrase of a person.
 
     Attributes:
         first: position of its first word. head: position of its noun.
@@ -413,6 +413,8 @@ class SpacedLanguage(ListedLanguage):
         is_fixed = self.matcher(f"fixed-{kind}").find(tokens) is not None
         if not phrases:
             return "context" if is_fixed else self._why_nobody(tokens)
+        if any(self._may_be_owner(tokens, phrase) for phrase in phrases):
+            return "not understood"
         return tuple(self._person(tokens, phrase, attribute, is_fixed) for phrase in phrases)
 
     def lacks_form(self, phrase: Phrase) -> bool:
@@ -448,6 +450,27 @@ class SpacedLanguage(ListedLanguage):
             phrases.append(phrase)
             end = phrase.last
         return phrases
+
+    def _may_be_owner(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a phrase may only say whose a thing is: "el cuchillo de un chef"."""
+        if phrase.stated or tokens[phrase.first].opens:
+            return False
+        opening = phrase.first
+        while not tokens[opening].opens:
+            opening -= 1
+        before = tokens[opening : phrase.first]
+        shows = self.matcher("shows")
+        is_shown = any(shows.has(token) or self.noun_of(token) is not None for token in before)
+        return not is_shown and self.is_genitive(before, phrase)
+
+    def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
+        """Return whether a phrase belongs to a thing that opens its clause.
+
+        Args:
+            before: the words of the clause before the phrase, at least one.
+            phrase: the phrase of a person.
+        """
+        return len(before) > 1 and self.matcher("owner-link").has(before[-1])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase is the role of the person before it: "als Pilot"."""

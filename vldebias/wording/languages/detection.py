@@ -1,4 +1,4 @@
-"""Tell in which language a prompt is written, by its script and its function words."""
+"""Detect the language of a prompt by its script and its function words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAME_OF_SCRIPT = {"DEVANAGARI": "Hindi", "MYANMAR": "Burmese", "ETHIOPIC": "Amh
 _UKRAINIAN = frozenset("іїєґ")
 _PERSIAN = frozenset("پچژگ\u06a9\u06cc")
 _URDU = frozenset("ٹڈڑںے")
-# Characters as Japan writes them, not China: they tell a prompt without kana.
+# Characters as Japan writes them, not China: they identify a prompt without kana.
 _JAPANESE = frozenset(
     "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
 )
@@ -66,7 +66,7 @@ def _codes_of_word() -> dict[str, tuple[str, ...]]:
     for code, words in _lists("function_words.txt").items():
         for word in words:
             codes_of_word[word] = (*codes_of_word.get(word, ()), code)
-    # "an elderly care worker" is no Romanian: a word that English has too says less.
+    # "an elderly care worker" is no Romanian: a word that is also English is weaker evidence.
     for word, codes in codes_of_word.items():
         if kinds(word) and _READ.isdisjoint(codes):
             codes_of_word[word] = (*codes, "en")
@@ -105,7 +105,7 @@ def _is_japanese(text: str) -> bool:
     scripts = scripts_of(text)
     if scripts["HIRAGANA"] + scripts["KATAKANA"] > 0 or not _JAPANESE.isdisjoint(text):
         return True
-    # The comma of Chinese says that the text is none.
+    # A Chinese comma shows that the text is not Japanese.
     nouns = _lists("ja/words.txt")["only-japanese"]
     return "\uff0c" not in text and any(word in nouns for word in re.findall(r"\w+", text))
 
@@ -122,7 +122,7 @@ def without_gender_sign(text: str) -> str:
 
 
 def latin_scores(text: str) -> dict[str, float]:
-    """Return language -> how much the words of a text in Latin letters speak for it."""
+    """Return language -> score of a text in Latin letters, by its words and letters."""
     scores: defaultdict[str, float] = defaultdict(float)
     codes_of_word = _codes_of_word()
     low = text.lower().replace("\u2019", "'")
@@ -131,7 +131,7 @@ def latin_scores(text: str) -> dict[str, float]:
     for word in _WORD.findall(without_gender_sign(low)):
         codes = codes_of_word.get(word) or codes_of_word.get(word.rstrip("'"), ())
         for code in codes:
-            # A word of several languages says less.
+            # A word that several languages share is weaker evidence.
             scores[code] += 1 / len(codes)
     if not low.isascii():
         for code, letters in _LETTERS.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from vldebias.wording.language import Replacement
@@ -53,17 +53,6 @@ class RomanceLanguage(SpacedLanguage):
         for ending, feminine in self.endings.items():
             if word.endswith(ending):
                 return word.removesuffix(ending) + feminine
-        return word if word.endswith(self.entries("same-ending")) else ""
-
-    def masculine_of(self, word: str) -> str:
-        """Return the masculine of a feminine adjective; "" where it is not sure."""
-        for masculine, feminine in self._irregular.items():
-            if feminine == word:
-                return masculine
-        for ending, feminine in self.endings.items():
-            masculine = word.removesuffix(feminine) + ending
-            if word.endswith(feminine) and self.feminine_of(masculine) == word:
-                return masculine
         return word if word.endswith(self.entries("same-ending")) else ""
 
     @cached_property
@@ -260,8 +249,11 @@ class RomanceLanguage(SpacedLanguage):
         if i >= len(tokens) or any(tokens[k].opens for k in range(last + 1, i + 1)):
             return False
         is_complement = self._is_of(tokens[last + 1]) and not self._is_article(tokens[last + 2])
-        is_participle = tokens[i].low.endswith(self.entries("participle-ending"))
-        return is_complement and is_participle and self.is_adjective(tokens[i])
+        agrees = tokens[i].low.endswith(self.entries("participle-ending"))
+        if self.is_adjective(tokens[i]):
+            agrees = agrees or self.feminine_of(tokens[i].low) != tokens[i].low
+        is_other = self.matcher("no-adjective").has(tokens[i])
+        return is_complement and agrees and not is_other
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun qualifies the person before it: "agente de policía"."""
@@ -348,7 +340,8 @@ class RomanceLanguage(SpacedLanguage):
             return True
         if token.low.endswith(self.entries("no-adjective-ending")):
             return False
-        return token.low.endswith((*self.endings, *self.entries("feminine-adjective-ending")))
+        masculine = self.entries("adjective-ending") or tuple(self.endings)
+        return token.low.endswith((*masculine, *self.entries("feminine-adjective-ending")))
 
     # ---- writing
 
@@ -476,11 +469,11 @@ class RomanceLanguage(SpacedLanguage):
                 changes[position] = self.like(token, feminine)
         changes[phrase.head] = self.like(tokens[phrase.head], phrase.noun.feminine)
         if phrase.article is not None:
-            self._change_article(tokens, phrase.article, changes, self.feminine_article)
+            self._change_article(tokens, phrase.article, changes)
             # "al suo apprendista", "ao seu aprendiz": two words agree.
             outer = phrase.article - 1
             if not tokens[phrase.article].opens and tokens[outer].low in self.articles:
-                self._change_article(tokens, outer, changes, self.feminine_article)
+                self._change_article(tokens, outer, changes)
         return changes
 
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
@@ -490,19 +483,16 @@ class RomanceLanguage(SpacedLanguage):
             word
         ):
             return False
+        if self.entries("adjective-ending"):
+            # "un mecánico debajo de un coche"; not "un surfista esperando"
+            return not word.low.endswith(self.entries("no-adjective-ending"))
         following = tokens.after(last + 1)
         return not following.text or self.matcher("behind-noun").has(following)
 
-    def _change_article(
-        self,
-        tokens: Reading,
-        article: int,
-        changes: dict[int, str],
-        article_of: Callable[[str, str], str],
-    ) -> None:
-        """Change an article as the word after it, changed or not, requires."""
+    def _change_article(self, tokens: Reading, article: int, changes: dict[int, str]) -> None:
+        """Put an article into the feminine that the word after it, changed or not, requires."""
         following = changes.get(article + 1, tokens[article + 1].text).lower()
-        text = article_of(tokens[article].low, following)
+        text = self.feminine_article(tokens[article].low, following)
         if text != tokens[article].low:
             changes[article] = self.like(tokens[article], text)
 
@@ -518,9 +508,9 @@ class RomanceLanguage(SpacedLanguage):
         return bool(following.text) and not self.matcher("behind-noun").has(following)
 
     def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> dict[int, str] | None:
-        """Return the changes that make a woman or man of "una persona ambiciosa".
+        """Return the changes that make a woman or man of "una persona".
 
-        None where an ending is not known, and for other nouns with a gender of their own.
+        None for other nouns with a gender of their own, and if anything would have to agree.
         """
         assert phrase.noun is not None
         nouns = self.nouns_of_gender("human").get(phrase.noun.masculine)
@@ -528,21 +518,17 @@ class RomanceLanguage(SpacedLanguage):
             return None
         changes = {phrase.head: self.like(tokens[phrase.head], nouns[gender])}
         if gender == "female":
-            self._change_article(tokens, phrase.article, changes, self.feminine_article)
             return changes
-        if self._may_agree_behind(tokens, phrase.last):
+        articles = dict(entry.split("/") for entry in self.entries("article-of-man"))
+        article = articles.get(tokens[phrase.article].low)
+        agrees = phrase.before or phrase.behind or self._may_agree_behind(tokens, phrase.last)
+        if agrees or article is None:
             return None
-        for position in (*phrase.before, *phrase.behind):
-            masculine = self.masculine_of(tokens[position].low)
-            if not masculine:
-                return None
-            if masculine != tokens[position].low:
-                changes[position] = self.like(tokens[position], masculine)
-        self._change_article(tokens, phrase.article, changes, self.masculine_article)
+        changes[phrase.article] = self.like(tokens[phrase.article], article)
         # "de el" is "del": the article goes with the space before it.
         before = phrase.article - 1
         contracted = dict(entry.split("/") for entry in self.entries("contracted"))  # "de+el/del"
-        pair = f"{tokens[before].low}+{changes.get(phrase.article, '')}"
+        pair = f"{tokens[before].low}+{article}"
         if before >= 0 and pair in contracted:
             changes[before] = self.like(tokens[before], contracted[pair])
             changes[phrase.article] = GONE
@@ -551,10 +537,3 @@ class RomanceLanguage(SpacedLanguage):
     def feminine_article(self, article: str, following: str) -> str:
         """Return the feminine of an article, as the word after it requires."""
         return self.articles.get(article, article)
-
-    def masculine_article(self, article: str, following: str) -> str:
-        """Return the masculine of a feminine article, as the word after it requires."""
-        for masculine, feminine in self.articles.items():
-            if feminine == article:
-                return masculine
-        return article

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 # Signs of a prompt that are read: no text encoder of an image generator reads more, and the time of
 # a call stays bounded.
 _LONGEST_PROMPT = 2000
+_CLAUSE_END = re.compile("[，。、,.；;！？\n]")
 
 
 class Match(NamedTuple):
-    """Hold a noun of a person in a text."""
+    """A noun for a person in a text."""
 
     start: int
     end: int
@@ -33,11 +34,6 @@ def pattern_of(words: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern for any of the words, longest first; without words it matches nothing."""
     longest_first = sorted(set(words), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)", re.IGNORECASE)
-
-
-def _is_stated(match: Match, words: Iterable[re.Match[str]]) -> bool:
-    """Return whether one of the words that state a value belongs to a person: 女医生."""
-    return any(match.start - 2 <= word.start() < match.end for word in words)
 
 
 class UnspacedLanguage(ListedLanguage):
@@ -116,7 +112,11 @@ class UnspacedLanguage(ListedLanguage):
             return "edit"
         matches = self.matches(text)
         stated = self._stated(text, attribute)
-        stated_matches = [match for match in matches if _is_stated(match, stated)]
+        stated_matches: list[Match] = []
+        for match in matches:
+            # 女医生
+            if any(match.start - 2 <= word.start() < match.end for word in stated):
+                stated_matches.append(match)
         # Of several persons who are joined, the value of one says nothing of the others.
         is_joined = len(matches) > 1 and self.has(text, "joining")
         are_all_of_persons = is_joined and len(stated_matches) >= len(stated)
@@ -125,22 +125,32 @@ class UnspacedLanguage(ListedLanguage):
         if self.is_named(text, matches):
             return "named"
         is_fixed = self.has(text, f"fixed-{kind}")
-        if not matches:
-            return "context" if is_fixed else self._why_nobody(text)
+        if not matches or any(self._may_be_owner(text, match) for match in matches):
+            return "context" if is_fixed else self._why_nobody(text, matches)
         persons: list[Mention] = []
         for match in matches:
             persons.append(self._person(text, match, attribute, match in stated_matches, is_fixed))
         return tuple(persons)
 
-    def _why_nobody(self, text: str) -> str:
-        """Return the reason why a prompt without a person gets no value."""
+    def _may_be_owner(self, text: str, match: Match) -> bool:
+        """Return whether a noun may only say whose a thing is: 厨师的刀."""
+        if not text.startswith(self.thing_link, match.end):
+            return False
+        owned = _CLAUSE_END.split(text[match.end + len(self.thing_link) :])[0]
+        return not self.has(owned, "shows") and not self.matches(owned)
+
+    def _why_nobody(self, text: str, matches: Sequence[Match]) -> str:
+        """Return the reason why a prompt gets no value that shows nobody, or perhaps only a thing
+        of somebody."""
+        if matches:
+            return "not understood"
         for list_name, reason in (("group-left-alone", "group"), ("pronoun", "pronoun")):
             if self.has(text, list_name):
                 return reason
         return "no person"
 
     def is_edit(self, text: str) -> bool:
-        """Return whether a prompt tells how to change a given picture."""
+        """Return whether a prompt asks to change a given picture."""
         return self.pattern("edit").match(text.strip()) is not None
 
     def matches(self, text: str) -> list[Match]:
@@ -160,13 +170,9 @@ class UnspacedLanguage(ListedLanguage):
             )
             if not is_thing and not self.is_out_of_picture(text, match):
                 kept.append(match)
-        return self.without_roles(text, self.without_heads(text, kept))
-
-    def without_roles(self, text: str, matches: list[Match]) -> list[Match]:
-        """Return the matches without roles of another person: 当水管工的人 is one person."""
-        persons = [match for match in matches if not self.is_role(text, match)]
-        # Of 看護師として働く the nurse is the person.
-        return persons or matches
+        joined = self.without_heads(text, kept)
+        # Without roles of another person, 当水管工的人; in 看護師として働く the nurse is one.
+        return [match for match in joined if not self.is_role(text, match)] or joined
 
     def is_role(self, text: str, match: Match) -> bool:
         """Return whether a noun says what somebody is or does, by the words beside it."""
@@ -182,6 +188,8 @@ class UnspacedLanguage(ListedLanguage):
         """Return matches of which none stands directly before another: 医生助理 is one person."""
         kept: list[Match] = []
         for match in matches:
+            if kept and text[kept[-1].end : match.start] == "の" and match.noun == self.human:
+                kept.pop()  # 農家の人
             if kept and kept[-1].end == match.start:
                 kept[-1] = Match(kept[-1].start, match.end, text[kept[-1].start : match.end])
             else:

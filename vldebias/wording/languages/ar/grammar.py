@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from vldebias.wording.language import Replacement
+from vldebias.prompts.attribute import Attribute
+from vldebias.wording.language import Mention, Replacement
 from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
@@ -85,6 +86,19 @@ class Arabic(SpacedLanguage):
         """Return the noun of a person that a word is a form of, or None."""
         _, form = self._split(token)
         return self._nouns.get(form)
+
+    def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
+        """Return the persons of a text, or the reason why nobody gets a value."""
+        persons = super().find(text, attribute)
+        if isinstance(persons, str):
+            return persons
+        tokens = self.read(text)
+        for i, token in enumerate(tokens):
+            # Nouns in the accusative are not read: "يفحص مريضا"; "يعمل سباكا" is a role.
+            is_person = token.low.endswith("ا") and token.low[:-1] in self._nouns
+            if is_person and not self.matcher("role-verb").has(tokens.before(i)):
+                return "not understood"
+        return persons
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""
@@ -186,6 +200,10 @@ class Arabic(SpacedLanguage):
         low = token.low.removeprefix("و")
         is_listed = low in self.matcher("not-verb").words
         return len(low) > 2 and low.startswith("ي") and not is_listed
+
+    def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
+        """Return whether a phrase belongs to a thing: the noun directly before it."""
+        return len(before) == 1 and before[0].low not in _PLACES and not self._is_verb(before[0])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase says what a person is, by "as" before its noun: كطبيب."""

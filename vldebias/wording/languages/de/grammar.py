@@ -38,25 +38,19 @@ _FEMININE_CONTRACTED = {"zum": "zur"}
 _DATIVE = frozenset(
     "mit von bei nach aus zu seit gegenüber neben hinter vor zwischen über auf in an".split()  # noqa: SIM905
 )
-_FEMININE_DER = {"nominative": "die", "accusative": "die", "dative": "der", "genitive": "der"}
-_FEMININE_ENDING = {"nominative": "e", "accusative": "e", "dative": "er", "genitive": "er"}
+_CASES = ("nominative", "accusative", "dative", "genitive")
+_FEMININE_DER = dict(zip(_CASES, ("die", "die", "der", "der"), strict=True))
 # Endings of an adjective: by what stands before it, then by gender and case.
-_STRONG = {
-    "m": {"nominative": "er", "accusative": "en", "dative": "em", "genitive": "en"},
-    "f": {"nominative": "e", "accusative": "e", "dative": "er", "genitive": "er"},
-    "n": {"nominative": "es", "accusative": "es", "dative": "em", "genitive": "en"},
-}
-_MIXED = {
-    "m": {"nominative": "er", "accusative": "en", "dative": "en", "genitive": "en"},
-    "f": {"nominative": "e", "accusative": "e", "dative": "en", "genitive": "en"},
-    "n": {"nominative": "es", "accusative": "es", "dative": "en", "genitive": "en"},
-}
-_WEAK = {
-    "m": {"nominative": "e", "accusative": "en", "dative": "en", "genitive": "en"},
-    "f": {"nominative": "e", "accusative": "e", "dative": "en", "genitive": "en"},
-    "n": {"nominative": "e", "accusative": "e", "dative": "en", "genitive": "en"},
-}
-_DECLENSIONS = {"none": _STRONG, "ein": _MIXED, "der": _WEAK}
+_DECLENSIONS: dict[str, dict[str, dict[str, str]]] = {}
+for _before, _endings in {
+    "none": {"m": "er en em en", "f": "e e er er", "n": "es es em en"},
+    "ein": {"m": "er en en en", "f": "e e en en", "n": "es es en en"},
+    "der": {"m": "e en en en", "f": "e e en en", "n": "e e en en"},
+}.items():
+    _DECLENSIONS[_before] = {
+        gender: dict(zip(_CASES, forms.split(), strict=True)) for gender, forms in _endings.items()
+    }
+_FEMININE_ENDING = _DECLENSIONS["none"]["f"]
 _PLURAL_ENDINGS: dict[str, tuple[str, ...]] = {
     "m": ("e", "en"),
     "f": ("en", "n"),
@@ -497,6 +491,10 @@ class German(SpacedLanguage):
             self.insert(tokens, position, " ".join(word + ending for word in adjectives))
         )
         return _joined(changes)
+
+    def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
+        """Return whether a phrase belongs to a thing, by its case or after "von"."""
+        return phrase.case == "genitive" or super().is_genitive(before, phrase)
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase says what the person before it is: "..., der Pilot ist" too."""

@@ -37,16 +37,5 @@ class French(RomanceLanguage):
             return "la"
         return {"du": "de la", "au": "à la"}.get(article, self.articles.get(article, article))
 
-    def masculine_article(self, article: str, following: str) -> str:
-        """Return the masculine of a feminine article before "homme" or an adjective."""
-        has_vowel = following.startswith(_VOWELS)
-        if article in ("ma", "ta", "sa"):
-            return article[0] + "on"
-        if article == "la":
-            return "l'" if has_vowel else "le"
-        if article == "cette":
-            return "cet" if has_vowel else "ce"
-        return {"une": "un", "l'": "l'", "quelle": "quel", "aucune": "aucun"}.get(article, article)
-
 
 LANGUAGE = French()

@@ -7,10 +7,6 @@ from pathlib import Path
 from vldebias.wording.languages.romance import RomanceLanguage
 
 _VOWELS = tuple("aeiouàèéìòù")
-_BEFORE_CONSONANT = {
-    "una": "un", "la": "il", "della": "del", "alla": "al", "dalla": "dal", "nella": "nel",
-    "sulla": "sul", "questa": "questo", "quella": "quel",
-}  # fmt: skip
 
 
 class Italian(RomanceLanguage):
@@ -46,12 +42,6 @@ class Italian(RomanceLanguage):
             "l'": "la", "un'": "una", "d'un": "d'una", "quest'": "questa", "quell'": "quella",
         }  # fmt: skip
         return full_forms.get(article, full_forms.get(feminine, feminine))
-
-    def masculine_article(self, article: str, following: str) -> str:
-        """Return the masculine of a feminine article, before "uomo" or an adjective."""
-        if following.startswith(_VOWELS) and article in _BEFORE_CONSONANT:
-            return "un" if article == "una" else article[:-1] + "'"
-        return _BEFORE_CONSONANT.get(article, article)
 
 
 LANGUAGE = Italian()

@@ -245,6 +245,11 @@ class Russian(SpacedLanguage):
             first -= 1
         return first
 
+    def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
+        """Return whether a phrase belongs to a thing: "нож повара", "старый нож повара"."""
+        is_owner = phrase.case == "genitive" and len(before) < 3
+        return is_owner and not self.matcher("preposition").has(before[-1])
+
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase says what a person is: "в роли врача", "работает врачом"."""
         if super().is_role(tokens, person, phrase):

@@ -250,7 +250,8 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
 
 def _is_of_library(frame: FrameType) -> bool:
     """Return whether a frame runs code of this package or of an installed library."""
-    if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES)):
+    # "<frozen" are modules of Python itself, such as `_collections_abc`.
+    if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen")):
         return True
     # The `__init__` of a dataclass has no file name, but its globals name the module.
     module = str(frame.f_globals.get("__name__", ""))

@@ -220,6 +220,7 @@ METHODS: Registry[Method] = Registry(
         for name, declaration in DECLARED.items()
         if RESULTS not in declaration.hosts
     },
+    reserved=[name for name, declaration in DECLARED.items() if RESULTS in declaration.hosts],
 )
 register_method = METHODS.register
 """Register a method under its name for every command, evaluator and page of this process; return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ class Registry(Mapping[str, T]):
         base: class of the objects, which have a `name` (an entry point may name a subclass, which
             is then instantiated); or a function from a class to its name, to register classes.
         modules: name -> module of this package that registers it, imported on first use.
+        reserved: further names of this package, which nothing may be registered under.
     """
 
     def __init__(
@@ -33,9 +34,11 @@ class Registry(Mapping[str, T]):
         group: str,
         base: type[Any] | Callable[[Any], str],
         modules: Mapping[str, str] | None = None,
+        reserved: Iterable[str] = (),
     ) -> None:
         self.kind = kind
         self._modules = dict(modules or {})
+        self._reserved = frozenset(reserved)
         self.group = group
         self._base = base
         self._searched = False
@@ -48,6 +51,13 @@ class Registry(Mapping[str, T]):
             InvalidInputError: the object is of the wrong kind, or its name is taken.
         """
         name = self._name_of(new)
+        if name in self._modules:
+            # The built-in object comes first, even if it has not been imported yet.
+            import_module(self._modules[name])
+        if name in self._reserved:
+            raise InvalidInputError(
+                f"{self.kind} {name!r}: this name is taken by vldebias; choose another name"
+            )
         # Registering the same object twice is fine, since notebook cells are run again.
         registered = self.data.setdefault(name, new)
         if registered != new:
@@ -131,14 +141,22 @@ class Registry(Mapping[str, T]):
             self._searched = True
             for point in entry_points(group=self.group):
                 try:
-                    loaded = point.load()
-                    registers_instances = isinstance(self._base, type)
-                    if registers_instances and isinstance(loaded, type):
-                        loaded = loaded()
-                    self.register(loaded)
+                    self._register_loaded(point.load())
                 except Exception as error:  # one broken package must not disable the others
                     warn(
                         f"entry point {point.name!r} of {self.group} ({point.value}):"
                         f" {type(error).__name__}: {error}"
                     )
         return self.data
+
+    def _register_loaded(self, loaded: Any) -> None:
+        """Register the object of an entry point, or an instance of the class that it names."""
+        registers_instances = isinstance(self._base, type)
+        if registers_instances and isinstance(loaded, type):
+            new = loaded()
+            # The package may also have registered an instance of the class when it was imported.
+            registered = self.data.get(self._name_of(new))
+            if type(registered) is loaded:
+                return
+            loaded = new
+        self.register(loaded)

@@ -271,7 +271,7 @@ def test_the_commands_of_a_shell_take_them_too(folder: Path, scans: Path, tmp_pa
     out = tmp_path / "eval"
     for command in (
         [*TRAIN, "--data-root", str(scans), "--out", str(tmp_path / "run")],
-        ["eval", str(suite), "--model", "miniature", "--root", str(scans), "--out", str(out)],
+        ["eval", str(suite), "--model", "miniature", "--data-root", str(scans), "--out", str(out)],
     ):
         done = subprocess.run(
             [sys.executable, "-m", "vldebias", *command],

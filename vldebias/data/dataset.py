@@ -186,6 +186,12 @@ class ImageData(Columns):
                 f"{self.name}: expected distinct ids, but {repeated} are repeated"
                 " (open_data(..., caption=...) joins rows of the same image)"
             )
+        for column, labels in self.labels.items():
+            if not isinstance(labels, Labels):
+                raise InvalidInputError(
+                    f"{self.name}: column {column!r}: got a {type(labels).__name__}; expected"
+                    " vldebias.data.Labels, such as Labels.from_values(values)"
+                )
         self._check_lengths()
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:

@@ -283,4 +283,12 @@ def open_data(
             f"data set {name!r}: its reader returned {found!r}; expected an ImageData, such as the"
             " result of vldebias.data.file_images"
         )
+    # Options of a reader may select other columns.
+    if isinstance(found, ImageData) and not options:
+        missing = [column for column in data_set.columns if column not in found.labels]
+        if missing:
+            raise InvalidInputError(
+                f"data set {name!r}: its reader returned the columns {list(found.labels)}; expected"
+                f" {', '.join(missing)} too, which it declares as `columns`"
+            )
     return found

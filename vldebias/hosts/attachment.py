@@ -70,6 +70,13 @@ class Attachment(ABC):
         self.strength = strength
         host.forget()  # weights may have changed since it was made
         self._uninstall = self._install()
+        if not callable(self._uninstall):
+            self._state = "removed"  # the hooks stay, but change nothing
+            raise InvalidInputError(
+                f"{host.name}: {type(host).__name__} installed hooks and returned"
+                f" {self._uninstall!r}; expected the function that removes them: end install with"
+                " `return remove`"
+            )
         self._watch_hooks: list[RemovableHandle] = []
         for encoder in host.shared_modules:
             if isinstance(encoder, nn.Module):

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
 from pydantic_core import to_jsonable_python
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.methods import METHODS, Compared, get_compared
 from vldebias.methods.results import RERANKINGS
 from vldebias.prompts import PromptSet, load_prompts
@@ -76,8 +76,12 @@ class Task(Strict, ABC):
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}
         results = self.measure(**arguments)
         if not isinstance(results, list) or not all(isinstance(r, TaskResult) for r in results):
+            received = repr(results)
+            if isinstance(results, TaskResult):
+                received = "a TaskResult"
             raise InvalidInputError(
-                f"task {self.task!r}: measure returned {results!r}; expected a list of TaskResult"
+                f"task {self.task!r}: measure returned {shortened(received, 100)}; expected a list"
+                " of TaskResult: end it with `return [result]`"
             )
         for result in results:
             methods = result.provenance.methods

@@ -14,6 +14,20 @@ from vldebias.errors import InvalidInputError, did_you_mean, shortened, warn
 T = TypeVar("T")
 
 
+def imported(path: str) -> object:
+    """Return the object at an import path "package.module:name", or None if there is none."""
+    home, _, attribute = path.partition(":")
+    try:
+        return getattr(import_module(home), attribute, None)
+    except ValueError:  # an empty name
+        return None
+    except ModuleNotFoundError as error:
+        # A module that the module imports may be missing, which is another error.
+        if error.name and f"{home}.".startswith(f"{error.name}."):
+            return None
+        raise
+
+
 class Registry(Mapping[str, T]):
     """Mapping from names to registered objects.
 
@@ -101,7 +115,7 @@ class Registry(Mapping[str, T]):
             return f"{self.kind}: expected a {expected}, got {received}; register {made}"
         return (
             f"{self.kind}: expected an instance of a class that derives from {expected}, got"
-            f" {received}"
+            f" {received}; derive a class and register an instance of it"
         )
 
     def __getitem__(self, name: str) -> T:

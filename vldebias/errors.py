@@ -242,8 +242,8 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    # A cutoff of .5 lets "gendre" match "gender".
-    lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.5)
+    # "methods" is no typing error of "seeds", whose ratio is .5.
+    lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.55)
     close = [name_of_lower[match] for match in lower]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 

@@ -61,7 +61,11 @@ def a_function(problem: Any, role: str) -> Any:
 @refused(
     (lambda: declared(needs=[Need.PAIRS]), r"got needs=\[.*; expected a frozenset of"),
     (lambda: declared(needs=frozenset({"pairs"})), "got needs=.*; expected a frozenset of"),
-    (lambda: Declaration("x y"), "got the name 'x y'; expected a text without spaces"),
+    (lambda: Declaration(None), "got the name None; expected a text"),  # type: ignore[arg-type]
+    (
+        lambda: register_method(method_with(lambda self, *_: None, Declaration("x y"))()),
+        "has the name 'x y'; expected a text without spaces",
+    ),
     (lambda: method_with(a_function, "mine"), "Mine: got declaration = 'mine'; expected a Decl"),
     (lambda: method_with(lambda self, problem: None), r"signature \(self, problem\); expected"),
     (lambda: register_method(a_function), "got the function a_function; derive a class and reg"),  # type: ignore[arg-type]

@@ -266,7 +266,7 @@ def refuse_second(host: Host) -> None:
         if any(part._compiled_call_impl is not None for part in parts):
             raise UnsupportedHostError(
                 f"{host.name}: the model was compiled in place, and compiled code may not notice an"
-                " attachment. Attach to a fresh model, or attach, merge() and then compile"
+                " attachment. Attach to a fresh model, or attach, call .merge(), then compile"
             )
     _refuse_merged(host)
     if not _conflicting(host):

@@ -178,7 +178,7 @@ class Host(ABC):
         """
         raise UnsupportedHostError(
             f"{self.name}: balanced prompts are for pipelines of diffusers; use another method,"
-            " as 'difference'"
+            " such as 'difference'"
         )
 
     def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:

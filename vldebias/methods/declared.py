@@ -7,7 +7,6 @@ declares itself in its own class.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -52,7 +51,7 @@ class Declaration:
         side: which embeddings of an image-text model its edits change, see `Edit.side`.
 
     Raises:
-        InvalidInputError: the name contains spaces or commas, or `needs` is not a set of `Need`.
+        InvalidInputError: the name is not a text, or `needs` is not a frozenset of `Need`.
     """
 
     name: str
@@ -67,11 +66,11 @@ class Declaration:
     side: str = "text"
 
     def __post_init__(self) -> None:
-        # Commands accept several names, separated by commas.
-        if not isinstance(self.name, str) or not re.fullmatch(r"[^\s,]+", self.name):
+        # Spaces are refused by the registry; a method that is not registered may have some.
+        if not isinstance(self.name, str) or not self.name:
             raise InvalidInputError(
-                f"Declaration: got the name {self.name!r}; expected a text without spaces and"
-                " commas, such as 'mean-difference'"
+                f"Declaration: got the name {self.name!r}; expected a text, such as"
+                " 'mean-difference'"
             )
         are_needs = isinstance(self.needs, frozenset)
         if not are_needs or not all(isinstance(need, Need) for need in self.needs):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 import vldebias
 from tests.refusals import refused
-from vldebias.data import DATA, DataSet, ImageData, Labels, open_data, register_data
+from vldebias.data import DATA, DataSet, ImageData, Labels, file_images, open_data, register_data
 from vldebias.hosts import Host, register_host
 from vldebias.judge.judges import JUDGES, Judge, JudgeSpec, checked_judge, predict, register_judge
 from vldebias.losses import Contrast, ContrastiveLoss, Loss
@@ -50,7 +50,6 @@ def embedded(problem: Any, role: str) -> Any:
 
 
 def of_width_64(problem: Any, role: str) -> Any:
-    embedded(problem, role)
     return CalibratedProjection().fit(None, torch.randn(1, 64))
 
 
@@ -144,10 +143,19 @@ def opened(labels: Any, columns: Any = ("kind",)) -> ImageData:
     return open_data("mine")  # type: ignore[return-value]
 
 
+def empty(layout: str) -> Any:
+    def read(root: Path, split: str) -> ImageData:
+        return file_images("mine", split, root, [], {})
+
+    register_data(DataSet("mine", read, layout, split="test"))
+    return open_data("mine", Path.cwd())
+
+
 @refused(
     (lambda: opened({}), r"'mine': its reader returned the columns \[\]; expected kind too"),
     (lambda: opened({"kind": ["a", "b"]}), "column 'kind': got a list; expected .*Labels.from_v"),
     (lambda: opened({"kind": Labels.from_values(["a"])}), "expected 2 rows in every column, got"),
+    (lambda: empty("file1.png, ..."), "expected images in split 'test' .*, got none; .* file1.png"),
     (lambda: opened({}, columns="kind"), "columns: got the text 'kind'; expected a tuple"),
 )
 def test_a_mistake_in_a_data_set_gets_a_sentence(mistake: Any) -> None:
@@ -215,6 +223,13 @@ def measured_task() -> Any:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_a_mistake_in_a_task_gets_a_sentence(mistake: Any) -> None:
     mistake()
+
+
+def test_an_instance_instead_of_a_class_of_a_task_gets_a_sentence() -> None:
+    with pytest.raises(
+        ValidationError, match=r"got no fields; .* its class: register_task\(Mine\)"
+    ):
+        register_task(Mine())  # type: ignore[arg-type, call-arg]
 
 
 # ---- hosts

@@ -99,7 +99,9 @@ def check_lengths(name: str, n: int, columns: Mapping[str, Sized | None]) -> Non
         if rows is not None and len(rows) != n:
             wrong[column] = len(rows)
     if wrong:
-        raise InvalidInputError(f"{name}: expected {n} rows in every column, got {wrong}")
+        raise InvalidInputError(
+            f"{name}: expected {n} rows in every column, got {wrong}; give one for each row"
+        )
 
 
 def refuse_text(column: str, rows: object) -> None:
@@ -227,6 +229,10 @@ class Captions(TypedDict, total=False):
     more_captions: tuple[tuple[str, ...], ...]
 
 
+class NoImagesError(InvalidInputError):
+    """A split of a data set without images, to which `open_data` adds what it expects."""
+
+
 def file_images(
     name: str,
     split: str,
@@ -256,7 +262,7 @@ def file_images(
         InvalidInputError: there are no files, or a path leads outside `root`.
     """
     if not files:
-        raise InvalidInputError(f"{name}: expected images in split {split!r} of {root}, got none")
+        raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
     if not allow_outside:
         refuse_outside(name, root, files)
     # The ids are the paths as written.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.data.catalog import DATA
-from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.dataset import ImageData, NoImagesError, file_images
 from vldebias.data.folders import existing_names
 from vldebias.data.huggingface import ImageStream
 from vldebias.data.labels import Labels
@@ -277,7 +277,11 @@ def open_data(
             f" {', '.join(known) or 'none for this data set'}"
         )
     read = data_set.load_reader()
-    found = read(data_set.find_root(root), split or data_set.split, **options)
+    try:
+        found = read(data_set.find_root(root), split or data_set.split, **options)
+    except NoImagesError as error:
+        expected = f"; the data set consists of {data_set.layout}" if data_set.layout else ""
+        raise InvalidInputError(f"{error}{expected}") from None
     if not isinstance(found, (ImageData, ImageStream)):
         raise InvalidInputError(
             f"data set {name!r}: its reader returned {found!r}; expected an ImageData, such as the"

@@ -487,7 +487,6 @@ class Problem:
                 f"{self.label}: max_loss needs class prompts, and the set has none; add some"
             )
         edit = checked_edit(chosen, chosen.fit(self, role))
-        self._check_width(chosen, edit, role)
         # A preset keeps the name of the method that it selected.
         if not chosen.delegates:
             edit = edit.with_provenance(method=chosen.name)
@@ -507,6 +506,8 @@ class Problem:
             prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
+        # After the fingerprint, which has embedded some texts.
+        self._check_width(chosen, edit, role)
         # Other edits have no single matrix.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
             self._warn_of_losses(edit, role)

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
+from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_validator
 from pydantic_core import to_jsonable_python
 
 from vldebias.errors import InvalidInputError, shortened
@@ -62,6 +62,16 @@ class Task(Strict, ABC):
     title: str
     resamples: Count = 2000
     seed: Annotated[int, Field(ge=0), Number] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _some_fields(cls, fields: Any) -> Any:
+        if not fields:
+            raise ValueError(
+                "got no fields; expected name= and title=, or, to register the task, pass its"
+                f" class: register_task({cls.__name__})"
+            )
+        return fields
 
     @abstractmethod
     def measure(self, *args: Any, **inputs: Any) -> list[TaskResult]:

@@ -271,7 +271,8 @@ class Contrast:
 
         The `reduction` decides; the mean is over the joint batch of all processes.
         """
-        if losses.shape != (2, len(self.positive)):
+        # Some losses combine both directions in one row.
+        if losses.ndim != 2 or losses.shape[1] != len(self.positive):
             raise InvalidInputError(
                 f"reduce: expected losses (2, {len(self.positive)}) of both directions, got"
                 f" {tuple(losses.shape)}; compute them from `positive` and `sums`"

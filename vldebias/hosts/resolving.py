@@ -41,7 +41,9 @@ def _library_of(kind: object) -> str:
 
 def _checked_host(host: Host) -> Host:
     """Return a host; refuse one whose `__init__` does not set what every host needs."""
-    unset = [name for name in ("name", "roles", "exclusive_modules") if not hasattr(host, name)]
+    # A property may run the pipeline, so none is read.
+    known = {*vars(host), *dir(type(host))}
+    unset = [name for name in ("name", "roles", "exclusive_modules") if name not in known]
     if unset:
         raise InvalidInputError(
             f"host {host.library!r}: {type(host).__name__} does not set {', '.join(unset)}; set it"

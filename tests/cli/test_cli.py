@@ -472,7 +472,7 @@ def test_a_folder_without_the_data_is_refused_before_torch_is_imported(tmp_path:
     stderr, stdout = run_and_look_for_torch(
         *("eval", "celeba", "--model", "miniature", "--data-root", "."), folder=tmp_path
     )
-    assert "no list_attr_celeba" in stderr
+    assert "list_attr_celeba.txt not found" in stderr
     assert stdout.split() == ["False"]
 
 

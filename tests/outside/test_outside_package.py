@@ -22,7 +22,7 @@ import vldebias
 from vldebias.cli import app
 from vldebias.data import DATA, open_data
 from vldebias.hosts import HOSTS
-from vldebias.judge.judges import JUDGES, predict
+from vldebias.judge.judges import JUDGES, checked_judge, predict
 from vldebias.losses import LOSSES
 from vldebias.measure.metric import METRICS
 from vldebias.methods import METHODS
@@ -46,10 +46,9 @@ TRAIN = [
     *("train", "--loss", "decoupled", "--set", "push=0.5", "--data", "scans", "--steps", "2"),
     *("--batch-size", "4", "--set", "workers=0", "--cpu"),
 ]
-MODELS = ["--model", "miniature", "--pipeline", "miniature"]
 SUITE = {
     "title": "Mine",
-    "description": "A task, a method, a data set and a judge of another package.",
+    "description": "A task, a method and a data set of another package.",
     "source": "mypackage",
     "needs": "nothing",
     "tasks": [
@@ -60,20 +59,6 @@ SUITE = {
             "prompts": "gender",
             "data": {"name": "scans", "split": "test"},
             "methods": ["none", "mean-difference"],
-        },
-        {
-            "task": "generation",
-            "name": "shades",
-            "title": "Shades",
-            "prompts": "gender",
-            "subjects": ["editor"],
-            "attributes": ["shade"],
-            "stated": False,
-            "resamples": 100,
-            "images": 2,
-            "steps": 2,
-            "judge": {"kind": "brightness", "threshold": 100},
-            "variants": {"difference": {"method": "difference"}},
         },
     ],
 }
@@ -238,8 +223,16 @@ def test_a_metric_of_another_package_is_measured() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_judge_of_another_package_reads_images() -> None:
-    spec = JUDGES["brightness"].build({"kind": "brightness", "threshold": 100})
-    judge = spec.ready(None, None)
+    fields = {
+        "name": "shades",
+        "title": "Shades",
+        "prompts": "gender",
+        "attributes": ["shade"],
+        "judge": {"kind": "brightness", "threshold": 100},
+        "variants": {"difference": {"method": "difference"}},
+    }
+    spec: Any = TASKS["generation"].build(fields)
+    judge = checked_judge(spec.judge, spec.judge.ready(spec, None))
     shades = [Image.new("RGB", (8, 8), (shade,) * 3) for shade in (0, 110, 255)]
     assert predict(judge, shades)["shade"].argmax(1).tolist() == [0, 1, 1]
 
@@ -274,7 +267,7 @@ def test_the_commands_of_a_shell_take_them_too(folder: Path, scans: Path, tmp_pa
     out = tmp_path / "eval"
     for command in (
         [*TRAIN, "--data-root", str(scans), "--out", str(tmp_path / "run")],
-        ["eval", str(suite), *MODELS, "--data-root", str(scans), "--out", str(out)],
+        ["eval", str(suite), "--model", "miniature", "--data-root", str(scans), "--out", str(out)],
     ):
         done = subprocess.run(
             [sys.executable, "-m", "vldebias", *command],
@@ -285,5 +278,4 @@ def test_the_commands_of_a_shell_take_them_too(folder: Path, scans: Path, tmp_pa
         )
         assert done.returncode == 0, done.stderr
     rows = Result.read(out / "result.json").rows
-    assert {row.method for row in rows if row.task == "leaning"} == {"none", "mean-difference"}
-    assert {row.method for row in rows if row.task.startswith("shades")} >= {"none", "difference"}
+    assert {row.method for row in rows} == {"none", "mean-difference"}

@@ -29,7 +29,7 @@ test: $(READY)  ## the default test run: offline, on the CPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --junitxml .pytest_cache/tests.xml
 
 test-plain: $(READY)  ## those that compare floats, on one thread with the plainest instructions: what passes here passes on other machines
-	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(FLOATS)
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(FLOATS)
 
 # One thread a process, as many processes as cores. Files begin in the order of tests/conftest.py, the longest first.
 test-slow: $(READY)  ## the longer tests

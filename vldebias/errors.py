@@ -253,15 +253,16 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    # A cutoff of .5 lets "gendre" match "gender".
-    lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.5)
+    # "methods" is no typing error of "seeds", whose ratio is .5.
+    lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.55)
     close = [name_of_lower[match] for match in lower]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 
 
 def _is_of_library(frame: FrameType) -> bool:
     """Return whether a frame runs code of this package or of an installed library."""
-    if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES)):
+    # "<frozen" are modules of Python itself, such as `_collections_abc`.
+    if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen")):
         return True
     # The `__init__` of a dataclass has no file name, but its globals name the module.
     module = str(frame.f_globals.get("__name__", ""))

@@ -192,6 +192,11 @@ def test_a_loss_cannot_take_the_name_of_a_setting_of_every_training() -> None:
 
         lr: float = 1.0
 
-    register_loss(declared(settings=Taken))
+    def learning(
+        image_features: Tensor, text_features: Tensor, *, lr: float = 1.0, **options: Any
+    ) -> Tensor:
+        return lr * plain(image_features, text_features, **options)
+
+    register_loss(declared(made(learning), settings=Taken))
     with pytest.raises(InvalidInputError, match="'new': the settings lr already exist in every"):
         load_settings(loss="new")

@@ -1,97 +1,154 @@
-"""A package of somebody else, installed with pip: its loss, data set, method, task and host are
-used from Python and from the command line by their names."""
+"""A package that consists of the recipes of the documentation, installed with pip: commands and
+functions accept the names of its objects."""
 
 import json
 import os
+import re
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
 from vldebias.data import DATA, open_data
 from vldebias.hosts import HOSTS
+from vldebias.judge.judges import JUDGES, checked_judge, predict
 from vldebias.losses import LOSSES
+from vldebias.measure.metric import METRICS
 from vldebias.methods import METHODS
 from vldebias.report.result import Result
 from vldebias.study import TASKS, evaluate
 from vldebias.training.settings import load_settings
 from vldebias.utils.registry import Registry
 
-NAME = "theirs"
-ENTRY_POINTS = {
-    "vldebias.losses": "DECOUPLED",
-    "vldebias.data": "SHADES",
-    "vldebias.methods": "MeanDifference",
-    "vldebias.tasks": "Leaning",
-    "vldebias.hosts": "TowerHost",
+HOW_TO = Path(__file__).parents[2] / "docs/how-to"
+PACKAGE = "mypackage"
+NAMES: dict[str, tuple[Registry[Any], str]] = {
+    "loss": (LOSSES, "decoupled"),
+    "data set": (DATA, "scans"),
+    "method": (METHODS, "mean-difference"),
+    "metric": (METRICS, "spread"),
+    "task": (TASKS, "leaning"),
+    "host": (HOSTS, PACKAGE),
+    "judge": (JUDGES, "brightness"),
 }
-REGISTRIES: tuple[Registry[Any], ...] = (LOSSES, DATA, METHODS, TASKS, HOSTS)
 TRAIN = [
-    *("train", "--loss", NAME, "--set", "push=0.5", "--data", NAME, "--steps", "2"),
+    *("train", "--loss", "decoupled", "--set", "push=0.5", "--data", "scans", "--steps", "2"),
     *("--batch-size", "4", "--set", "workers=0", "--cpu"),
 ]
 SUITE = {
-    "title": "Theirs",
-    "description": "A task of another package.",
-    "source": "theirs",
+    "title": "Mine",
+    "description": "A task, a method and a data set of another package.",
+    "source": "mypackage",
     "needs": "nothing",
     "tasks": [
         {
-            "task": NAME,
-            "name": "shades",
-            "title": "Shades",
+            "task": "leaning",
+            "name": "leaning",
+            "title": "Leaning",
             "prompts": "gender",
-            "data": {"name": NAME, "split": "test"},
-            "methods": ["none", NAME],
-        }
+            "data": {"name": "scans", "split": "test"},
+            "methods": ["none", "mean-difference"],
+        },
     ],
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that pip installed the package into, from a wheel and without a network."""
-    wheel = tmp_path_factory.mktemp("wheel") / f"{NAME}-1.0-py3-none-any.whl"
-    info = f"{NAME}-1.0.dist-info"
-    points = "".join(
-        f"[{group}]\n{NAME} = {NAME}:{target}\n" for group, target in ENTRY_POINTS.items()
-    )
+def blocks(kind: str) -> list[str]:
+    """The fenced blocks of the two pages."""
+    pages = "".join((HOW_TO / page).read_text(encoding="utf-8") for page in PAGES)
+    return re.findall(rf"```{kind}\n(.*?)```", pages, re.DOTALL)
+
+
+PAGES = ("extend.md", "method.md")
+
+
+def wheel_of(code: str, folder: Path) -> Path:
+    """A wheel of one module, with the entry points of the page."""
+    info = f"{PACKAGE}-1.0.dist-info"
+    (points,) = blocks("toml")
+    points = re.sub(r"\[project\.entry-points\.\"(.+)\"\]", r"[\1]", points)
+    points = re.sub(r" = \"(.+)\" .*", r" = \1", points)
     files = {
-        f"{NAME}.py": (Path(__file__).parent / f"{NAME}.py").read_text(encoding="utf-8"),
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n",
+        f"{PACKAGE}/__init__.py": code,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": points,
     }
     files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
+    wheel = folder / f"{PACKAGE}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
-    target = tmp_path_factory.mktemp("site")
+    return wheel
+
+
+def installed_into(folder: Path, code: str) -> Path:
+    """The folder that pip installed the package into, from a wheel and without a network."""
+    target = folder / "site"
     options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target)]
-    subprocess.run([*command, str(wheel)], check=True)
+    subprocess.run([*command, str(wheel_of(code, folder))], check=True)
     return target
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package without the `register_*` calls, which its entry points replace."""
+    code = re.sub(r"^(register_|assert ).*\n", "", "\n\n".join(blocks("python")), flags=re.M)
+    return installed_into(tmp_path_factory.mktemp("package"), code)
+
+
+@pytest.fixture(scope="module")
+def registering_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with the `register_*` calls."""
+    return installed_into(tmp_path_factory.mktemp("package"), "\n\n".join(blocks("python")))
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images as the recipe of the data set expects them."""
+    root = tmp_path_factory.mktemp("scans")
+    for split, count in (("train", 12), ("val", 8), ("test", 8)):
+        (root / split).mkdir()
+        for row in range(count):
+            kind = ("dark", "bright")[row % 2]
+            image = Image.new("RGB", (64, 64), (200 * (row % 2) + row,) * 3)
+            image.save(root / split / f"{kind}-{row:03}.png")
+    return root
+
+
+def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for registry, _ in NAMES.values():
+        len(registry)  # what is found without the package
+    monkeypatch.syspath_prepend(folder)
+    for registry, _ in NAMES.values():
+        monkeypatch.setattr(registry, "data", {**registry.data})
+        monkeypatch.setattr(registry, "_searched", False)
+    yield
+    sys.modules.pop(PACKAGE, None)
 
 
 @pytest.fixture
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package on the path; what it registered is forgotten afterwards."""
-    for registry in REGISTRIES:
-        len(registry)  # what is found without the package
-    monkeypatch.syspath_prepend(folder)
-    for registry in REGISTRIES:
-        monkeypatch.setattr(registry, "data", {**registry.data})
-        monkeypatch.setattr(registry, "_searched", False)
-    yield
-    sys.modules.pop(NAME, None)
+    yield from use(folder, monkeypatch)
+
+
+@pytest.fixture
+def registering(registering_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package that also registers its objects, on the path."""
+    yield from use(registering_folder, monkeypatch)
 
 
 def run(arguments: list[str]) -> str:
@@ -101,27 +158,41 @@ def run(arguments: list[str]) -> str:
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
-def test_an_entry_point_is_found_by_its_name(registry: Registry[Any]) -> None:
-    assert NAME in registry
-    assert NAME in list(registry)
+@pytest.mark.parametrize("kind", NAMES)
+def test_an_entry_point_is_found_by_its_name(kind: str) -> None:
+    registry, name = NAMES[kind]
+    assert registry.kind == kind
+    assert name in registry
+    assert name in list(registry)
+
+
+@pytest.mark.usefixtures("registering")
+def test_an_entry_point_of_what_is_also_registered_is_silent() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for registry, name in NAMES.values():
+            assert name in list(registry)
 
 
 @pytest.mark.usefixtures("installed")
 def test_listings_show_what_another_package_adds() -> None:
-    for command in (["losses"], ["methods"], ["eval", "data"]):
+    for command, kind in (
+        (["losses"], "loss"),
+        (["methods"], "method"),
+        (["eval", "data"], "data set"),
+    ):
         listed = json.loads(run([*command, "--json"]))
-        assert NAME in [entry["name"] for entry in listed]
+        assert NAMES[kind][1] in [entry["name"] for entry in listed]
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_host_and_a_method_of_another_package_debias() -> None:
-    import theirs
+    import mypackage
 
-    tower = theirs.Tower()
+    tower = mypackage.AcmeTower()
     texts = ["a photo of a doctor", "a photo of a chef"]
     bare = tower.encode(texts)
-    with vldebias.debias(tower, "gender", method=NAME) as attachment:
+    with vldebias.debias(tower, "gender", method="mean-difference") as attachment:
         (edit,) = attachment.projections.values()
         torch.testing.assert_close(tower.encode(texts), edit(bare))
         assert not torch.allclose(tower.encode(texts), bare)
@@ -129,42 +200,74 @@ def test_a_host_and_a_method_of_another_package_debias() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_data_set_and_a_task_of_another_package_are_evaluated() -> None:
-    assert len(open_data(NAME)) == 8
-    result = evaluate("miniature", NAME, task=NAME, prompts="gender", methods=NAME)
-    assert {row.method for row in result.rows} == {"none", NAME}
+def test_a_data_set_and_a_task_of_another_package_are_evaluated(scans: Path) -> None:
+    assert len(open_data("scans", scans)) == 8
+    methods = ["orth", "mean-difference"]
+    result = evaluate(
+        "miniature", "scans", task="leaning", prompts="gender", methods=methods, root=scans
+    )
+    correlation = {row.method: row.value for row in result.rows}
+    assert list(correlation) == ["none", *methods]
+    # What the task measures depends on the method.
+    assert len({round(value, 6) for value in correlation.values()}) == 3
+    assert all(0 <= value <= 1 for value in correlation.values())
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_metric_of_another_package_is_measured() -> None:
+    labels = {"label": ["landbird", "waterbird"] * 8, "place": ["c", "c", "d", "d"] * 4}
+    images = np.random.default_rng(0).normal(size=(16, 256))
+    result = evaluate("miniature", images, task="groups", prompts="waterbirds", labels=labels)
+    assert "spread" in {row.metric for row in result.rows}
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_judge_of_another_package_reads_images() -> None:
+    fields = {
+        "name": "shades",
+        "title": "Shades",
+        "prompts": "gender",
+        "attributes": ["shade"],
+        "judge": {"kind": "brightness", "threshold": 100},
+        "variants": {"difference": {"method": "difference"}},
+    }
+    spec: Any = TASKS["generation"].build(fields)
+    judge = checked_judge(spec.judge, spec.judge.ready(spec, None))
+    shades = [Image.new("RGB", (8, 8), (shade,) * 3) for shade in (0, 110, 255)]
+    assert predict(judge, shades)["shade"].argmax(1).tolist() == [0, 1, 1]
 
 
 @pytest.mark.usefixtures("installed")
 def test_the_settings_of_a_loss_of_another_package_are_checked() -> None:
-    settings = load_settings(loss=NAME, push=0.5, data=NAME, steps=1)
+    settings = load_settings(loss="decoupled", push=0.5, data="scans", steps=1)
     assert settings.push == 0.5
-    assert load_settings(data=NAME, loss=NAME, steps=1).push == 1.0
+    assert load_settings(data="scans", loss="decoupled", steps=1).push == 1.0
     for wrong, message in (
         ({"push": -1}, "push"),
-        ({"q": 0.5}, f"{NAME} does not read q; it reads .*push"),
+        ({"q": 0.5}, "decoupled does not read q; it reads .*push"),
         ({"loss": "rince", "push": 1}, "push: unknown"),
     ):
         with pytest.raises(ValueError, match=message):
-            load_settings(**{"loss": NAME, "steps": 1, **wrong})
+            load_settings(**{"loss": "decoupled", "steps": 1, **wrong})
 
 
 @pytest.mark.usefixtures("installed")
-def test_train_takes_the_loss_and_the_data_of_another_package(tmp_path: Path) -> None:
-    run([*TRAIN, "--out", str(tmp_path)])
+def test_train_takes_the_loss_and_the_data_of_another_package(scans: Path, tmp_path: Path) -> None:
+    run([*TRAIN, "--data-root", str(scans), "--out", str(tmp_path)])
     outcome = json.loads((tmp_path / "run.json").read_text())
-    assert (outcome["settings"]["loss"], outcome["settings"]["push"]) == (NAME, 0.5)
+    assert (outcome["settings"]["loss"], outcome["settings"]["push"]) == ("decoupled", 0.5)
     assert "zero_shot_accuracy" in outcome["after"]
 
 
 @pytest.mark.slow
-def test_the_commands_of_a_shell_take_them_too(folder: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_shell_take_them_too(folder: Path, scans: Path, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text(json.dumps(SUITE))
     environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{folder}"}
+    out = tmp_path / "eval"
     for command in (
-        [*TRAIN, "--out", str(tmp_path / "run")],
-        ["eval", str(suite), "--model", "miniature", "--out", str(tmp_path / "eval")],
+        [*TRAIN, "--data-root", str(scans), "--out", str(tmp_path / "run")],
+        ["eval", str(suite), "--model", "miniature", "--data-root", str(scans), "--out", str(out)],
     ):
         done = subprocess.run(
             [sys.executable, "-m", "vldebias", *command],
@@ -174,5 +277,5 @@ def test_the_commands_of_a_shell_take_them_too(folder: Path, tmp_path: Path) -> 
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    rows = Result.read(tmp_path / "eval/result.json").rows
-    assert {row.method for row in rows} == {"none", NAME}
+    rows = Result.read(out / "result.json").rows
+    assert {row.method for row in rows} == {"none", "mean-difference"}

@@ -55,7 +55,7 @@ def test_an_attachment_shows_the_values_of_the_last_call() -> None:
         attachment.rewrite(["A photo of a doctor."] * 4 + ["A red chair."])
         html = attachment._repr_html_()
     counts = [f"last call, {value}" for value in ("male", "female")]
-    for word in (*counts, "left alone", "seed", "attached"):
+    for word in (*counts, "left unchanged", "seed", "attached"):
         assert word in html
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError
-from vldebias.utils.registry import Registry
+from vldebias.utils.registry import Registry, imported
 
 if TYPE_CHECKING:
     from vldebias.data.dataset import ImageData
@@ -60,6 +59,13 @@ class DataSet:
                 f"data set {self.name!r}: training: got {', '.join(unknown)}; expected only"
                 f" {', '.join(_TRAINING_SETTINGS)}"
             )
+        for field_name in ("columns", "folders"):
+            names = getattr(self, field_name)
+            if isinstance(names, str):
+                raise InvalidInputError(
+                    f"data set {self.name!r}: {field_name}: got the text {names!r}; expected a"
+                    f" tuple of texts, such as ({names!r},)"
+                )
         if not isinstance(self.read, str):
             self._check_reader(self.read)
 
@@ -69,16 +75,14 @@ class DataSet:
         Raises:
             InvalidInputError: the function does not exist, or has another signature.
         """
-        reader = self.read
+        reader: Any = self.read
         if isinstance(reader, str):
-            home, _, attribute = reader.partition(":")
-            try:
-                reader = getattr(import_module(home), attribute)
-            except (AttributeError, ValueError):
+            reader = imported(reader)
+            if reader is None:
                 raise InvalidInputError(
                     f"data set {self.name!r}: read: got {self.read!r}; expected the import path of"
                     " an existing function, 'package.module:function'"
-                ) from None
+                )
         self._check_reader(reader)
         return reader
 

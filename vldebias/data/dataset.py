@@ -99,7 +99,9 @@ def check_lengths(name: str, n: int, columns: Mapping[str, Sized | None]) -> Non
         if rows is not None and len(rows) != n:
             wrong[column] = len(rows)
     if wrong:
-        raise InvalidInputError(f"{name}: expected {n} rows in every column, got {wrong}")
+        raise InvalidInputError(
+            f"{name}: expected {n} rows in every column, got {wrong}; give one for each row"
+        )
 
 
 def refuse_text(column: str, rows: object) -> None:
@@ -186,6 +188,12 @@ class ImageData(Columns):
                 f"{self.name}: expected distinct ids, but {repeated} are repeated"
                 " (open_data(..., caption=...) joins rows of the same image)"
             )
+        for column, labels in self.labels.items():
+            if not isinstance(labels, Labels):
+                raise InvalidInputError(
+                    f"{self.name}: column {column!r}: got a {type(labels).__name__}; expected"
+                    " vldebias.data.Labels, such as Labels.from_values(values)"
+                )
         self._check_lengths()
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
@@ -221,6 +229,10 @@ class Captions(TypedDict, total=False):
     more_captions: tuple[tuple[str, ...], ...]
 
 
+class NoImagesError(InvalidInputError):
+    """A split of a data set without images, to which `open_data` adds what it expects."""
+
+
 def file_images(
     name: str,
     split: str,
@@ -250,7 +262,7 @@ def file_images(
         InvalidInputError: there are no files, or a path leads outside `root`.
     """
     if not files:
-        raise InvalidInputError(f"{name}: expected images in split {split!r} of {root}, got none")
+        raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
     if not allow_outside:
         refuse_outside(name, root, files)
     # The ids are the paths as written.

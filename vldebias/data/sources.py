@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.data.catalog import DATA
-from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.dataset import ImageData, NoImagesError, file_images
 from vldebias.data.folders import existing_names
 from vldebias.data.labels import Labels
 from vldebias.data.manifest import coded_labels, known_labels, rows_of_split
@@ -237,7 +237,11 @@ def open_data(
             f" {', '.join(known) or 'none for this data set'}"
         )
     read = data_set.load_reader()
-    found = read(data_set.find_root(root), split or data_set.split, **options)
+    try:
+        found = read(data_set.find_root(root), split or data_set.split, **options)
+    except NoImagesError as error:
+        expected = f"; the data set consists of {data_set.layout}" if data_set.layout else ""
+        raise InvalidInputError(f"{error}{expected}") from None
     if isinstance(found, ImageData):
         return found
     # Only now: the module imports what it takes to ask the hub.
@@ -248,4 +252,12 @@ def open_data(
             f"data set {name!r}: its reader returned {found!r}; expected an ImageData, such as the"
             " result of vldebias.data.file_images"
         )
+    # Options of a reader may select other columns.
+    if isinstance(found, ImageData) and not options:
+        missing = [column for column in data_set.columns if column not in found.labels]
+        if missing:
+            raise InvalidInputError(
+                f"data set {name!r}: its reader returned the columns {list(found.labels)}; expected"
+                f" {', '.join(missing)} too, which it declares as `columns`"
+            )
     return found

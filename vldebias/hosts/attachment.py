@@ -70,6 +70,13 @@ class Attachment(ABC):
         self.strength = strength
         host.forget()  # weights may have changed since it was made
         self._uninstall = self._install()
+        if not callable(self._uninstall):
+            self._state = "removed"  # the hooks stay, but change nothing
+            raise InvalidInputError(
+                f"{host.name}: {type(host).__name__} installed hooks and returned"
+                f" {self._uninstall!r}; expected the function that removes them: end install with"
+                " `return remove`"
+            )
         self._watch_hooks: list[RemovableHandle] = []
         for encoder in host.shared_modules:
             if isinstance(encoder, nn.Module):
@@ -259,7 +266,7 @@ def refuse_second(host: Host) -> None:
         if any(part._compiled_call_impl is not None for part in parts):
             raise UnsupportedHostError(
                 f"{host.name}: the model was compiled in place, and compiled code may not notice an"
-                " attachment. Attach to a fresh model, or attach, merge() and then compile"
+                " attachment. Attach to a fresh model, or attach, call .merge(), then compile"
             )
     _refuse_merged(host)
     if not _conflicting(host):

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import copy
@@ -178,7 +178,7 @@ class Host(ABC):
         """
         raise UnsupportedHostError(
             f"{self.name}: balanced prompts are for pipelines of diffusers; use another method,"
-            " as 'difference'"
+            " such as 'difference'"
         )
 
     def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
@@ -261,10 +261,25 @@ class Host(ABC):
             else:
                 rows[prompt] = row
         if new:
-            read = self.read(list(new), role)
+            read = self._checked_rows(self.read(list(new), role), new, role)
             memory.update(read)
             rows.update({prompt: read[role, prompt] for prompt in new})
         return torch.stack([rows[prompt] for prompt in prompts])
+
+    def _checked_rows(
+        self, read: object, prompts: Iterable[str], role: str
+    ) -> Mapping[tuple[str, str], Tensor]:
+        """Return the output of `read`, if it has a row for every prompt."""
+        received = f"a {type(read).__name__}"
+        if isinstance(read, Mapping):
+            missing = [prompt for prompt in prompts if (role, prompt) not in read]
+            if not missing:
+                return read
+            received = f"no row ({role!r}, {missing[0]!r})"
+        raise InvalidInputError(
+            f"{self.name}: {type(self).__name__}.read returned {received}; expected a mapping from"
+            " (role, prompt) to a row (d,), which read_by returns"
+        )
 
     def under(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,7 +19,37 @@ def _library_of(kind: object) -> str:
             f"host: got {kind!r}; expected a class that derives from vldebias.hosts.Host and"
             " names as `library` the package that defines its models"
         )
+    undefined = sorted(kind.__abstractmethods__)
+    for name in ("__init__", "install"):
+        if getattr(kind, name) is getattr(Host, name):
+            undefined.append(name)
+    if undefined:
+        raise InvalidInputError(
+            f"host {kind.library!r}: {kind.__name__} does not define {', '.join(undefined)};"
+            " define it as vldebias.hosts.Host describes"
+        )
+    try:
+        inspect.signature(kind).bind(None, None, False)
+    except TypeError:
+        raise InvalidInputError(
+            f"host {kind.library!r}: __init__ has the signature"
+            f" {inspect.signature(kind.__init__)}; expected (self, model, tokenizer=None,"
+            " negative=False)"
+        ) from None
     return kind.library
+
+
+def _checked_host(host: Host) -> Host:
+    """Return a host; refuse one whose `__init__` does not set what every host needs."""
+    # A property may run the pipeline, so none is read.
+    known = {*vars(host), *dir(type(host))}
+    unset = [name for name in ("name", "roles", "exclusive_modules") if name not in known]
+    if unset:
+        raise InvalidInputError(
+            f"host {host.library!r}: {type(host).__name__} does not set {', '.join(unset)}; set it"
+            " in __init__ or the class"
+        )
+    return host
 
 
 HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _library_of)
@@ -73,5 +104,6 @@ def resolve(
                 " wrapping it.\nDescribe any other by vldebias.hosts.custom(model, 'method',"
                 " embed=...); docs/how-to/own-model.md"
             )
-        host = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
+        found = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
+        host = _checked_host(found)
     return host if side is None else host.at(side)

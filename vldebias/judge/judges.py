@@ -103,6 +103,11 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
             probabilities.
     """
     predicted = judge.predict(images)
+    if not isinstance(predicted, Mapping):
+        raise InvalidInputError(
+            f"judge {judge.name}: predict returned a {type(predicted).__name__}; expected a"
+            " mapping from each attribute to probabilities (n, values)"
+        )
     checked = {}
     for attribute, values in judge.names.items():
         rows = np.asarray(predicted.get(attribute, np.empty(0)), dtype=np.float64)
@@ -132,6 +137,26 @@ class JudgeSpec(Strict, ABC):
             task: the task whose images are judged.
             session: loads models on the user's device.
         """
+
+
+def checked_judge(spec: JudgeSpec, judge: object) -> Judge:
+    """Return the output of `JudgeSpec.ready`, if it is a judge.
+
+    Args:
+        spec: the settings of the judge.
+        judge: the output of its `ready`.
+
+    Raises:
+        InvalidInputError: it lacks an attribute of `Judge`.
+    """
+    missing = [name for name in Judge.__dataclass_fields__ if not hasattr(judge, name)]
+    if missing:
+        received = "None" if judge is None else f"a {type(judge).__name__}"
+        raise InvalidInputError(
+            f"judge {spec.kind!r}: ready returned {received} without {', '.join(missing)}; expected"
+            " a vldebias.judge.judges.Judge: end ready with `return Judge(...)`"
+        )
+    return judge  # type: ignore[return-value]
 
 
 JUDGES: Registry[type[JudgeSpec]] = Registry(

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel, Field
 
 from vldebias.errors import InvalidInputError
-from vldebias.utils.registry import Registry
+from vldebias.utils.registry import Registry, imported
 
 if TYPE_CHECKING:
     from torch import nn
@@ -168,14 +167,12 @@ class Loss:
         """
         module: object = self.module
         if isinstance(module, str):
-            home, _, attribute = module.partition(":")
-            try:
-                module = getattr(import_module(home), attribute)
-            except (AttributeError, ValueError):
+            module = imported(module)
+            if module is None:
                 raise InvalidInputError(
-                    f"loss {self.name!r}: module: got {module!r}; expected the import path of an"
-                    " existing class, 'package.module:Class'"
-                ) from None
+                    f"loss {self.name!r}: module: got {self.module!r}; expected the import path of"
+                    " an existing class, 'package.module:Class'"
+                )
         return self._check_module(module)
 
     def _check_module(self, module: object) -> type[nn.Module]:
@@ -206,6 +203,12 @@ class Loss:
                 f"{where}: {module.__name__} sets no function; add"
                 " `function = staticmethod(your_loss)` to its body"
             )
+        if inspect.isfunction(inspect.getattr_static(module, "function")):
+            raise InvalidInputError(
+                f"{where}: {module.__name__} sets function = {function.__name__}; write"
+                f" `function = staticmethod({function.__name__})`, or it would get the module as"
+                " its first argument"
+            )
         parameters = inspect.signature(function).parameters.values()
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         wanted = ["image_features", "text_features"]
@@ -218,6 +221,22 @@ class Loss:
                 f"{where}: {function.__name__} has the signature {inspect.signature(function)};"
                 f" expected ({', '.join(wanted)}, *, ..., **options), with the options passed on"
                 " to vldebias.losses.Contrast"
+            )
+        self._check_keywords(module, [p.name for p in parameters if p.kind is p.KEYWORD_ONLY])
+
+    def _check_keywords(self, module: Any, keywords: list[str]) -> None:
+        """Raise an error if the loss function does not take a setting, which would be ignored."""
+        from vldebias.losses.contrast import ContrastiveLoss  # the module has imported torch
+
+        inherited = ContrastiveLoss.from_settings.__func__  # type: ignore[attr-defined]
+        if getattr(module.from_settings, "__func__", None) is not inherited:
+            return
+        unread = [name for name in self.settings.model_fields if name not in keywords]
+        if unread:
+            raise InvalidInputError(
+                f"loss {self.name!r}: {module.function.__name__} takes no {', '.join(unread)};"
+                f" expected the settings as keyword-only arguments, got"
+                f" {', '.join(keywords) or 'none'}: rename one, or override from_settings"
             )
 
 

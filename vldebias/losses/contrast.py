@@ -139,6 +139,8 @@ class Contrast:
                 joint batch as a negative. Row 0 applies if images are the anchors, row 1 if texts
                 are.
         """
+        if not scales:
+            raise InvalidInputError("sums: expected one scale or more, such as sums(1.0), got none")
         with self.precise():
             if self.whole and margin is None:
                 # The anchors are the rows of one matrix (images) and its columns (texts).
@@ -269,6 +271,12 @@ class Contrast:
 
         The `reduction` decides; the mean is over the joint batch of all processes.
         """
+        # Some losses combine both directions in one row.
+        if losses.ndim != 2 or losses.shape[1] != len(self.positive):
+            raise InvalidInputError(
+                f"reduce: expected losses (2, {len(self.positive)}) of both directions, got"
+                f" {tuple(losses.shape)}; compute them from `positive` and `sums`"
+            )
         pairs = losses.mean(0)
         if self.reduction == "none":
             return pairs

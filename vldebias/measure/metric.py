@@ -8,6 +8,7 @@ pages use its title, kind and direction. If it has `compute`, every task with th
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,10 +28,12 @@ from vldebias.utils.registry import Registry
 Kind = Literal["bias", "utility", "similarity", "fact"]
 Better = Literal["higher", "lower", "neither"]
 Reads = Literal["", "texts", "groups", "shares", "rankings"]
+ARGUMENTS = {"groups": "hits, size", "shares": "counts", "rankings": "groups, prior"}
 ANY = (-math.inf, math.inf)
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
 BOTH = (-1.0, 1.0)
+ROUNDING = 1e-6
 # Value of a method minus the value with a threshold at the median, on the same images; the subset
 # is the title of the metric.
 TO_MEDIAN = "difference_to_median"
@@ -83,6 +86,26 @@ class Metric:
             raise InvalidInputError(
                 f"metric {self.name!r}: compute needs `reads`, one of {get_args(Reads)[2:]}"
             )
+        if self.compute is None and self.reads in ("groups", "shares"):
+            raise InvalidInputError(
+                f"metric {self.name!r}: reads={self.reads!r} without compute would never be"
+                " measured; pass the function as compute="
+            )
+        if self.compute is not None:
+            self._check_compute(self.compute)
+
+    def _check_compute(self, compute: object) -> None:
+        """Raise an error if the function cannot be called with what the metric reads."""
+        arguments = ARGUMENTS[self.reads]
+        expected = f"metric {self.name!r}: compute: expected a function of ({arguments})"
+        if not callable(compute):
+            raise InvalidInputError(f"{expected}, got {compute!r}")
+        try:
+            inspect.signature(compute).bind(*arguments.split(", "))
+        except TypeError:
+            raise InvalidInputError(
+                f"{expected}, got one with the signature {inspect.signature(compute)}"
+            ) from None
 
 
 METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
@@ -133,18 +156,33 @@ def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
         compute = metric.compute
         # Built-in functions stay as they are: their intervals depend on which function it is.
         if metric not in BUILT_IN:
-            compute = partial(_values, metric.name, compute)
+            compute = partial(_values, metric, compute)
         metrics.append((metric, compute))
     return metrics
 
 
-def _values(name: str, compute: Callable[..., np.ndarray], *counts: np.ndarray) -> np.ndarray:
-    """Compute a metric from counts; raise an error if it returns None."""
+def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndarray) -> np.ndarray:
+    """Compute a metric from counts; raise an error unless it returns a value for each row."""
     values = compute(*counts)
     if values is None:
         raise InvalidInputError(
-            f"metric {name!r}: compute returned None; expected an array of values (is a `return`"
-            " missing?)"
+            f"metric {metric.name!r}: compute returned None; expected an array of values (is a"
+            " `return` missing?)"
+        )
+    rows = counts[0].shape[:-1]
+    if np.shape(values) != rows:
+        raise InvalidInputError(
+            f"metric {metric.name!r}: compute returned an array {np.shape(values)} for counts"
+            f" {counts[0].shape}; expected {rows}: reduce the last axis alone, as .max(-1) does"
+        )
+    low, high = metric.bounds
+    wrong = np.asarray(values, float)
+    # NaN marks rows without images. Allow for rounding at a bound.
+    wrong = wrong[(wrong < low - ROUNDING) | (wrong > high + ROUNDING)]
+    if wrong.size:
+        raise InvalidInputError(
+            f"metric {metric.name!r}: compute returned {wrong.flat[0]:.4g}; expected values in its"
+            f" bounds {metric.bounds}: correct one of the two"
         )
     return values
 

@@ -109,9 +109,9 @@ class CrossAttention(EditMethod):
         # Created once, because the fingerprint of the denoiser is cached on this host.
         host = at_denoiser(problem.host, (part.name for part in problem.attributes))
         edits = self.fit_roles(replace(problem, host=host))
-        return self.attach_edits(host, problem.sets, edits, settings)
+        return self._attach_checked(host, problem.sets, edits, settings)
 
-    def attach_edits(
+    def _attach_checked(
         self,
         pipeline: Host,
         sets: Sequence[PromptSet],
@@ -473,7 +473,7 @@ def attach_fitted(
         edit_of_attribute[edit.attribute] = edit
         # Prompts are read with the words that the edits contain.
         sets.append(prompt_set_of(edit))
-    return CrossAttention().attach_edits(host, sets, edit_of_attribute, settings)
+    return CrossAttention()._attach_checked(host, sets, edit_of_attribute, settings)
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:

@@ -49,6 +49,9 @@ class Declaration:
         settings: arguments of `vldebias.debias` that not every method takes: "lam", the weight of
             the prompt pairs, and "shares" and "on_call" of methods that sample values.
         side: which embeddings of an image-text model its edits change, see `Edit.side`.
+
+    Raises:
+        InvalidInputError: the name is not a text, or `needs` is not a frozenset of `Need`.
     """
 
     name: str
@@ -61,6 +64,20 @@ class Declaration:
     needs: frozenset[Need] = frozenset()
     settings: frozenset[str] = frozenset()
     side: str = "text"
+
+    def __post_init__(self) -> None:
+        # Spaces are refused by the registry; a method that is not registered may have some.
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidInputError(
+                f"Declaration: got the name {self.name!r}; expected a text, such as"
+                " 'mean-difference'"
+            )
+        are_needs = isinstance(self.needs, frozenset)
+        if not are_needs or not all(isinstance(need, Need) for need in self.needs):
+            raise InvalidInputError(
+                f"method {self.name!r}: got needs={self.needs!r}; expected a frozenset of"
+                " vldebias.methods.Need, such as frozenset({Need.PAIRS})"
+            )
 
     @property
     def has_lam(self) -> bool:

@@ -6,8 +6,9 @@ Register your own method with `register_method`, or as an entry point of the gro
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -71,6 +72,13 @@ class Method(ABC):
             raise InvalidInputError(
                 f"{cls.__name__} defines fit but not attach; derive a method that fits an edit"
                 " from vldebias.methods.EditMethod"
+            )
+        declaration = vars(cls).get("declaration")
+        if isinstance(declaration, str | Mapping):
+            raise InvalidInputError(
+                f"{cls.__name__}: got declaration = {declaration!r}; expected a Declaration, such"
+                ' as Declaration("your-name", title=..., needs=frozenset({Need.PAIRS})), with'
+                " Declaration and Need of vldebias.methods"
             )
 
     if not TYPE_CHECKING:
@@ -168,6 +176,16 @@ class EditMethod(Method):
 
     delegates: bool = False
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        try:
+            inspect.signature(cls.fit).bind(None, None, "joint")
+        except TypeError:
+            raise InvalidInputError(
+                f"{cls.__name__}: fit has the signature {inspect.signature(cls.fit)}; expected"
+                " (self, problem, role): it is called once for each role of the host"
+            ) from None
+
     @abstractmethod
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the edit for one role of the problem's host.
@@ -220,6 +238,7 @@ METHODS: Registry[Method] = Registry(
         for name, declaration in DECLARED.items()
         if RESULTS not in declaration.hosts
     },
+    reserved=[name for name, declaration in DECLARED.items() if RESULTS in declaration.hosts],
 )
 register_method = METHODS.register
 """Register a method under its name for every command, evaluator and page of this process; return
@@ -242,6 +261,11 @@ def get_method(
     """
     if isinstance(method, Method):
         chosen = method
+    elif isinstance(method, type):
+        raise InvalidInputError(
+            f"method: got the class {method.__name__}; expected a name or an instance, such as"
+            f" {method.__name__}()"
+        )
     else:
         name = "default" if method is None else str(method)
         if name in DECLARED and RESULTS in DECLARED[name].hosts:
@@ -482,10 +506,23 @@ class Problem:
             prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
+        # After the fingerprint, which has embedded some texts.
+        self._check_width(chosen, edit, role)
         # Other edits have no single matrix.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
             self._warn_of_losses(edit, role)
         return edit
+
+    def _check_width(self, method: EditMethod, edit: Edit, role: str) -> None:
+        """Refuse an edit that was fitted to rows of another width than the role's embeddings."""
+        width = getattr(edit, "dim", None)
+        rows = self.host.memory.rows
+        widths = {row.shape[-1] for (role_of_row, _), row in rows.items() if role_of_row == role}
+        if width is not None and widths and width not in widths:
+            raise InvalidInputError(
+                f"method {method.name!r}: fit returned an edit of width {width}; expected"
+                f" {widths.pop()}, the width of {role!r}: fit it to problem.host.embed(texts, role)"
+            )
 
     def _warn_of_losses(self, edit: CalibratedProjection, role: str) -> None:
         """Warn if an edit removes too much.
@@ -564,10 +601,17 @@ def checked_edit(method: EditMethod, fitted: object) -> Edit:
         received = f"a {type(fitted).__name__} {tuple(fitted.shape)}"
         remedy = (
             "for a matrix P, return CalibratedProjection(0.0, left, right, Provenance(self.name))"
-            " with float64 factors left @ right.T = I - P"
+            " with float64 factors left @ right.T = I - P, and Provenance of"
+            " vldebias.projection.edit"
         )
+    elif isinstance(fitted, type):
+        received = f"the class {fitted.__name__}"
+        remedy = f"return an instance of it, such as {fitted.__name__}().fit(pairs)"
+    elif isinstance(fitted, Mapping):
+        received = f"a {type(fitted).__name__}"
+        remedy = "return the edit of the role alone: fit is called once for each role"
     elif callable(fitted):
-        received = f"{fitted!r}"
+        received = f"the function {getattr(fitted, '__name__', fitted)!s}"
         remedy = (
             "derive a dataclass from vldebias.projection.edit.Edit and move the function to its"
             " __call__(z, strength)"

@@ -380,8 +380,11 @@ def _float64(values: object, name: str, shape: str) -> Tensor:
         is_pair = values.ndim != 3 or values.shape[1] == 2
         if fits and is_pair:
             return values.detach().to("cpu", torch.float64)
+    remedy = ""
+    if isinstance(values, Tensor) and name == "pairs" and values.ndim == 2:
+        remedy = "; for rows that alternate, pass rows.unflatten(0, (-1, 2))"
     raise InvalidInputError(
-        f"{name}: expected a non-empty tensor or ndarray {shape}, got {received}"
+        f"{name}: expected a non-empty tensor or ndarray {shape}, got {received}{remedy}"
     )
 
 

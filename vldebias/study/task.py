@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
+from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_validator
 from pydantic_core import to_jsonable_python
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.methods import METHODS, Compared, get_compared
 from vldebias.methods.results import RERANKINGS
 from vldebias.prompts import PromptSet, load_prompts
@@ -67,6 +67,16 @@ class Task(Strict, ABC):
     resamples: Count = 2000
     seed: Annotated[int, Field(ge=0), Number] = 0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _some_fields(cls, fields: Any) -> Any:
+        if not fields:
+            raise ValueError(
+                "got no fields; expected name= and title=, or, to register the task, pass its"
+                f" class: register_task({cls.__name__})"
+            )
+        return fields
+
     @abstractmethod
     def measure(self, *args: Any, **inputs: Any) -> list[TaskResult]:
         """Measure the inputs and return a result per block, such as one per attribute.
@@ -83,8 +93,12 @@ class Task(Strict, ABC):
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}
         results = self.measure(**arguments)
         if not isinstance(results, list) or not all(isinstance(r, TaskResult) for r in results):
+            received = repr(results)
+            if isinstance(results, TaskResult):
+                received = "a TaskResult"
             raise InvalidInputError(
-                f"task {self.task!r}: measure returned {results!r}; expected a list of TaskResult"
+                f"task {self.task!r}: measure returned {shortened(received, 100)}; expected a list"
+                " of TaskResult: end it with `return [result]`"
             )
         for result in results:
             methods = result.provenance.methods

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from importlib import import_module
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vldebias.errors import InvalidInputError, did_you_mean, shortened, warn
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 T = TypeVar("T")
+
+
+def imported(path: str) -> object:
+    """Return the object at an import path "package.module:name", or None if there is none."""
+    home, _, attribute = path.partition(":")
+    try:
+        return getattr(import_module(home), attribute, None)
+    except ValueError:  # an empty name
+        return None
+    except ModuleNotFoundError as error:
+        # A module that the module imports may be missing, which is another error.
+        if error.name and f"{home}.".startswith(f"{error.name}."):
+            return None
+        raise
 
 
 class Registry(Mapping[str, T]):
@@ -27,6 +44,7 @@ class Registry(Mapping[str, T]):
             is then instantiated); or, to register classes, a function that returns a class's name.
         modules: the modules of this package that register objects, by the object's name; imported
             on first use.
+        reserved: further names of this package, which nothing may be registered under.
     """
 
     def __init__(
@@ -35,9 +53,11 @@ class Registry(Mapping[str, T]):
         group: str,
         base: type[object] | Callable[[object], str],
         modules: Mapping[str, str] | None = None,
+        reserved: Iterable[str] = (),
     ) -> None:
         self.kind = kind
         self._modules = dict(modules or {})
+        self._reserved = frozenset(reserved)
         self.group = group
         self._base = base
         self._searched = False
@@ -50,6 +70,13 @@ class Registry(Mapping[str, T]):
             InvalidInputError: the object is of the wrong kind, or its name is taken.
         """
         name = self._name_of(new)
+        if name in self._modules:
+            # The built-in object comes first, even if it has not been imported yet.
+            import_module(self._modules[name])
+        if name in self._reserved:
+            raise InvalidInputError(
+                f"{self.kind} {name!r}: this name is taken by vldebias; choose another name"
+            )
         # Registering an object again is allowed, since notebook cells may be run repeatedly.
         registered = self.data.setdefault(name, new)
         if registered != new:
@@ -93,7 +120,7 @@ class Registry(Mapping[str, T]):
             return f"{self.kind}: expected a {expected}, got {received}; register {made}"
         return (
             f"{self.kind}: expected an instance of a class that derives from {expected}, got"
-            f" {received}"
+            f" {received}; derive a class and register an instance of it"
         )
 
     def __getitem__(self, name: str) -> T:
@@ -133,14 +160,23 @@ class Registry(Mapping[str, T]):
             self._searched = True
             for point in entry_points(group=self.group):
                 try:
-                    loaded = point.load()
-                    registers_instances = isinstance(self._base, type)
-                    if registers_instances and isinstance(loaded, type):
-                        loaded = loaded()
-                    self.register(loaded)
+                    self._register_loaded(point)
                 except Exception as error:  # a broken package must not disable the others
                     warn(
                         f"entry point {point.name!r} of {self.group} ({point.value}):"
                         f" {type(error).__name__}: {error}"
                     )
         return self.data
+
+    def _register_loaded(self, point: EntryPoint) -> None:
+        """Register the object of an entry point, or an instance of the class that it names."""
+        loaded = point.load()
+        registers_instances = isinstance(self._base, type)
+        if registers_instances and isinstance(loaded, type):
+            new = loaded()
+            # The package may also have registered an instance of the class when it was imported.
+            registered = self.data.get(self._name_of(new))
+            if type(registered) is loaded:
+                return
+            loaded = new
+        self.register(loaded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Self, TypeVar
@@ -116,10 +117,25 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[object], str]:
         name = None
         if isinstance(kind, type) and issubclass(kind, base):
             name = kind.model_fields[key].default
-        if not isinstance(name, str):
+        expected = (
+            f"{key}: expected a subclass of {base.__module__}.{base.__name__} with a field"
+            f' {key}: Literal["NAME"] = "NAME"'
+        )
+        if isinstance(kind, base):
+            label = type(kind).__name__
+            raise InvalidInputError(f"{expected}, got an instance of {label}; register {label}")
+        if inspect.isroutine(kind):
             raise InvalidInputError(
-                f"{key}: expected a subclass of {base.__module__}.{base.__name__} with a field"
-                f' {key}: Literal["NAME"] = "NAME", got {kind!r}'
+                f"{expected}, got the function {kind.__name__}; derive a class and register it"
+            )
+        if not isinstance(name, str):
+            raise InvalidInputError(f"{expected}, got {kind!r}; add the field")
+        undefined = sorted(getattr(kind, "__abstractmethods__", ()))
+        if undefined:
+            label = getattr(kind, "__name__", repr(kind))
+            raise InvalidInputError(
+                f"{key} {name!r}: {label} does not define {', '.join(undefined)}; define it"
+                f" as {base.__module__}.{base.__name__} describes"
             )
         return name
 

@@ -17,7 +17,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.loading import Loaded
-from vldebias.judge.judges import JUDGES, ClipJudge, Judge, JudgeSpec
+from vldebias.judge.judges import JUDGES, ClipJudge, Judge, JudgeSpec, checked_judge
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
 from vldebias.judge.stored import SURE, decide
@@ -277,7 +277,7 @@ class GenerationTask(Task):
         needed, the scorer."""
         judge = inputs.sources.get("judge")
         if self.judge is not None:
-            judge = self.judge.ready(self, inputs)
+            judge = checked_judge(self.judge, self.judge.ready(self, inputs))
         if judge is None:
             raise InvalidInputError(
                 f"{self.name}: expected `judge:`, which reads the generated images; add one"

@@ -1,0 +1,319 @@
+"""The first mistakes of the author of an extension are answered with what to do."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pydantic import BaseModel, Field, ValidationError
+
+import vldebias
+from tests.refusals import refused
+from vldebias.data import DATA, DataSet, ImageData, Labels, file_images, open_data, register_data
+from vldebias.hosts import Host, register_host
+from vldebias.judge.judges import JUDGES, Judge, JudgeSpec, checked_judge, predict, register_judge
+from vldebias.losses import Contrast, ContrastiveLoss, Loss
+from vldebias.measure.metric import METRICS, Metric, register_metric
+from vldebias.methods import Declaration, EditMethod, Need, register_method
+from vldebias.miniature import load_clip
+from vldebias.projection.projection import CalibratedProjection
+from vldebias.study import TASKS, TaskResult, evaluate, register_task
+from vldebias.study.tasks.images import ImageTask
+
+
+@pytest.fixture(autouse=True)
+def _own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one case registers, the next does not find."""
+    for registry in (DATA, TASKS, JUDGES):
+        monkeypatch.setattr(registry, "data", {**registry})
+
+
+# ---- methods
+def declared(**fields: Any) -> Declaration:
+    return Declaration("mine", **{"needs": frozenset({Need.PAIRS}), **fields})
+
+
+def method_with(fit: Any, declaration: Any = None) -> type[EditMethod]:
+    return type("Mine", (EditMethod,), {"declaration": declaration or declared(), "fit": fit})
+
+
+def fitted_by(fit: Any) -> Any:
+    model, _, tokenize = load_clip()
+    method = method_with(lambda self, problem, role: fit(problem, role))()
+    return vldebias.debias(model, "gender", method=method, tokenizer=tokenize)
+
+
+def embedded(problem: Any, role: str) -> Any:
+    return problem.host.embed(["a man", "a woman"], role)
+
+
+def of_width_64(problem: Any, role: str) -> Any:
+    return CalibratedProjection().fit(None, torch.randn(1, 64))
+
+
+def a_function(problem: Any, role: str) -> Any:
+    return problem
+
+
+@refused(
+    (lambda: declared(needs=[Need.PAIRS]), r"got needs=\[.*; expected a frozenset of"),
+    (lambda: declared(needs=frozenset({"pairs"})), "got needs=.*; expected a frozenset of"),
+    (lambda: Declaration(None), "got the name None; expected a text"),  # type: ignore[arg-type]
+    (
+        lambda: register_method(method_with(lambda self, *_: None, Declaration("x y"))()),
+        "has the name 'x y'; expected a text without spaces",
+    ),
+    (lambda: method_with(a_function, "mine"), "Mine: got declaration = 'mine'; expected a Decl"),
+    (lambda: method_with(lambda self, problem: None), r"signature \(self, problem\); expected"),
+    (lambda: register_method(a_function), "got the function a_function; derive a class and reg"),  # type: ignore[arg-type]
+    (
+        lambda: register_method(method_with(lambda self, *_: None)),
+        "got the class Mine; expected an instance",
+    ),  # type: ignore[arg-type]
+    (
+        lambda: vldebias.debias(load_clip()[0], "gender", method=CalibratedProjection),  # type: ignore[arg-type]
+        "got the class CalibratedProjection; expected a name or an instance",
+    ),
+    (lambda: fitted_by(lambda *_: CalibratedProjection), "returned the class .*an instance of it"),
+    (lambda: fitted_by(lambda *_: {"joint": 1}), "returned a dict; .*once for each role"),
+    (lambda: fitted_by(lambda *_: a_function), "returned the function a_function; .*Derive"),
+    (lambda: fitted_by(lambda *_: torch.eye(256)), "Provenance of vldebias.projection.edit"),
+    (lambda: fitted_by(of_width_64), "'mine': fit returned an edit of width 64; expected 256"),
+    (
+        lambda: fitted_by(lambda *case: CalibratedProjection().fit(embedded(*case))),
+        r"got \(2, 256\); for rows that alternate, pass rows.unflatten\(0, \(-1, 2\)\)",
+    ),
+)
+def test_a_mistake_in_a_method_gets_a_sentence(mistake: Any) -> None:
+    mistake()
+
+
+# ---- losses
+def pushing(image_features: Any, text_features: Any, *, push: float = 1.0, **options: Any) -> Any:
+    batch = Contrast(image_features, text_features, **options)
+    return batch.reduce(push * batch.sums(1.0)[0] - batch.positive)
+
+
+class Push(BaseModel):
+    push: float = Field(1.0, description="weight.")
+
+
+class Pull(BaseModel):
+    pull: float = Field(1.0, description="weight.")
+
+
+class PushLoss(ContrastiveLoss[Push]):
+    function = staticmethod(pushing)
+
+
+class UnboundLoss(ContrastiveLoss[Push]):
+    function = pushing
+
+
+def loss(module: Any, settings: Any = Push) -> Loss:
+    texts = {"title": "mine", "summary": "mine", "source": "mine"}
+    return Loss("mine", module=module, settings=settings, **texts)
+
+
+def batch() -> Contrast:
+    return Contrast(torch.eye(4), torch.eye(4), temperature=1.0)
+
+
+@refused(
+    (lambda: loss(PushLoss, Pull), "pushing takes no pull; expected .* got push: rename one"),
+    (lambda: loss(UnboundLoss), r"write `function = staticmethod\(pushing\)`"),
+    (lambda: loss("nopackage.losses:Mine").load_module(), "'nopackage.losses:Mine'; expected the"),
+    (lambda: loss("vldebias.losses:Mine").load_module(), "'vldebias.losses:Mine'; expected the"),
+    (lambda: batch().sums(), r"expected one scale or more, such as sums\(1.0\), got none"),
+    (lambda: batch().reduce(torch.zeros(3)), r"expected losses \(2, 4\) .*, got \(3,\)"),
+)
+def test_a_mistake_in_a_loss_gets_a_sentence(mistake: Any) -> None:
+    mistake()
+
+
+# ---- data sets
+def opened(labels: Any, columns: Any = ("kind",)) -> ImageData:
+    def read(root: Path | None, split: str) -> ImageData:
+        image = Image.new("RGB", (8, 8))
+        return ImageData("mine", split, ("a", "b"), lambda row: image, labels, fingerprint="mine")
+
+    register_data(DataSet("mine", read, split="test", columns=columns))
+    return open_data("mine")  # type: ignore[return-value]
+
+
+def empty(layout: str) -> Any:
+    def read(root: Path, split: str) -> ImageData:
+        return file_images("mine", split, root, [], {})
+
+    register_data(DataSet("mine", read, layout, split="test"))
+    return open_data("mine", Path.cwd())
+
+
+@refused(
+    (lambda: opened({}), r"'mine': its reader returned the columns \[\]; expected kind too"),
+    (lambda: opened({"kind": ["a", "b"]}), "column 'kind': got a list; expected .*Labels.from_v"),
+    (lambda: opened({"kind": Labels.from_values(["a"])}), "expected 2 rows in every column, got"),
+    (lambda: empty("file1.png, ..."), "expected images in split 'test' .*, got none; .* file1.png"),
+    (lambda: opened({}, columns="kind"), "columns: got the text 'kind'; expected a tuple"),
+)
+def test_a_mistake_in_a_data_set_gets_a_sentence(mistake: Any) -> None:
+    mistake()
+
+
+# ---- metrics
+def metric(compute: Any, reads: Any = "groups") -> Metric:
+    return Metric("mine", "mine", "bias", "lower", (0, 1), reads=reads, compute=compute)
+
+
+def measured(compute: Any) -> Any:
+    register_metric(metric(compute))
+    labels = {"label": ["landbird", "waterbird"] * 8, "place": ["c", "c", "d", "d"] * 4}
+    images = np.random.default_rng(0).normal(size=(16, 256))
+    return evaluate("miniature", images, task="groups", prompts="waterbirds", labels=labels)
+
+
+@refused(
+    (lambda: metric(None), "reads='groups' without compute would never be measured"),
+    (lambda: metric(lambda hits: hits), r"a function of \(hits, size\), got .* signature \(hits\)"),
+    (lambda: metric("spread"), r"a function of \(hits, size\), got 'spread'"),
+    (lambda: measured(lambda hits, size: None), "compute returned None; expected an array"),
+    (lambda: measured(lambda hits, size: hits), r"returned an array \(4,\) .*; expected \(\)"),
+    (lambda: measured(lambda hits, size: 0.5), r"returned an array \(\) .*; expected \(2000,\)"),
+    (lambda: measured(lambda hits, size: hits.sum(-1) + 2.0), "expected values in its bounds"),
+)
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_a_mistake_in_a_metric_gets_a_sentence(mistake: Any) -> None:
+    mistake()
+
+
+def test_a_metric_that_tasks_compute_needs_no_function() -> None:
+    assert METRICS["precision"].compute is None
+
+
+# ---- tasks
+class Unnamed(ImageTask):
+    def measure(self, images: Any) -> list[TaskResult]:
+        return []
+
+
+class Unmeasured(ImageTask):
+    task: Literal["mine"] = "mine"
+
+
+class Mine(Unmeasured):
+    def measure(self, images: Any, texts: Any) -> Any:
+        about: dict[str, Any] = {"title": "Mine", "description": "Mine.", "n": {"images": 2}}
+        return TaskResult(self.provenance(self.name, images, texts, [], {}, **about))
+
+
+def measured_task() -> Any:
+    register_task(Mine)
+    return evaluate("miniature", np.eye(256)[:2], task="mine", methods="none")
+
+
+@refused(
+    (lambda: register_task(Mine(name="a", title="a")), "got an instance of Mine; register Mine"),  # type: ignore[arg-type]
+    (lambda: register_task(a_function), "got the function a_function; derive a class"),  # type: ignore[arg-type, type-var]
+    (lambda: register_task(Unnamed), "got .*Unnamed.*; add the field"),
+    (lambda: register_task(Unmeasured), "task 'mine': Unmeasured does not define measure"),
+    (measured_task, "returned a TaskResult; expected a list of TaskResult: end it with"),
+)
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_a_mistake_in_a_task_gets_a_sentence(mistake: Any) -> None:
+    mistake()
+
+
+def test_an_instance_instead_of_a_class_of_a_task_gets_a_sentence() -> None:
+    with pytest.raises(
+        ValidationError, match=r"got no fields; .* its class: register_task\(Mine\)"
+    ):
+        register_task(Mine())  # type: ignore[arg-type, call-arg]
+
+
+# ---- hosts
+class Tower(torch.nn.Module):
+    pass
+
+
+class Hosted(Host):
+    library = __name__
+    roles = ("joint",)
+
+    def __init__(self, model: Any, tokenizer: Any = None, negative: bool = False) -> None:
+        self.name = "Tower"
+        self.exclusive_modules = (model,)
+
+    def read(self, prompts: Any, role: str) -> Any:
+        return {(role, prompt): torch.eye(4)[len(prompt) % 4].double() for prompt in prompts}
+
+    def install(self, attachment: Any) -> Any:
+        return lambda: None
+
+
+def host(**changes: Any) -> Any:
+    register_host(type("Mine", (Hosted,), changes))
+    return vldebias.debias(Tower(), "gender", method="difference")
+
+
+def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = False) -> None:
+    pass
+
+
+@refused(
+    (lambda: host(read=lambda *_: None), "Mine.read returned a NoneType; expected a mapping"),
+    (lambda: host(read=lambda *_: torch.eye(3)), "Mine.read returned a Tensor; expected a mapping"),
+    (lambda: host(read=lambda *_: {}), r"Mine.read returned no row \('joint', .*; expected a map"),
+    (lambda: host(install=lambda *_: None), "Mine installed hooks and returned None; expected the"),
+    (lambda: host(install=Host.install), "Mine does not define install"),
+    (lambda: host(__init__=object.__init__), "Mine does not define __init__"),
+    (lambda: host(__init__=lambda self, model: None), r"signature \(self, model\); expected"),
+    (lambda: host(__init__=set_nothing), "Mine does not set name, exclusive_modules; set it in"),
+    (lambda: host(library=""), "names as `library` the package that defines its models"),
+    (lambda: register_host(Hosted(None)), "expected a class that derives from"),  # type: ignore[arg-type]
+)
+def test_a_mistake_in_a_host_gets_a_sentence(mistake: Any) -> None:
+    mistake()
+
+
+def test_a_host_whose_hooks_cannot_be_removed_is_not_edited() -> None:
+    attached = []
+    tower = Tower()
+    register_host(type("Mine", (Hosted,), {"install": lambda self, a: attached.append(a)}))
+    with pytest.raises(ValueError, match="expected the function that removes them"):
+        vldebias.debias(tower, "gender", method="difference")
+    rows = torch.ones(1, 4)
+    assert attached[0].apply("joint", rows, ["a"]) is rows
+
+
+# ---- judges
+class Judged(JudgeSpec):
+    kind: Literal["mine"] = "mine"
+
+    def ready(self, task: Any, session: Any) -> Any:
+        return None
+
+
+class Unready(JudgeSpec):
+    kind: Literal["mine"] = "mine"
+
+
+def judged(answer: Any) -> Any:
+    judge = Judge("mine", {"shade": ("dark", "bright")}, lambda images: answer, "mine")
+    return predict(judge, [Image.new("RGB", (8, 8))])
+
+
+@refused(
+    (lambda: register_judge(a_function), "got the function a_function; derive a class"),  # type: ignore[arg-type]
+    (lambda: register_judge(Judged()), "got an instance of Judged; register Judged"),  # type: ignore[arg-type]
+    (lambda: register_judge(Unready), "kind 'mine': Unready does not define ready"),
+    (
+        lambda: checked_judge(Judged(), Judged().ready(None, None)),
+        r"judge 'mine': ready returned None .*: end ready with `return Judge\(...\)`",
+    ),
+    (lambda: judged(["dark"]), "judge mine: predict returned a list; expected a mapping"),
+    (lambda: judged({"shade": [[2.0, 0.0]]}), r"expected probabilities \(1, 2\) .*softmax"),
+)
+def test_a_mistake_in_a_judge_gets_a_sentence(mistake: Any) -> None:
+    mistake()

@@ -261,7 +261,7 @@ def test_the_paper_is_estimated_and_compared(
     output = run(*arguments, heard=True)
     assert measure.call_args.kwargs == {"stop_after_estimate": False}
     assert "x\t0.250\tx\t0.500\t\n" in output
-    assert "1 of 1 published figures was measured again; 1 of them lies inside" in output
+    assert "1 of 1 published figures was measured again; 1 of them is inside" in output
     assert f"page: {tmp_path / 'index.html'}\n" in output
     assert json.loads(run(*arguments, "--json")) == [row | {"difference": None}]
 

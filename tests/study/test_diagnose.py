@@ -273,7 +273,7 @@ class TestDiagnose:
         rows = 2.0 * corners - 1 + 0.1 * rng.standard_normal((400, 2))
         features = np.c_[rows, np.ones(400)]
         diagnosis = vldebias.diagnose(features, groups=corners[:, 0] ^ corners[:, 1])
-        assert "can be read from the features, but not by a line" in (
+        assert "can be read from the features, but not linearly" in (
             diagnosis.provenance[0].description
         )
 
@@ -318,7 +318,7 @@ class TestDiagnose:
         answer, gender_of_worst = worst.subset.split("/")
         shown = (
             f"Worst group by gender: {gender_of_worst} with smile {answer},"
-            f" {worst.value:.0%} of {worst.n['images']} images classified right (all: "
+            f" {worst.value:.0%} of {worst.n['images']} images classified correctly (all: "
         )
         for sentence in (
             "on held-out images a linear probe has a balanced accuracy of",
@@ -344,7 +344,7 @@ class TestDiagnose:
             classes * (1 - groups)
         )  # the ones of the second group look like zeros
         description = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
-        assert (f"of {rows} images classified right" in description) == named
+        assert (f"of {rows} images classified correctly" in description) == named
 
     def test_print_has_every_answer_and_the_worst_group_before_others(self, result: Result) -> None:
         shown = str(result)

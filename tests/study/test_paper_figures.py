@@ -146,7 +146,7 @@ def test_a_model_is_as_published_where_the_figure_lies_in_the_measured_interval(
     ]
     frame = pd.DataFrame(rows, columns=columns)
     first, second = sentences(frame)
-    assert first.startswith("2 of 3 published figures were measured again; 1 of them lies inside")
-    assert second == "1 more figure was measured that the paper does not have."
-    assert sentences(frame[3:])[0] == "The paper has no figures of these models."
-    assert sentences(frame[:0]) == ["The paper has no figures of what was asked for."]
+    assert first.startswith("2 of 3 published figures were measured again; 1 of them is inside")
+    assert second == "1 more figure was measured that the paper does not report."
+    assert sentences(frame[3:])[0] == "The paper has no figures for these models."
+    assert sentences(frame[:0]) == ["The paper has no figures for the requested models."]

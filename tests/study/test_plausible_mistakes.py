@@ -578,7 +578,7 @@ def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> No
     rows = RNG.normal(size=(N, 16))
     few_, enough = (rows[np.arange(N) % different] for different in (20, 21))
     for features, sentence in (
-        (np.maximum(rows, 0), "no number below 0"),
+        (np.maximum(rows, 0), "no negative numbers"),
         (few_, "20 different rows"),
         (enough, ""),
     ):

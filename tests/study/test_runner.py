@@ -152,7 +152,7 @@ def test_files_of_a_run_are_distinguished_from_others(run: Any, table: Any, tmp_
     }
     assert verify(tmp_path / "result.json") == differences
     for stranger in ("tasks", "nowhere"):
-        with pytest.raises(InvalidInputError, match=f"{stranger}: got no manifest"):
+        with pytest.raises(InvalidInputError, match=f"{stranger}: found no manifest"):
             verify(tmp_path / stranger)
 
 

@@ -167,7 +167,7 @@ def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_i
     (
         {"text": ["p", "text"] * 240, "judge": ["male", "judge"] * 240},
         {},
-        "row 2 repeats the names of the columns",
+        "row 2 repeats the column names",
     ),
 )
 def test_invalid_tables_are_refused(changed, fields):
@@ -219,7 +219,7 @@ def test_repeated_images_are_reported_unless_they_are_faces(recwarn):
     twice["image"] = files + files[:5]
     with pytest.warns(
         SuspectInputWarning,
-        match="5 rows are of an image that another row has too .*'image'.*'0.png'.*--faces",
+        match="5 rows repeat the image of another row .*'image'.*'0.png'.*--faces",
     ):
         counted = measure(twice)[0].rows
     recwarn.clear()

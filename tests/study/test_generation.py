@@ -372,7 +372,7 @@ def test_methods_and_saved_edits_of_the_user_are_variants(
     monkeypatch.setattr(
         "vldebias.study.tasks.generation.processes", lambda: SimpleNamespace(world=2)
     )
-    with pytest.raises(InvalidInputError, match="one process generates images"):
+    with pytest.raises(InvalidInputError, match="a single process to generate images"):
         generation_task.with_options(Options(out=tmp_path))
 
 

@@ -589,7 +589,7 @@ def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> No
 def test_chance_ends_at_two_standard_errors_and_another_order_begins_at_four() -> None:
     """The error of 50 images of each of two values is 0.05. Fewer than ten of a value say
     nothing."""
-    chance = "more than chance: are"
+    chance = "more than chance: do"
     second_note = "72% with 'a' as 'b', 'b' as 'a'"
     answers = (
         (50, 31, ""),

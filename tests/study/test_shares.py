@@ -197,7 +197,7 @@ def test_prompts_that_differ_by_case_or_blanks_are_reported():
     spelt = [p.title() if i % 3 == 0 else p for i, p in enumerate(columns["text"])]
     with pytest.warns(
         SuspectInputWarning,
-        match="text: 2 prompts are written in several ways.*'Prompt 0' and 'prompt 0'.*alike",
+        match="text: 2 prompts are written in several ways.*'Prompt 0' and 'prompt 0'.*one spelling",
     ):
         measure(columns | {"text": spelt})
     # A blank at the end is none; no warning, which would be an error here.

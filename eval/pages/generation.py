@@ -295,7 +295,7 @@ def other_models() -> str:
             "left_out_error": "mean error",
             "interval_coverage": "inside the range of the others",
             "interval_width": "width of that range",
-            "same_lean": "leans as they agree",
+            "same_lean": "leans the same way",
             "opposite_lean": "leans the opposite way",
         },
         cell=predicted,

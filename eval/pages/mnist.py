@@ -31,7 +31,7 @@ def coarse() -> str:
     rows = read("coarse_digits").rows
     columns = {
         "fine accuracy": "fine accuracy",
-        "fine accuracy of embeddings": "of embeddings",
+        "fine accuracy of embeddings": "fine accuracy, embeddings",
         "cosine, same digit": "cosine: same digit",
         "cosine, other digit of the class": "other digit of the class",
         "cosine, other class": "other class",
@@ -79,7 +79,7 @@ def ssa() -> str:
         "robust_accuracy@16/255": "FGSM 16/255",
         "gap, original": "gap",
         "gap, mixed": "gap, mixed",
-        "ms a step": "ms a step",
+        "ms a step": "ms per step",
     }
 
     def write(row: Measurement) -> str:

@@ -206,7 +206,7 @@ def gaps() -> str:
             "gallery",
             "in the test",
             "between true values",
-            "the same, `difference` by texts alone",
+            "between true values, `difference` with texts only",
         ]
     ]
     for task in dict.fromkeys(row.task for row in measured().rows):

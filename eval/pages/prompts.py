@@ -23,9 +23,9 @@ LABELS = {
     "stated": "stated: left unchanged",
     "named": "somebody is named: left unchanged",
     "none": "no person: left unchanged",
-    "mixed": "one person stated beside another",
-    "group": "group: not of one value",
-    "syntax": "syntax of tools: as labelled",
+    "mixed": "one person stated next to another",
+    "group": "group: more than one value",
+    "syntax": "tool syntax: as labelled",
 }
 
 
@@ -170,8 +170,8 @@ def held_back() -> str:
         rows_of("public_prompts", "held_back"),
         {
             "attribute": lambda row: row.task,
-            "would be written into": lambda row: f"{row.n['prompts']:,}",
-            "held back by facts [95 %]": span,
+            "would otherwise be changed": lambda row: f"{row.n['prompts']:,}",
+            "unchanged because of facts [95 %]": span,
         },
         note="From `eval/results/public_prompts.json`.",
     )
@@ -244,9 +244,9 @@ def service() -> str:
     return listed(
         rows,
         {
-            "who answers": lambda row: row.method,
-            "images of one value more than of the other, mean [95 % of the runs]": lambda row: span(
-                row, ".1f"
+            "server": lambda row: row.method,
+            "difference between the images of both values, mean [95 % of the runs]": lambda row: (
+                span(row, ".1f")
             ),
         },
         note=f"{n['requests']} requests, {n['runs']} runs; from `eval/results/workers.json`.",

@@ -31,11 +31,10 @@ def speed() -> str:
         ratio = seconds["ours"] / seconds["plain"]
         lines.append([name, size, *times, f"{ratio:.2f}", f"{seconds['difference']:.1g}"])
     note = (
-        "Processor times on one thread, of folders wall times; all rows from one run, in which both"
-        " ways gave the same: of losses value and norm of the gradient, of ranks the share that"
-        " float32 gets otherwise, of skew intervals the mean in standard errors, of towers the"
-        " features, of pictures the pixels."
-        " From `eval/results/bench_speed.json`."
+        "CPU time on one thread (wall time for folders), all from one run. The last column compares"
+        " the results of both sides: value and gradient norm for losses, the share of ranks that"
+        " float32 changes, the mean in standard errors for skew intervals, features for towers, and"
+        " pixels for pictures. From `eval/results/bench_speed.json`."
     )
     return table(*lines, note=note)
 

@@ -163,7 +163,7 @@ def every_loss() -> str:
             "few classes": "few classes",
             "long tail": "long tail",
             "coarse captions": "coarse captions",
-            COST: COST,
+            COST: "ms per step",
         },
         line=lambda row: row.method,
         column=column,

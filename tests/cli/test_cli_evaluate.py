@@ -1,5 +1,5 @@
-"""`vldebias eval`: a suite by its name, results on stdout and progress on stderr, one clear message
-on bad input."""
+"""`vldebias eval`: suites by name, results on stdout and progress on stderr, one clear message on
+bad input."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -261,7 +261,7 @@ def test_the_paper_is_estimated_and_compared(
     output = run(*arguments, heard=True)
     assert measure.call_args.kwargs == {"stop_after_estimate": False}
     assert "x\t0.250\tx\t0.500\t\n" in output
-    assert "1 of 1 published figures was measured again; 1 of them lies inside" in output
+    assert "1 of 1 published figures was measured again; 1 of them is inside" in output
     assert f"page: {tmp_path / 'index.html'}\n" in output
     assert json.loads(run(*arguments, "--json")) == [row | {"difference": None}]
 
@@ -330,7 +330,7 @@ AUDIT = ("audit", "prompts.txt", "--attribute", "gender")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with prompts and 80 rows, of which number 9 has the wrong label."""
+    """Return a folder with prompts and 80 rows, of which number 9 has the wrong label."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n")
     smile = np.arange(80) % 2

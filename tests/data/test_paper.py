@@ -290,8 +290,8 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert frame.measured.notna().all()
     assert frame["published of"].eq("").all()
     page = (tmp_path / "out/index.html").read_text()
-    assert f"{len(frame)} more figures were measured that the paper does not have" in page
-    assert "the paper has no figures of it" in page
+    assert f"{len(frame)} more figures were measured that the paper does not report" in page
+    assert "the paper contains no figures for it" in page
     assert (tmp_path / "out/waterbirds-miniature/result.json").is_file()
     send_back(tmp_path / "out")
     (run,) = runs

@@ -52,7 +52,7 @@ def test_rates_and_ratios_by_sex_race_and_both(tmp_path: Path) -> None:
     assert (both, "impact_ratio", "male/Samoan") not in found
     sentences = result.provenance[2].settings["advice"]
     assert "0.25 [" in sentences[0]
-    assert "of female/Black (10 of 100 selected) against male/White (40 of 100" in sentences[0]
+    assert "for female/Black (10 of 100 selected) against male/White (40 of 100" in sentences[0]
     assert "the whole interval is below 0.8" in sentences[0]
     assert "male/Samoan (1 of 3 selected)" in sentences[1]
     assert "3 applicants of 406 are not included" in sentences[2]
@@ -100,7 +100,7 @@ def test_the_command_writes_a_page_with_a_table_of_categories(tmp_path: Path) ->
     assert "excluded" in row
     for wrong, words in (
         (["--prompt", "race"], "expected --selected COLUMN, --sex COLUMN, --race COLUMN"),
-        ([*columns, "--groups", "gender"], "for tables of images"),
+        ([*columns, "--groups", "gender"], "to tables of images"),
         ([*columns, "--prompt", "race"], "got --prompt"),
     ):
         error = CliRunner().invoke(app, [*command, *wrong]).exception

@@ -1,4 +1,4 @@
-"""What people's labels show, in sentences."""
+"""Sentences about people's labels."""
 
 import pandas as pd
 import pytest
@@ -37,11 +37,11 @@ def test_errors_of_the_judge_are_named_by_what_it_takes_for_what() -> None:
     people = ["female"] * 4 + ["male"] * 3 + ["no person"]
     judge = ["female", "male", "male", "unknown", "male", "male", "female", "male"]
     assert how_the_judge_errs(images(people, judge), VALUES, "clip") == (
-        "The judge (clip) says what people say of 3 of 7 images; it takes 2 of 4 women for men and"
-        " 1 of 3 men for women; it cannot tell 1 of 4 women."
+        "The judge (clip) agrees with people on 3 of 7 images; it mistakes 2 of 4 women for men and"
+        " 1 of 3 men for women; it cannot label 1 of 4 women."
     )
     right = how_the_judge_errs(images(["male"], ["male"]), VALUES, "clip")
-    assert right == "The judge (clip) says what people say of 1 of 1 images."
+    assert right == "The judge (clip) agrees with people on 1 of 1 images."
 
 
 def test_agreement_has_its_intervals() -> None:

@@ -1,4 +1,4 @@
-"""`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, and the
+"""`vldebias.diagnose`: compared with scikit-learn and with worlds whose answers are known, and its
 page."""
 
 from itertools import chain
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 def two_values(
     n: int = 400, d: int = 12, gap: float = 4.0, seed: int = 0
 ) -> tuple[torch.Tensor, np.ndarray]:
-    """Rows of length 1 whose first column tells a value."""
+    """Return rows of length 1 whose first column reveals a value."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(2, size=n)
     rows = rng.standard_normal((n, d))
@@ -173,7 +173,8 @@ class TestMargins:
 
 @pytest.fixture(scope="module")
 def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
-    """Images of two classes and a gender that one direction tells, and the texts of one space."""
+    """Return images of two classes, with a gender along one direction, and texts of the same
+    space."""
     rng = np.random.default_rng(0)
     prompts = load_prompts("gender")
     gender = rng.integers(2, size=300)
@@ -273,7 +274,7 @@ class TestDiagnose:
         rows = 2.0 * corners - 1 + 0.1 * rng.standard_normal((400, 2))
         features = np.c_[rows, np.ones(400)]
         diagnosis = vldebias.diagnose(features, groups=corners[:, 0] ^ corners[:, 1])
-        assert "can be read from the features, but not by a line" in (
+        assert "can be read from the features, but not linearly" in (
             diagnosis.provenance[0].description
         )
 
@@ -318,7 +319,7 @@ class TestDiagnose:
         answer, gender_of_worst = worst.subset.split("/")
         shown = (
             f"Worst group by gender: {gender_of_worst} with smile {answer},"
-            f" {worst.value:.0%} of {worst.n['images']} images classified right (all: "
+            f" {worst.value:.0%} of {worst.n['images']} images classified correctly (all: "
         )
         for sentence in (
             "on held-out images a linear probe has a balanced accuracy of",
@@ -344,7 +345,7 @@ class TestDiagnose:
             classes * (1 - groups)
         )  # the ones of the second group look like zeros
         description = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
-        assert (f"of {rows} images classified right" in description) == named
+        assert (f"of {rows} images classified correctly" in description) == named
 
     def test_print_has_every_answer_and_the_worst_group_before_others(self, result: Result) -> None:
         shown = str(result)

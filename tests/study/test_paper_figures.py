@@ -1,4 +1,4 @@
-"""What the paper's tables take, by a clock that is made up, and their rows beside the published
+"""The estimated time of the paper's tables, with a fake clock, and their rows next to the published
 figures."""
 
 from io import StringIO
@@ -23,8 +23,7 @@ from vldebias.utils.progress import SILENT, Progress
 def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a clock that goes on by two seconds for each step and each image; a split of 50 has no
-    sample of 128."""
+    """The clock advances by two seconds per step and image; a split of 50 has no sample of 128."""
     now = [100.0]
     sizes = []
 
@@ -146,7 +145,7 @@ def test_a_model_is_as_published_where_the_figure_lies_in_the_measured_interval(
     ]
     frame = pd.DataFrame(rows, columns=columns)
     first, second = sentences(frame)
-    assert first.startswith("2 of 3 published figures were measured again; 1 of them lies inside")
-    assert second == "1 more figure was measured that the paper does not have."
-    assert sentences(frame[3:])[0] == "The paper has no figures of these models."
-    assert sentences(frame[:0]) == ["The paper has no figures of what was asked for."]
+    assert first.startswith("2 of 3 published figures were measured again; 1 of them is inside")
+    assert second == "1 more figure was measured that the paper does not report."
+    assert sentences(frame[3:])[0] == "The paper has no figures for these models."
+    assert sentences(frame[:0]) == ["The paper has no figures for the requested models."]

@@ -269,7 +269,7 @@ class _Run:
         if group.rank:
             progress = SILENT
         shards = range(-(-len(data) // self.shard_size))
-        # Only process 0 determines missing shards, because others may already write theirs.
+        # Only process 0 looks for missing shards, because other processes may already be writing.
         missing: list[int] = []
         if group.rank == 0:
             missing = [index for index in shards if self.read(index) is None]

@@ -132,7 +132,7 @@ def says_something(caption: str) -> bool:
 
 
 def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
-    """Warn of captions that are numbers or file names.
+    """Warn about captions that are numbers or file names.
 
     Args:
         name: name of the data in messages.

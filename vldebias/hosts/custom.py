@@ -279,7 +279,7 @@ def _unit(rows: Tensor) -> Tensor:
 
 
 class TextTable(Host):
-    """Hold precomputed text embeddings for fitting and measuring; nothing can be attached.
+    """Store precomputed text embeddings for fitting and measuring; nothing can be attached.
 
     Args:
         rows: prompt -> embedding (d,), or (1, d) as a model returns it.

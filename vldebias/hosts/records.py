@@ -158,7 +158,7 @@ def raise_failures() -> None:
 
 
 class _Place:
-    """Hold the last record of each log in one thread or task.
+    """Store the last record of each log in one thread or task.
 
     A task starts with a copy of the context of its creator, as does `asyncio.to_thread`. The place
     remembers where it was created, so that no task reads the record of another one's call.

@@ -167,7 +167,7 @@ def _stated_prompts(
         raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
     concept_words = StatedWords(names)
     planned: list[PlannedPrompt] = []
-    # Generate a text in several groups only once.
+    # Generate each prompt once, even if it belongs to several groups.
     for prompt in dict.fromkeys(chain(*groups)):
         values = prompts.values_in(prompt)
         if len(values) != 1:

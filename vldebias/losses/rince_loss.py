@@ -49,7 +49,7 @@ def _warn_of_large_lam(lam: float, negatives: int) -> None:
 def _warn_of_lost_gradients(
     image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor, limit: Tensor
 ) -> None:
-    """Warn of gradients that underflow, and of features that are not normalised.
+    """Warn about gradients that underflow, and about features that are not normalised.
 
     Only values on the CPU are checked, because reading values on a GPU would wait for it. `limit`
     () is the largest exponent whose gradient does not overflow in the dtype of the features.

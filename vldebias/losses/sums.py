@@ -164,8 +164,8 @@ class _MatrixSums(torch.autograd.Function):
         size = chunk_size or _rows_at_once(a, b)
         keeps_scores = chunk_size is None
         rows = a.new_empty(len(scales), len(a))
-        # A block contains all negatives of its rows, but only some of those of the columns, whose
-        # sums are accumulated from log 0.
+        # A block contains all negatives of its rows, but only some negatives of each column, so the
+        # sums of the columns are accumulated, starting from log 0.
         columns = a.new_full((len(scales), len(b)), -torch.inf)
         # If the scores are not kept, all blocks share one buffer.
         scores = a.new_empty(len(a) if keeps_scores else min(size, len(a)), len(b))

@@ -165,8 +165,8 @@ class TaskResult:
             method: name of the method.
             value: the value.
             interval: its 95 % interval; None: the value is exact.
-            n: what was resampled -> its number.
-            change: paired difference to "none", with its interval; ignored for "none", random
+            n: unit -> sample size; the first unit is the one that was resampled.
+            change: paired difference from "none", with its interval; ignored for "none", random
                 rankings and facts.
             subset: part of the data; "" for all.
             details: lam, strength and uses_labels; default: the values in the provenance.

@@ -14,7 +14,7 @@ _SAMPLING = "use method='balanced-prompts' or 'cross-attention'"
 
 @dataclass(frozen=True)
 class AttachSettings:
-    """Hold the settings with which a method attaches; see `vldebias.debias` for each."""
+    """Store the settings with which a method attaches; see `vldebias.debias` for each."""
 
     strength: float = 1.0
     keep_stated: bool = True

@@ -277,12 +277,12 @@ def fit_gate(
 
 
 class Readings:
-    """Fit linear readings that separate kinds of texts from open ones, on the best layer.
+    """Fit linear classifiers that separate kinds of texts from open ones, on the best layer.
 
     Attributes:
-        rows: (kinds, d), a reading of each kind, which is zero in the other layers.
-        offsets: (kinds,), above which the reading of a response assigns it to that kind.
-        auroc: layer -> AUROC of its readings, on texts that they were not fitted to.
+        rows: (kinds, d) weights of the classifiers, which are zero for all other layers.
+        offsets: (kinds,) thresholds; a response with a higher score belongs to that kind.
+        auroc: layer -> AUROC of its classifiers on held-out texts.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Hold measures of an edit's effect on the texts of a prompt set.
+    """Store measures of an edit's effect on the texts of a prompt set.
 
     They are None if the set has no such texts.
 

@@ -319,7 +319,7 @@ def get_edit_method(
 
 @dataclass(eq=False, init=False)
 class Problem:
-    """Hold the input of a method: a host, prompt sets, and optionally images.
+    """Store the input of a method: a host, prompt sets, and optionally images.
 
     Args:
         host: a model, a pipeline, a `Host`, which embeds every prompt once, or a mapping from

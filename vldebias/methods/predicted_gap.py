@@ -1,7 +1,7 @@
-"""Predict the gap of a text between values of an attribute without labels, with resamples.
+"""Predict without labels how far a text's scores differ between the values of an attribute.
 
-The gap is relative to the spread of a text's scores, so it grows if an edit removes most of a query
-and random directions remain, even if prompts of a pair come closer.
+The gap is relative to the spread of the text's scores. It therefore grows if an edit removes most
+of a query and leaves random directions, even if the prompts of each pair move closer together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 
 class Change(NamedTuple):
-    """Hold the change of a gap with its 95 % interval; below 0 the gap shrinks."""
+    """Store the change of a gap with its 95 % interval; a negative change shrinks the gap."""
 
     value: float
     low: float

@@ -1,4 +1,4 @@
-"""Hold the image features that methods are fitted to, and label them by columns or zero-shot."""
+"""Store the image features that methods are fitted to, and label them by columns or zero-shot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ such `features`, such as `data.Embeddings`."""
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Hold image features, and their labels if there are any.
+    """Store image features, and their labels if there are any.
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
@@ -115,7 +115,7 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Hold rows and the values of their attributes.
+    """Store rows and the values of their attributes.
 
     Attributes:
         rows: (n, d) unit rows, float64.

@@ -34,7 +34,7 @@ MIN_AUROC = 0.95  # a reading with a lower AUROC is ignored
 
 
 class LayerMap(NamedTuple):
-    """Hold the edit of one cross-attention at one time.
+    """Store the edit of one cross-attention at one time.
 
     Attributes:
         basis: (d, rank) of the span.

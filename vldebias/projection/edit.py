@@ -484,7 +484,7 @@ def _settings_of(kind: type[Edit]) -> type[BaseModel]:
 
 
 class _Config(BaseModel, extra="forbid"):
-    """Hold everything needed to rebuild an edit except its tensors."""
+    """Store everything needed to rebuild an edit except its tensors."""
 
     format: Literal[4] = 4
     kind: str

@@ -227,7 +227,7 @@ class Groups:
 
 
 def _check_names(labels: Labels, where: str) -> None:
-    """Warn of different spellings of the same group, and of numbers that are not codes.
+    """Warn about different spellings of the same group, and about numbers that are not codes.
 
     Raises:
         InvalidInputError: there are about as many groups as rows, such as ids and ages.

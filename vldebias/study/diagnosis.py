@@ -1,9 +1,9 @@
 """Probe features (n, d) for attribute leakage, worst-off groups, label errors and margins.
 
-Two scikit-learn probes are scored out of fold and compared with permuted labels: a linear probe
-shows what a projection can remove, and the nearest neighbour what a search can still find. Balanced
-accuracy is the mean over values of the share of rows that are predicted right. Margins are defined
-in chapter 8 of the thesis (Figure 8-2).
+Two scikit-learn probes are cross-validated and compared with permuted labels. The linear probe
+shows what a projection can remove, the nearest-neighbour probe what a search can still find.
+Balanced accuracy is the share of correctly predicted rows, averaged over values. Margins are
+defined in chapter 8 of the thesis (Figure 8-2).
 """
 
 from __future__ import annotations
@@ -47,24 +47,23 @@ LabelArray: TypeAlias = "Labels | Tensor | ArrayLike"
 Head: TypeAlias = "nn.Linear | tuple[Array, Array]"
 Codes = NDArray[np.int64]
 Floats = NDArray[np.float64]
-BLOCK = 8192  # rows in float64 at once
+BLOCK = 8192  # rows converted to float64 at a time
 FOLDS = 5
-PERMUTATIONS = 100  # of labels, for the limit of chance
-SEARCHED = 20_000  # rows among which neighbours are sought at most
-FEW = 30  # rows of a group below which its accuracy is no reason for advice
-LARGEST_SUBSET = 1000  # rows of a subset of the k-variance at most; a pair of these takes a second
-# Metric -> what is predicted, and by which reader.
+PERMUTATIONS = 100  # permutations of the labels, for the chance limit
+SEARCHED = 20_000  # maximum number of rows for the nearest-neighbour search
+FEW = 30  # groups with fewer rows give no advice
+LARGEST_SUBSET = 1000  # maximum size of a k-variance subset; a pair of this size takes a second
+# Metric -> role of the predicted column, and reader.
 PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "neighbour")}
 PROBES["class_probe"] = "labels", "linear"
 
 
 def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[str, ...]]:
-    """Return float32 rows of length 1 with a known label, their codes, and the names of the values
-    that occur.
+    """Return the labelled rows as float32 of length 1, their codes, and the names of the values.
 
     Raises:
-        InvalidInputError: lengths that do not fit, features that are not finite, fewer than two
-            values of `FOLDS` rows.
+        InvalidInputError: lengths differ, features are not finite, there are fewer than two values,
+            or a value has fewer than `FOLDS` rows.
     """
     rows = torch.as_tensor(features).detach().cpu()
     column = Labels.from_array(labels)
@@ -73,7 +72,7 @@ def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[st
             f"labels: expected {len(rows)}, one for each row of features, got {len(column)}"
         )
     known = rows[torch.from_numpy(column.known)]
-    # float32 and block by block: a probe copies the rows again for each fold.
+    # Use float32 and convert block by block, because a probe copies the rows for each fold.
     unit = torch.cat([normalize(block.float(), dim=1) for block in known.split(BLOCK)])
     if not unit.isfinite().all():
         raise InvalidInputError(
@@ -82,11 +81,11 @@ def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[st
     values, codes, sizes = np.unique(
         column.codes[column.known], return_inverse=True, return_counts=True
     )
-    # With fewer rows of a value than folds, a fold is fitted without the value and cannot predict
-    # it.
+    # If a value has fewer rows than there are folds, some folds are fitted without it and cannot
+    # predict it.
     if len(values) < 2 or sizes.min() < FOLDS:
         raise InvalidInputError(
-            f"labels: expected two or more values of {FOLDS} rows or more, got {column.counts}"
+            f"labels: expected two or more values with {FOLDS} rows or more, got {column.counts}"
         )
     return unit, codes, tuple(column.names[value] for value in values)
 
@@ -94,10 +93,9 @@ def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[st
 def _out_of_fold(
     model: BaseEstimator, rows: Tensor, codes: Codes, targets: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return what a scikit-learn model predicts for each row when it is fitted on the other
-    folds."""
+    """Return out-of-fold predictions of a scikit-learn model for each row."""
     selection = need("sklearn.model_selection")
-    # Stratified, so that a rare value is in each fold.
+    # Stratify, so that every fold contains rare values.
     folds = selection.StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, codes)
     predicted: np.ndarray = selection.cross_val_predict(
         model, rows.numpy(), targets, cv=list(folds)
@@ -106,15 +104,16 @@ def _out_of_fold(
 
 
 def _ridge(rows: Tensor) -> Ridge:
-    """Return ridge regression; its penalty is the mean variance of a column, as wrong labels may
-    not select it."""
+    """Return a ridge regression whose penalty is the mean variance of a column.
+
+    The labels may be wrong, so they must not select the penalty.
+    """
     variance = float(rows.double().var(0, correction=0).mean())
     return need("sklearn.linear_model").Ridge(alpha=max(variance * len(rows), 1e-12))
 
 
 def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
-    """Return by how much the class of each row leads in scores (n, k), and the class of the best
-    other score: (n,) each."""
+    """Return the lead (n,) of each row's class in scores (n, k), and the best other class (n,)."""
     # (n, k): 1 at the class of each row
     is_class = np.arange(scores.shape[1]) == codes[:, None]
     rival = np.where(is_class, -np.inf, scores).argmax(1)
@@ -123,16 +122,21 @@ def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
 
 @dataclass(frozen=True)
 class Probe:
-    """Hold a probe's balanced accuracy out of fold, and draws (b,) of it from rows resampled within
-    values."""
+    """Store the out-of-fold balanced accuracy of a probe.
+
+    Attributes:
+        accuracy: the balanced accuracy.
+        limit: the accuracy that permuted labels exceed in 2.5 % of cases (normal approximation).
+        draws: (b,) bootstrap accuracies from rows resampled within values.
+    """
 
     accuracy: float
-    limit: float  # what permuted labels exceed in 2.5 % of cases (normal approximation)
+    limit: float
     draws: Floats
 
     @property
     def is_at_chance(self) -> bool:
-        """Return whether the probe is no better than guessing."""
+        """Return whether the probe does no better than guessing."""
         return self.accuracy <= self.limit
 
 
@@ -144,64 +148,68 @@ def readable(
     seed: int = 0,
     resamples: int = 2000,
 ) -> Probe:
-    """Return how well a probe predicts the labels (n,) of features (n, d) out of fold; unknown
-    labels are left out.
+    """Return how well a probe predicts the labels of features, by cross-validation.
 
     Args:
-        features: (n, d).
-        labels: (n,) values; unknown ones are left out.
-        reader: "linear", scikit-learn's discriminant with equal priors and the shrinkage of Ledoit
-            and Wolf, or "neighbour", the value of the row with the largest cosine.
-        seed: of the folds and the bootstrap.
-        resamples: of the bootstrap.
+        features: features (n, d).
+        labels: values (n,); rows with unknown ones are ignored.
+        reader: "linear" for scikit-learn's linear discriminant analysis with equal priors and
+            Ledoit-Wolf shrinkage, or "neighbour" for the value of the row with the largest cosine.
+        seed: seed of the folds and the bootstrap.
+        resamples: number of bootstrap resamples.
 
     Raises:
-        InvalidInputError: features that are not finite, or a value of fewer than five rows.
+        InvalidInputError: features are not finite, or a value has fewer than five rows.
     """
     rows, codes, names = _known(features, labels)
     rng = np.random.default_rng(seed)
     if reader == "linear":
         discriminant = need("sklearn.discriminant_analysis").LinearDiscriminantAnalysis
-        # Equal priors, as balanced accuracy weighs values equally: with those of the data a probe
-        # of a rare value would always say the frequent one.
+        # Use equal priors, because balanced accuracy weights values equally. With the priors of the
+        # data, a probe would always predict the most frequent value.
         priors = np.full(len(names), 1 / len(names))
         model = discriminant(solver="lsqr", shrinkage="auto", priors=priors)
     else:
-        # A search for neighbours costs n x n cosines.
+        # Sample the rows, because nearest neighbours take n x n cosines.
         sample = np.sort(rng.permutation(len(codes))[:SEARCHED])
         rows = rows[torch.from_numpy(sample)]
         codes = np.unique(codes[sample], return_inverse=True)[1]
         model = need("sklearn.neighbors").KNeighborsClassifier(1, metric="cosine")
     predicted = _out_of_fold(model, rows, codes, codes, seed)
     sizes = np.bincount(codes)
-    # (values,) the share of the rows of each value that are predicted right
+    # (values,) share of correctly predicted rows for each value
     shares = np.bincount(codes, weights=predicted == codes) / sizes
-    # What a probe without any information reaches depends on n, the values and the predictions:
-    # permuted labels say it, whatever it predicts.
+    # The accuracy by chance depends on n, the values and the predictions; permuted labels estimate
+    # it whatever the predictions are.
     by_chance = []
     for _ in range(PERMUTATIONS):
         permuted = rng.permutation(codes)
         hits = np.bincount(permuted, weights=predicted == permuted)
         by_chance.append((hits / sizes).mean())
     limit = float(np.mean(by_chance) + 1.96 * np.std(by_chance, ddof=1))
-    # Resampled within values: the number of rows of a value is not what is measured. Out-of-fold
-    # predictions are taken as they are, since to fit each resample again would take 2,000 fits.
+    # Resample within values, because balanced accuracy does not depend on their sizes. Reuse the
+    # out-of-fold predictions, because refitting each resample would take 2,000 fits.
     hits = np.random.default_rng(seed).binomial(sizes, shares, (resamples, len(sizes)))
     return Probe(float(shares.mean()), limit, (hits / sizes).mean(1))
 
 
 def wrong_labels(features: Array, labels: LabelArray, *, seed: int = 0) -> pd.DataFrame:
-    """Return every labelled row, the least credible label first: columns row, given, proposed,
-    confidence.
+    """Return all labelled rows as a frame, the least credible label first.
 
-    Ridge regression on one-hot targets of the other folds scores each row; confidence is the score
-    of the given label less the best other one, so below 0 another label fits better. Raises: see
-    `readable`.
+    Each row is scored by a ridge regression on one-hot targets that was fitted on the other folds.
+    The confidence is the score of the given label minus the best other score. If it is negative,
+    another label fits better.
 
     Args:
-        features: (n, d).
-        labels: (n,) values.
-        seed: of the folds.
+        features: features (n, d).
+        labels: values (n,).
+        seed: seed of the folds.
+
+    Returns:
+        A frame with the columns row, given, proposed and confidence.
+
+    Raises:
+        InvalidInputError: see `readable`.
     """
     rows, codes, names = _known(features, labels)
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
@@ -220,22 +228,26 @@ def wrong_labels(features: Array, labels: LabelArray, *, seed: int = 0) -> pd.Da
 def margins(
     head: Head, features: Array, codes: Codes, *, seed: int = 0
 ) -> tuple[dict[str, Floats], Floats]:
-    """Return the margins (n,) of a linear classifier by metric, and the k-variance (k,) of the
-    classes.
+    """Return the margins (n,) of a linear classifier, and the k-variance (k,) of its classes.
 
-    "margin" is eq. 8.1; "gn_margin" the margin over the length of its gradient plus 1e-6 (section
-    8.3.2); "kv_margin" the margin over E_c[Lip_c Var_c], with the largest gradient of a class as
-    Lip_c, and "kv_gn_margin" the normalised one over E_c[Var_c] (section 8.4). The last two are
-    missing where classes are points.
+    - "margin": eq. 8.1.
+    - "gn_margin": margin / (norm of its gradient + 1e-6), section 8.3.2.
+    - "kv_margin": margin / E_c[Lip_c Var_c], with the largest gradient of a class as Lip_c.
+    - "kv_gn_margin": gn_margin / E_c[Var_c], section 8.4.
+
+    The last two are missing if every class consists of a single point.
 
     Args:
         head: (weight (k, d), bias (k,)) or nn.Linear.
-        features: (n, d) as the head takes them.
-        codes: (n,) classes.
-        seed: of the k-variance.
+        features: inputs (n, d) of the head.
+        codes: classes (n,).
+        seed: seed of the k-variance.
+
+    Returns:
+        Metric -> margins (n,), and the k-variances (k,).
 
     Raises:
-        InvalidInputError: shapes that do not fit, a class of a single row.
+        InvalidInputError: the shapes do not match, or a class has a single row.
     """
     rows = torch.as_tensor(features).detach().cpu()
     if isinstance(head, nn.Linear):
@@ -253,22 +265,21 @@ def margins(
         )
     scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
     margin, rival = _leads(scores.numpy(), codes)
-    # (n,) length of the gradient of each row's margin
-    # The margin is linear with gradient w_y - w_rival, so its Lipschitz constant is the distance of
-    # two rows of the weight.
+    # The margin is linear with gradient w_y - w_rival, so its Lipschitz constant (n,) is the
+    # distance between two rows of the weight.
     slope = torch.cdist(weight, weight).numpy()[codes, rival]
     variance = np.zeros(len(sizes))
     steepest = np.zeros(len(sizes))
     for code in np.flatnonzero(sizes):
         members = rows[torch.from_numpy(codes == code)].float()
-        # The thesis's k is half of the rows; the cost of a pair of subsets is cubic in k.
+        # In the thesis, k is half the number of rows; the cost of a pair of subsets is cubic in k.
         subset_size = min(len(members) // 2, LARGEST_SUBSET)
         variance[code] = k_variance(members, k=subset_size, seed=seed)
         steepest[code] = slope[codes == code].max()
 
     margin_of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}
     shares = sizes / len(codes)
-    # Classes that are points have no variance to divide by.
+    # If every class is a single point, there is no variance to divide by.
     if (steepest * variance).any():
         margin_of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
         margin_of_metric["kv_gn_margin"] = margin_of_metric["gn_margin"] / float(shares @ variance)
@@ -277,23 +288,22 @@ def margins(
 
 @dataclass(frozen=True)
 class Column:
-    """Hold labels of the rows and what they are called."""
+    """Store a column of labels with its name."""
 
     name: str
     labels: Labels
 
     @property
     def title(self) -> str:
-        """Return what a sentence calls a label: the name of its column, "class" for an array."""
+        """Return the noun for a label in sentences: the column's name, or "class" for an array."""
         return "class" if self.name == "labels" else self.name
 
     @classmethod
     def of_texts(cls, rows: Tensor, host: Host, attribute: PromptSet) -> Column:
-        """Return a column that labels each of the rows (n, d) with the value whose texts are
-        nearest.
+        """Label each row with the value whose texts are nearest.
 
         Args:
-            rows: (n, d).
+            rows: unit rows (n, d).
             host: the model, which embeds texts.
             attribute: prompt set with the texts of its values.
         """
@@ -317,30 +327,34 @@ def diagnose(
 ) -> Result:
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
-    The result has one task, "diagnose": `linear_probe` and `neighbour_probe` of the attribute and
-    `class_probe` for every method, `accuracy` of every group by a classifier that did not see the
-    row, `suspect_labels`, and medians of margins with their quartiles. The description of its
-    provenance says what to do, and "removed" of a method only if a linear probe is at chance, out
-    of sample.
+    The result has one task, "diagnose", with these rows:
+
+    - `linear_probe` and `neighbour_probe` of the attribute, and `class_probe`, for every method;
+    - `accuracy` of every group, by a classifier that was not fitted on the row;
+    - `suspect_labels`;
+    - the median of each margin, with its quartiles.
+
+    The description in its provenance gives advice. It calls an attribute "removed" by a method only
+    if a linear probe is at chance out of sample.
 
     Args:
-        features: (n, d) of one model, as an array, a tensor, or `vldebias.data.Embeddings`;
-            compared at length 1.
-        labels: (n,) classes, or the name of a column. None, NaN and "" are unknown.
-        groups: (n,) values of an attribute, or the name of a column.
-        texts: prompt -> embedding (d,), or the image-text model that the features are from; with
-            `prompts`.
-        head: linear classifier on features of length 1, (weight (k, d), bias (k,)) or nn.Linear;
+        features: features (n, d) of one model, as an array, a tensor, or
+            `vldebias.data.Embeddings`; they are normalised to length 1.
+        labels: classes (n,), or the name of a column. None, NaN and "" are unknown.
+        groups: values (n,) of an attribute, or the name of a column.
+        texts: prompt -> embedding (d,), or the image-text model that produced the features; used
+            with `prompts`.
+        head: linear classifier on features of length 1, as (weight (k, d), bias (k,)) or nn.Linear;
             None: ridge regression.
-        seed: of the folds and the bootstrap.
-        prompts: the attribute's prompt set: without `groups`, its texts tell the value of each
+        seed: seed of the folds and the bootstrap.
+        prompts: the attribute's prompt set. Without `groups`, its texts determine the value of each
             image.
-        methods: names or methods, fitted on it and compared with "none".
-        reference: image features (m, d) for those that use some.
+        methods: names or methods, which are fitted on `prompts` and compared with "none".
+        reference: image features (m, d) for methods that use them.
 
     Raises:
-        InvalidInputError: neither labels nor groups, lengths that do not fit, methods without
-            prompts and texts, a class with fewer than five rows.
+        InvalidInputError: there are neither labels nor groups, lengths differ, methods are passed
+            without prompts and texts, or a class has fewer than five rows.
 
     >>> diagnose(features, smiling, groups=gender).to_pandas()  # doctest: +SKIP
     """
@@ -351,7 +365,7 @@ def diagnose(
     compared = [get_method(method) for method in listed]
     # method -> features (n, d) of length 1
     rows = {NONE: data.unit[:]}
-    # What splits the rows into groups: the attribute, else what the prompts' texts say of it.
+    # The column that splits rows into groups: the attribute, or the nearest texts of the prompts.
     parts = columns.get("groups")
     facts: dict[str, object] = {"model": data.about.get("model"), "methods": {}}
     if prompts is not None and texts is not None:
@@ -370,7 +384,7 @@ def diagnose(
     title = " by ".join(column.name for column in columns.values())
     provenance = {
         "task": "diagnose",
-        "title": f"What the features hold: {title}",
+        "title": f"Information in the features: {title}",
         "description": "",  # set after the rows
         "n": {"images": len(data)},
         "split": split_of(data),
@@ -391,11 +405,10 @@ def diagnose(
 def _columns(
     data: Embeddings, labels: LabelArray | str | None, groups: LabelArray | str | None
 ) -> dict[str, Column]:
-    """Return role -> column: "labels" and "groups", as arrays or by the name of a column of the
-    data.
+    """Return the columns of labels and groups by role ("labels", "groups").
 
     Raises:
-        InvalidInputError: neither is given, or one has another length than the features.
+        InvalidInputError: neither is given, or the length of one differs from the features.
     """
     columns = {}
     for role, values in (("labels", labels), ("groups", groups)):
@@ -425,8 +438,8 @@ def _edited_rows(
     methods: Sequence[Method],
     reference: Embeddings | Features | None,
 ) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """Return the features under each method that is fitted on the attribute's texts, and what the
-    provenance tells of model, prompts and methods."""
+    """Return the features under each method that is fitted on the attribute's texts, and the facts
+    about model, prompts and methods for the provenance."""
     if reference is not None and not isinstance(reference, Embeddings):
         reference = Embeddings.from_arrays(reference)
     kept = disjoint(reference, data)[0]
@@ -437,8 +450,8 @@ def _edited_rows(
         edit = fit_method(host, attribute, method, reference=kept)
         if edit is None:
             continue
-        # `edit.image`, though it was fitted on texts: what is asked is whether image features still
-        # hold the attribute when the edit is applied to them.
+        # Use `edit.image` although the edit was fitted on texts: the question is whether edited
+        # image features still reveal the attribute.
         blocks = [normalize(edit.image(block), dim=1) for block in unit.split(BLOCK)]
         rows[method.name] = torch.cat(blocks)
         origin = edit.provenance
@@ -456,10 +469,10 @@ def _edited_rows(
 def _add_probes(
     result: TaskResult, columns: Mapping[str, Column], rows: Mapping[str, Tensor], seed: int
 ) -> list[str]:
-    """Add a row for each probe and method; return the sentence of `how_readable`, none without an
-    attribute.
+    """Add a row for each probe and method, and store the chance limits in the settings.
 
-    The settings of the result name the accuracy up to which a probe is at chance.
+    Returns:
+        The sentence of `how_readable`; empty without an attribute.
     """
     probes: dict[str, dict[str, Probe]] = {}
     limits: dict[str, dict[str, float]] = {}
@@ -492,12 +505,12 @@ def _add_probes(
 
 
 def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) -> str:
-    """Write how well an attribute can be read from features, and which methods removed it.
+    """Describe how well an attribute can be read from features, and which methods removed it.
 
     Args:
-        attribute: its name.
-        linear: method -> linear probe of the features under it, also of "none".
-        neighbour: probe by the nearest neighbour, without a method.
+        attribute: name of the attribute.
+        linear: method -> linear probe of the features under it, including "none".
+        neighbour: nearest-neighbour probe without a method.
 
     >>> nothing = np.empty(0)
     >>> linear = {"none": Probe(0.9, 0.6, nothing), "cali": Probe(0.5, 0.6, nothing)}
@@ -507,13 +520,13 @@ def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) 
     removed = [method for method, probe in linear.items() if probe.is_at_chance]
     ability = "can be read from the features"
     conclusion = ""
-    # Where nothing can be read without a method, it is not the method that removed it.
+    # If nothing can be read without a method, no method removed it.
     if NONE in removed and neighbour.is_at_chance:
         ability = "cannot be read from the features"
         conclusion = "; nothing to remove"
     elif NONE in removed:
-        ability = "can be read from the features, but not by a line"
-        conclusion = "; nothing to remove for an edit, which is linear"
+        ability = "can be read from the features, but not linearly"
+        conclusion = "; nothing to remove for a linear edit"
     elif removed:
         conclusion = f"; removed by {', '.join(removed)}"
     elif len(linear) > 1:
@@ -528,9 +541,9 @@ def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) 
 def _add_suspects(
     result: TaskResult, data: Embeddings, column: Column, parts: Column | None, seed: int
 ) -> list[str]:
-    """Add the accuracy of each group and the share of suspect labels; return sentences on both.
+    """Add the accuracy of each group and the share of suspect labels; return advice on both.
 
-    column: of the classes.
+    column: the classes.
     """
     classes = column.labels
     frame = wrong_labels(data.features, classes, seed=seed)
@@ -539,7 +552,7 @@ def _add_suspects(
         groups = cross(classes, parts.labels)
         frame = frame.assign(group=groups.codes[frame.row], right=frame.given == frame.proposed)
         known = frame.query("group >= 0")
-        # A row per group: sum (of hits), size and mean
+        # One row per group: hits, size and accuracy
         table = known.groupby("group").right.agg(["sum", "size", "mean"])
         for code, hits, size, share in table.itertuples():
             result.add(
@@ -550,8 +563,8 @@ def _add_suspects(
                 n={"images": int(size)},
                 subset=groups.names[code],
             )
-        # A group of three images is the worst one by chance: no advice rests on it, and its row is
-        # there.
+        # A group of three images may be the worst by chance, so small groups are reported but do
+        # not lead to advice.
         large = table[table["size"] >= FEW]
         if not large.empty:
             worst = large["mean"].idxmin()
@@ -561,15 +574,15 @@ def _add_suspects(
             advice.append(
                 f"Worst group by {parts.name}: {parts.labels.names[value_code]} with"
                 f" {column.title} {classes.names[class_code]}, {share:.0%} of"
-                f" {large['size'][worst]:,.0f} images classified right (all: {mean:.0%}); give it"
-                " more weight in training."
+                f" {large['size'][worst]:,.0f} images classified correctly (all: {mean:.0%}); give"
+                " it more weight in training."
             )
     n = len(frame)
     of_column = "" if column.title == "class" else f" of {column.name}"
     suspect = int((frame.confidence < 0).sum())
     advice.append(
-        f"{suspect:,} of {n:,} labels{of_column} fit another class better: either they or the"
-        " classifier are wrong; check the least credible first."
+        f"{suspect:,} of {n:,} labels{of_column} fit another class better: either the label or the"
+        " classifier is wrong; check the least credible first."
     )
     result.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
     return advice
@@ -578,13 +591,13 @@ def _add_suspects(
 def _add_margins(
     result: TaskResult, data: Embeddings, classes: Labels, head: Head | None, seed: int
 ) -> None:
-    """Add median and quartiles of the margins of each class, and its k-variance."""
+    """Add the median and quartiles of each class's margins, and its k-variance."""
     rows, codes, names = _known(data.features, classes)
     if head is None:
         fitted = _ridge(rows).fit(rows.double().numpy(), np.eye(len(names))[codes])
         head = (fitted.coef_, fitted.intercept_)
     else:
-        # Its classes are all that the column knows, whether they occur or not.
+        # The head's classes are all values of the column, whether they occur or not.
         codes = classes.codes[classes.known]
         names = classes.names
     of_metric, variance = margins(head, rows, codes, seed=seed)

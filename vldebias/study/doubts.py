@@ -1,6 +1,6 @@
-"""Warn of valid inputs that look mistaken: do images, texts and labels belong together?
+"""Warn about inputs that are valid but look wrong, such as texts and images of different models.
 
-The warnings look at a thousand rows and at texts that are embedded already, and change no figure.
+The checks use up to a thousand rows and texts that are already embedded. They change no figure.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.reference import place_of
 from vldebias.prompts import PromptSet
 
-FOREIGN = 3.0  # deviations from images of another space, of their spread and of their mean
-ENOUGH = 10  # images of a value, to say how well texts tell it
-CLOSE = 0.8  # similarity of two spellings from which one may be meant for the other
+FOREIGN = 3.0  # threshold in standard deviations for the spread and the mean of aligned images
+ENOUGH = 10  # images of a value that are needed to check how well texts predict it
+CLOSE = 0.8  # minimum similarity at which one spelling may be a typo of another
 
 
 def spaced(n: int) -> NDArray[np.int64]:
@@ -34,50 +34,51 @@ def spaced(n: int) -> NDArray[np.int64]:
 
 
 def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
-    """Warn of few different rows, and of no negative entry.
+    """Warn if few rows are distinct, or if no entry is negative.
 
     Args:
         images: features of images.
         texts: the model, which embeds texts.
-        prompt: any prompt, to learn the width of its embedding.
+        prompt: any prompt, used to find the width of the embeddings.
 
     Raises:
-        InvalidInputError: texts have another width than images.
+        InvalidInputError: texts and images have different widths.
     """
     width = texts.embed([prompt]).shape[1]
     if width != images.dim:
         raise InvalidInputError(
             f"images: got features of width {images.dim}, and texts of width {width}; expected"
-            " both from one model"
+            " both from the same model"
         )
-    # Evenly spaced, since the first thousand images of a sorted data set show one class.
+    # Space the sample evenly, because the first thousand images of a sorted data set may all show
+    # one class.
     sample = images.features[spaced(len(images))]
     different = len({row.tobytes() for row in sample})
-    # Nine of ten rows repeat others: a constant, or an array that was tiled by mistake. A few
-    # duplicates are usual in scraped data.
+    # If nine in ten rows are repeats, the array is constant or was tiled by mistake. A few
+    # duplicates are normal in scraped data.
     if different <= max(1, len(sample) // 10) < len(sample):
         warn(
-            f"features: got {different} different rows among {len(sample)}, so that scores are tied"
-            " and ranked by row number; expected a row of its own for each image",
+            f"features: got {different} different rows among {len(sample)}, so scores are tied and"
+            " ranked by row number; expected a separate row for each image",
             SuspectInputWarning,
         )
-    # Features of CLIP have both signs in every row; a thousand rows without one are something else.
+    # Every row of CLIP features contains both signs, so a thousand rows without a negative entry
+    # are not features of such a model.
     if not (sample < 0).any():
         warn(
-            "features: got no number below 0, as in pixels or after a ReLU; expected what the"
-            " image tower of a model gives, numbers of both signs",
+            "features: got no negative numbers, as in pixels or after a ReLU; expected the output"
+            " of a model's image tower, which contains both signs",
             SuspectInputWarning,
         )
 
 
 def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
-    """Warn of columns that look mistyped, of values spelled unlike those of a prompt set, of small
-    intersections.
+    """Warn about labels that look mistyped, and about small intersections.
 
     Args:
         images: rows with labels.
-        columns: columns to look at.
-        sets: prompt sets of the attributes.
+        columns: columns to check.
+        sets: prompt sets of the attributes, whose values the labels are compared with.
     """
     problems_of_column: dict[str, list[str]] = {}
     for column in columns:
@@ -86,8 +87,8 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
         for prompts in sets:
             problems += _misspelt(labels, prompts)
         problems_of_column[repr(column)] = problems
-    # Small intersections are looked at only where the columns themselves look right: a misspelt
-    # value makes small intersections too, and one warning names the cause.
+    # Check for small intersections only if the columns themselves look right. A misspelt value also
+    # creates small intersections, and its own warning already names the cause.
     if len(columns) > 1 and not any(problems_of_column.values()):
         intersection = cross(*map(images.column, columns))
         problems_of_column[" x ".join(columns)] = list(odd_values(intersection))
@@ -97,7 +98,7 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
 
 
 def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
-    """Write which labels are nearly values of a prompt set: "'femal' is no value of gender"."""
+    """List labels that nearly match a value of a prompt set: "'femal' is not a value of gender"."""
     names = [name for name, n in labels.counts.items() if n]
     strangers = [name for name in names if place_of(name, prompts) is None]
     if len(strangers) == len(names):
@@ -107,25 +108,26 @@ def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
     problems = []
     for name in strangers:
         spellings = list(value_of_spelling)
-        # "femal" is near to "female"; "nonbinary" is near to neither value, and is no mistake.
+        # "femal" is close to "female"; "nonbinary" is close to neither value, so it is not a typo.
         for match in difflib.get_close_matches(name.casefold(), spellings, n=1, cutoff=CLOSE):
             value = value_of_spelling[match]
-            problems.append(f"{name!r} is no value of {prompts.name}; did you mean {value!r}?")
+            problems.append(f"{name!r} is not a value of {prompts.name}; did you mean {value!r}?")
     return problems
 
 
 def _embedded(prompts: Sequence[str], texts: Host) -> list[str]:
-    """Return the prompts that are embedded already, in their order."""
+    """Return the prompts that are already embedded, in order."""
     return [prompt for prompt in prompts if (TEXT, prompt) in texts.memory.rows]
 
 
 def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
-    """Warn where images and texts look unaligned, as those of different models do.
+    """Warn if images and texts look unaligned, as if they came from different models.
 
-    Two signs have to agree: images vary along the differences of the texts no more than along any
-    direction, and their mean is no nearer to the mean of the texts than a random direction is. A
-    few queries may differ in directions that images do not vary in; the means of one model still
-    share a direction (cosines around .3 in CLIP).
+    Both of the following must hold: images vary no more along the differences of the texts than
+    along any other direction, and their mean is no closer to the mean of the texts than a random
+    direction is. The second condition is needed because a few queries may differ in directions in
+    which images do not vary; in one model, the means still share a direction (cosines around .3 in
+    CLIP).
 
     Args:
         images: unit rows (n, d).
@@ -146,7 +148,7 @@ def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     if spread and deviations < FOREIGN and has_own_mean:
         warn(
             f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means"
-            f" {cosine:.2f}); are both of the same model? Embed both with one",
+            f" {cosine:.2f}); are both from the same model? Embed both with one",
             SuspectInputWarning,
         )
 
@@ -157,14 +159,15 @@ def doubt_chance(
     values: Sequence[str],
     description: str,
 ) -> None:
-    """Warn where texts predict values no better than chance, in the mean over values; the warning
-    names another order of the values if that is predicted clearly better.
+    """Warn if texts predict values no better than chance, on average over values.
+
+    If another order of the values is clearly better, the warning suggests it.
 
     Args:
         nearest: (n,) position in `values` of the text that is nearest to each image.
         labels: (n,) position in `values` of the label of each image.
-        values: their names.
-        description: which texts these are, for the message.
+        values: names of the values.
+        description: the name of the texts in the message.
     """
     k = len(values)
     # (k, k): labels in rows, nearest texts in columns
@@ -175,11 +178,11 @@ def doubt_chance(
     n = counts.sum(1)[frequent]
     recall = counts[frequent] / n[:, None]  # (values with enough images, k)
     right = float(recall[np.arange(len(frequent)), frequent].mean())
-    # The standard error of the mean recall if every prediction were by chance, 1 / k.
+    # The standard error of the mean recall if every prediction were random (1 / k).
     error = sqrt((1 - 1 / k) / k * float((1 / n).sum())) / len(frequent)
     if right > 1 / k + 2 * error:
         return
-    # The best of all orders is above chance by chance too, hence 4 errors.
+    # The best of all orders exceeds chance even at random, so require four standard errors.
     rows, columns = need("scipy.optimize").linear_sum_assignment(-recall)
     best = float(recall[rows, columns].mean())
     if best > max(right, 1 / k) + 4 * error:
@@ -190,17 +193,16 @@ def doubt_chance(
             " texts"
         )
     else:
-        reason = "no more than chance: are images, texts and labels of one model, and in one order?"
+        reason = "no more than chance: do images, texts and labels match, and in the same order?"
     warn(
-        f"{description} are right about {right:.0%} of {int(n.sum())} images in the mean over"
+        f"{description} predict {right:.0%} of {int(n.sum())} images correctly on average over"
         f" values, {reason}",
         SuspectInputWarning,
     )
 
 
 def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSet) -> None:
-    """Apply `doubt_chance` to the texts that name an attribute's values, where a column has these
-    values.
+    """Apply `doubt_chance` to the texts of an attribute's values, if the column has these values.
 
     Args:
         images: rows with labels.
@@ -212,8 +214,8 @@ def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSe
     places = [place_of(name, prompts) for name in labels.names]
     if not places or None in places or prompts.parts or len(prompts.attributes) < 2:
         return
-    # Texts about the value alone ("a photo of a woman") tell it best; the pairs are asked where
-    # those were not embedded, as nothing is embedded for a warning.
+    # Texts that name only the value ("a photo of a woman") predict it best. Fall back to the pairs
+    # if these were not embedded, because a warning should not embed any text.
     for candidates in (prompts.spurious, chain(*prompts.groups)):
         texts_of_value = prompts.by_value(_embedded(list(candidates), texts))
         if all(texts_of_value.values()):

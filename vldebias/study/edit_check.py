@@ -1,4 +1,4 @@
-"""Check an edit on a model: that it is attached, comes off without a trace, is saved and merged."""
+"""Check on a model that an edit can be attached, removed without a trace, saved and merged."""
 
 from __future__ import annotations
 

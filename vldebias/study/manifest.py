@@ -1,4 +1,4 @@
-"""Record the files of a run, so that `vldebias eval verify` finds what was changed since."""
+"""Record the files of a run, so that `vldebias eval verify` can detect later changes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ MANIFEST = "manifest.json"
 
 
 def write_manifest(folder: Path) -> Path:
-    """Write the SHA-256 of every file of a run except the embedding cache, for
-    `verify`."""
+    """Write the SHA-256 of every file of a run, except the embedding cache."""
     content = json.dumps({"files": _digests(folder)}, indent=1) + "\n"
     return write_atomically(folder / MANIFEST, content)
 
 
 def record_pages(folder: Path, pages: Sequence[Path]) -> None:
-    """Write the SHA-256 of pages that were rendered again into the manifest, and of no other file.
+    """Update the SHA-256 of rendered pages in the manifest, and of no other file.
 
-    A file that somebody changed stays a difference for `verify`. Without a manifest, and for pages
-    outside the folder, nothing is written.
+    `verify` still reports other files that were changed. Nothing is written if there is no
+    manifest, or for pages outside the folder.
 
     Args:
         folder: folder of the manifest.
-        pages: the pages.
+        pages: pages that were rendered again.
     """
     files = _read_manifest(folder)
     if files is None:
@@ -42,11 +41,13 @@ def record_pages(folder: Path, pages: Sequence[Path]) -> None:
 
 
 def verify(result: str | Path) -> dict[str, list[str]]:
-    """Return the names of the files of a run that are "changed", "missing" and "added" since it
-    ended.
+    """Return the files of a run that were changed, removed or added since it ended.
 
     Args:
         result: the folder of the run, or its result.json.
+
+    Returns:
+        "changed", "missing" and "added" -> names of the files.
 
     Raises:
         InvalidInputError: there is no manifest.
@@ -56,7 +57,8 @@ def verify(result: str | Path) -> dict[str, list[str]]:
     files = _read_manifest(folder) if path.exists() else None
     if files is None:
         raise InvalidInputError(
-            f"{result}: got no {MANIFEST}; expected the whole folder of a run: run the suite again"
+            f"{result}: found no {MANIFEST}; expected the complete folder of a run: run the suite"
+            " again"
         )
     now = _digests(folder)
     return {
@@ -67,7 +69,7 @@ def verify(result: str | Path) -> dict[str, list[str]]:
 
 
 def _read_manifest(folder: Path) -> dict[str, str] | None:
-    """Return name -> SHA-256 of a manifest; None where there is none, or no such mapping in it."""
+    """Return name -> SHA-256 from the manifest; None if it is missing or malformed."""
     if not (folder / MANIFEST).is_file():
         return None
     manifest = read_json(folder / MANIFEST)
@@ -78,9 +80,9 @@ def _read_manifest(folder: Path) -> dict[str, str] | None:
 def _digests(folder: Path) -> dict[str, str]:
     """Return name -> SHA-256 of the files of a run.
 
-    Cached features are left out: they are checked where they are read.
+    Cached features are excluded, because they are verified when they are read.
     """
-    # It cannot hold its own digest, and the lock is there only while a run writes.
+    # The manifest cannot contain its own digest, and the lock only exists during a run.
     left_out = (Path(MANIFEST), Path(LOCK))
     digests = {}
     for path in sorted(folder.rglob("*")):

@@ -1,8 +1,7 @@
-"""Measure the tables of the paper on real models in one run: requirements, time needed, measured
-next to published.
+"""Reproduce the tables of the paper on real models, and compare them with the published figures.
 
-Chuang et al. (2023); chapter 7 of the thesis. Models and data are named, never downloaded data
-sets: their licences are accepted at the source.
+Source: Chuang et al. (2023); chapter 7 of the thesis. Data sets are never downloaded, because users
+must accept their licences at the source.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ GENERATION = "generation"
 HUMAN = "human"
 BACKGROUNDS = "backgrounds"
 PIPELINE = "stable-diffusion-v1-5/stable-diffusion-v1-5"
-# The suites of the paper's tables, and the models to measure; a suite says what it needs. `human`
-# stands after `generation`.
+# The suites of the paper's tables, and the models to measure. `human` follows `generation`.
 PARTS = {
     "waterbirds": ("RN50:openai", "ViT-L-14:openai"),
     "celeba": ("RN50:openai", "ViT-L-14:openai"),
@@ -67,14 +65,14 @@ PARTS = {
     BACKGROUNDS: (PIPELINE,),
 }
 PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
-# The pipeline of the paper's tables of generated images: it left the hub in November 2025, so that
-# figures of another pipeline stand next to them, by name.
+# The pipeline of the paper's tables of generated images. It was removed from the hub in November
+# 2025, so its figures are shown next to those of another pipeline, with both names.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
 # The model of Table 7.1: one of the CLIP models that the other tables name.
 UNNAMED_CLIP = "a CLIP that the paper does not name"
-# The tasks of the suite `generation` that have published figures; the others are another command.
+# The tasks of the suite `generation` with published figures; another command runs the others.
 GENERATION_TASKS = ("pairs", "gender", "race")
-# What the paper shows as pictures or in words, without a figure.
+# Metrics for which the paper shows pictures or text instead of figures.
 UNPUBLISHED = {
     HUMAN: ("alpha", "percent_agreement"),
     BACKGROUNDS: ("pair_distance", "discrepancy", "share"),
@@ -84,17 +82,17 @@ GENERATING = (GenerationTask, PeopleTask)
 
 @dataclass
 class Run:
-    """Hold one part of the paper on one model: its suite, or why it cannot be measured.
+    """Describe one part of the paper on one model, and the state of its measurement.
 
     Attributes:
-        suite: what is measured.
-        model: NAME:PRETRAINED, or of a pipeline its id.
-        sizes: images of each split, or of each task that generates.
-        missing: why it cannot start.
-        failure: why it broke off.
-        waiting: what people have to do before it can be measured to the end.
-        weights: where those of its models are.
-        seconds: about how long it takes.
+        suite: the suite to measure.
+        model: NAME:PRETRAINED, or the id of a pipeline.
+        sizes: number of images per split, or per task that generates images.
+        missing: why the run cannot start.
+        failure: why the run failed.
+        waiting: what people have to do before the measurement can be completed.
+        weights: whether the weights of its models are available or will be downloaded.
+        seconds: estimated duration.
     """
 
     suite: Suite
@@ -113,7 +111,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """Return the state of the run as the tables show it: measured, available, or why not."""
+        """Return the state of the run as shown in the tables."""
         if self.failure:
             return f"failed: {self.failure}"
         if self.missing:
@@ -125,11 +123,11 @@ class Run:
         return self.weights
 
     def note_waiting(self, result: Result, out: Path) -> None:
-        """Set `waiting` by what was measured: images that nobody has labelled yet have no figures.
+        """Set `waiting` if people still have to label the images of a task.
 
         Args:
-            result: of the run.
-            out: folder of the run.
+            result: the result of the run.
+            out: the folder of the run.
         """
         measured = {row.task for row in result.rows}
         commands = list[str]()
@@ -142,7 +140,7 @@ class Run:
 
 
 def command(part: str, model: str) -> str:
-    """Return the command that measures one part on one model, as the pages print it.
+    """Return the command that measures one part on one model, as shown on the pages.
 
     Args:
         part: a part of the paper.
@@ -159,19 +157,20 @@ def plan(
     models: Sequence[str] = (),
     pipeline: str | None = None,
 ) -> list[Run]:
-    """Return the runs, with what each needs and what is available; reads labels but no images and
-    no weights.
+    """Return the runs, with the requirements of each and what is available.
+
+    This reads labels, but no images or weights.
 
     Args:
-        root: the folder of the data sets, each in a folder of its name or all in one.
-        only: names of `PARTS`; none: all.
-        models: NAME:PRETRAINED for open_clip, an id of the hub, or "miniature", in place of the
-            paper's.
-        pipeline: an id of the hub, a folder, or "miniature", in place of the paper's.
+        root: the folder of the data sets, which may be in subfolders with their names.
+        only: names of `PARTS`; empty: all.
+        models: NAME:PRETRAINED for open_clip, an id on the hub, or "miniature", instead of the
+            paper's models.
+        pipeline: an id on the hub, a folder, or "miniature", instead of the paper's pipeline.
 
     Raises:
-        InvalidInputError: a part that does not exist, or a model that open_clip does not list with
-            such weights.
+        InvalidInputError: there is no such part, or open_clip does not list the model with these
+            weights.
     """
     for model in models:
         check_name(**_named(model))
@@ -182,7 +181,7 @@ def plan(
             raise InvalidInputError(
                 f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}"
             )
-        # Models replace the CLIP models of the tables, a pipeline replaces the paper's pipeline.
+        # `models` replaces the CLIP models of the tables, `pipeline` the paper's pipeline.
         requested = list(models)
         if part in PIPELINE_PARTS:
             requested = [pipeline] if pipeline else []
@@ -192,23 +191,24 @@ def plan(
 
 
 def _planned(part: str, model: str, root: Path | None) -> Run:
-    """Return the run of a part on a model: how many images it has, and where its weights are."""
+    """Return the run of a part on a model, with its number of images and the state of its
+    weights."""
     suite = _suite_of(part, root)
-    splits = dict[str, Data]()  # a split that several tasks read is embedded once
+    splits = dict[str, Data]()  # a split that several tasks use is embedded only once
     named = [_named(model)]
     if suite.name in PIPELINE_PARTS:
         named = [_ModelName(model=model, pretrained=None)]
     for task in suite.tasks:
         for spec in _data_of(task).values():
             splits.setdefault(spec.model_dump_json(), spec)
-        # The judge of a suite is a model with weights of its own.
+        # The suite's judge is another model, with its own weights.
         if isinstance(task, GenerationTask) and isinstance(task.judge, ClipJudge):
             judge = task.judge
             if judge.model is not None:
                 named.append(_ModelName(model=judge.model, pretrained=judge.pretrained))
     if splits and root is None:
         return Run(suite, model, missing=f"expected {suite.needs}")
-    # How many images each split of a suite has, and how many each of its tasks generates.
+    # Count the images of each split and those that each task generates.
     sizes = list[int]()
     try:
         for task in suite.tasks:
@@ -224,11 +224,14 @@ def _planned(part: str, model: str, root: Path | None) -> Run:
 
 
 def _suite_of(part: str, root: Path | None) -> Suite:
-    """Return the suite of a part with the folder of its data; of `generation` what the paper has:
-    100 images of each of 100 professions without and with the method, for gender and for race."""
+    """Return the suite of a part with the folder of its data.
+
+    `generation` is reduced to the paper's experiment: 100 images of each of 100 professions, with
+    and without the method, for gender and for race.
+    """
     suite = load_suite(part)
     folder = root
-    # Data sets in a folder of their names, or one data set alone in the folder.
+    # A data set may be in a subfolder with its name, or directly in the folder.
     if root is not None and (root / suite.name).exists():
         folder = root / suite.name
     tasks = list[Task]()
@@ -240,14 +243,14 @@ def _suite_of(part: str, root: Path | None) -> Suite:
             changes[name] = spec.model_copy(update={"root": folder})
         if part == GENERATION and isinstance(task, GenerationTask):
             changes["variants"] = {"cali": task.variants["cali"]}
-            # The paper has neither stated prompts nor everyday wordings nor CLIPScore.
+            # The paper reports no stated prompts, everyday wordings or CLIPScore.
             changes |= {"stated": False, "as_written": False, "clip_score": False}
         tasks.append(task.model_copy(update=changes))
     return suite.model_copy(update={"tasks": tuple(tasks)})
 
 
 def _data_of(task: Task) -> dict[str, Data]:
-    """Return the splits that a task reads, by the names of its fields."""
+    """Return the splits that a task uses, by field name."""
     return {name: value for name, value in task if isinstance(value, Data)}
 
 
@@ -259,7 +262,7 @@ class _ModelName(TypedDict):
 
 
 class _FigureKey(NamedTuple):
-    """Identify a figure of a suite; the method is named as in tables."""
+    """Identify a figure of a suite; the method has the name used in tables."""
 
     task: str
     metric: str
@@ -268,7 +271,7 @@ class _FigureKey(NamedTuple):
 
 
 class _ComparedFigure(NamedTuple):
-    """Store a figure: what was measured, and the value that is published for a model, or NaN."""
+    """Store a measured figure, if any, and the value published for a model, or NaN."""
 
     key: _FigureKey
     measured: Measurement | None
@@ -277,8 +280,8 @@ class _ComparedFigure(NamedTuple):
 
 
 def _named(model: str) -> _ModelName:
-    """Return the arguments of `load_host` for NAME:PRETRAINED, or for a name alone."""
-    # "hf-hub:timm/ViT-B-16" has a colon that is no pretrained tag.
+    """Return the arguments of `load_host` for NAME:PRETRAINED, or for a name only."""
+    # The colon of "hf-hub:timm/ViT-B-16" does not separate a pretrained tag.
     if model.startswith(SCHEMAS):
         return {"model": model, "pretrained": None}
     name, _, pretrained = model.partition(":")
@@ -286,21 +289,20 @@ def _named(model: str) -> _ModelName:
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:
-    """Return about how many seconds a run takes on this machine, from one timed sample.
+    """Estimate how many seconds a run takes on this machine, from one timed sample.
 
-    A pipeline generates one batch; a model measures `SAMPLE` images of each split, loading
-    included, so the estimate of a model is rather too long.
+    A pipeline generates one batch. A model measures `SAMPLE` images of each split; the time
+    includes loading, so the estimate tends to be too high.
 
     Args:
-        run: what would be measured.
+        run: the run.
         loaded: its model or pipeline.
-        options: inputs of the user.
+        options: options of the user.
     """
     for task in run.suite.tasks:
         if isinstance(task, GENERATING):
-            # All images cost the same, so one batch tells; judging them costs little in comparison.
-            # One step before the clock starts loads kernels and settles caches, which 40,000 images
-            # wait for once.
+            # All images take the same time, so one batch is enough; judging is comparatively cheap.
+            # A warm-up step excludes one-time costs such as loading kernels and filling caches.
             texts = ["A photo of a doctor."] * task.batch_size
             loaded.host(texts, num_inference_steps=1, **task.options)
             started = time.monotonic()
@@ -309,14 +311,15 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     started = time.monotonic()
     tasks = list[Task]()
     for task in run.suite.tasks:
-        if isinstance(task, RetrievalTask):  # a ranking of a sample is shorter than it
+        if isinstance(task, RetrievalTask):  # k must be smaller than the sample
             task = task.model_copy(update={"k": [min(k, SAMPLE // 2) for k in task.k]})
         tasks.append(task)
     suite = run.suite.model_copy(update={"tasks": tuple(tasks)})
     with tempfile.TemporaryDirectory() as folder:
         sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=SAMPLE)
         run_suite(suite, sample, loaded=loaded, progress=SILENT)
-    # Loading is in the time of the sample, and grows with it here: too long rather than too short.
+    # The time includes loading and is scaled up with it, which overestimates rather than
+    # underestimates.
     timed = sum(min(SAMPLE, size) for size in run.sizes)
     return (time.monotonic() - started) * sum(run.sizes) / timed
 
@@ -329,21 +332,22 @@ def paper(
     *,
     stop_after_estimate: bool = False,
 ) -> pd.DataFrame:
-    """Estimate, measure and compare all runs; write a folder for each run, paper.csv and
-    index.html.
+    """Estimate, measure and compare all runs.
 
-    A run that fails ends no other: its `failure` is set, and the rest is measured and written.
-
-    The frame has the columns `HEAD` and a row for each figure of the paper's tables that is
-    published of the model, where `measured` is NaN if it is not measured, or that was measured,
-    where `published` is NaN if the paper has it of other models alone.
+    This writes a folder for each run, paper.csv and index.html. If a run fails, its `failure` is
+    set and the others continue.
 
     Args:
         out: folder for the results.
-        runs: what to measure.
-        options: inputs of the user.
-        progress: shows how far it is.
+        runs: the runs to measure.
+        options: options of the user.
+        progress: reports progress.
         stop_after_estimate: only estimate the time.
+
+    Returns:
+        A frame with the columns `HEAD` and a row for each figure that is published for the model
+        or was measured. `measured` is NaN for figures that were not measured, `published` for
+        figures that the paper only reports for other models.
     """
     results = dict[str, Result]()
     for run in runs:
@@ -360,7 +364,7 @@ def paper(
                 run.note_waiting(result, settings.out)
                 if run.waiting:
                     progress.say(f"{run.suite.name}, {run.model}: {run.waiting}")
-        except Exception as error:  # of any library: the other parts are measured all the same
+        except Exception as error:  # any library may fail; continue with the other parts
             run.failure = one_line(error)
             progress.say(f"{run.suite.name}, {run.model}: {run.state}")
         compared(runs, results, out)
@@ -387,11 +391,10 @@ def _opened(out: Path, run: Run, options: Options, progress: Progress) -> tuple[
 
 
 def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> pd.DataFrame:
-    """Return measured next to published figures as a frame, also written as paper.csv and the page
-    index.html.
+    """Return a frame of measured and published figures, and write it to paper.csv and index.html.
 
     Args:
-        runs: what was measured.
+        runs: the runs.
         results: name of a run -> its result.
         out: folder for the table and the page.
     """
@@ -420,34 +423,34 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
 
 
 def sentences(frame: pd.DataFrame) -> list[str]:
-    """Say how many published figures lie inside the measured intervals.
+    """Describe how many published figures are inside the measured intervals.
 
-    frame: of `compared`.
+    frame: the result of `compared`.
     """
     measured = frame[frame.measured.notna()]
     both = measured[measured.published.notna()]
     n_published = int(frame.published.notna().sum())
     lines = list[str]()
     if not n_published:
-        models = "these models" if len(frame) else "what was asked for"
-        lines.append(f"The paper has no figures of {models}.")
+        models = "these models" if len(frame) else "the requested models"
+        lines.append(f"The paper has no figures for {models}.")
     else:
         inside = int(both.published.between(both.low, both.high).sum())
         were = "was" if len(both) == 1 else "were"
-        lie = "lies" if inside == 1 else "lie"
+        are = "is" if inside == 1 else "are"
         lines.append(
             f"{len(both)} of {n_published} published figures {were} measured again; {inside} of"
-            f" them {lie} inside the 95 % interval of what was measured."
+            f" them {are} inside the measured 95 % interval."
         )
     n_more = len(measured) - len(both)
     if n_more:
         word = "figure was" if n_more == 1 else "figures were"
-        lines.append(f"{n_more} more {word} measured that the paper does not have.")
+        lines.append(f"{n_more} more {word} measured that the paper does not report.")
     return lines
 
 
 def _figures(run: Run, result: Result | None) -> list[_ComparedFigure]:
-    """Return the published figures of a run, and measured figures of `UNPUBLISHED` metrics."""
+    """Return the published figures of a run, and the measured figures of `UNPUBLISHED` metrics."""
     suite = run.suite.name
     source = PUBLISHED_PIPELINE if suite in PIPELINE_PARTS else run.model
     is_of_paper = bool(published(suite, source))
@@ -463,7 +466,7 @@ def _figures(run: Run, result: Result | None) -> list[_ComparedFigure]:
     for names, value in published_of_any_model(suite, source).items():
         key = _FigureKey(*names)
         figures.append(_ComparedFigure(key, row_of_figure.get(key), value, model))
-    # Table 7.3: the same rows at further lambdas, which are part of the method's name.
+    # Table 7.3 has the same rows at other lambdas, which become part of the method's name.
     for lam in SWEPT:
         for names, value in published_of_any_model(suite, source, lam=lam).items():
             key = _FigureKey(*names)
@@ -482,7 +485,7 @@ def _figures(run: Run, result: Result | None) -> list[_ComparedFigure]:
 
 
 def _not_fitted(result: Result | None) -> dict[tuple[str, str], str]:
-    """Return (task, baseline) -> why the baseline could not be fitted."""
+    """Return (task, baseline) -> the reason why the baseline could not be fitted."""
     reasons = dict[tuple[str, str], str]()
     for about in result.provenance if result is not None else ():
         for method, facts in about.methods.items():

@@ -36,8 +36,8 @@ def record_of_images(
 ) -> Record | None:
     """Create the record of the images of one variant.
 
-    Prompts of the protocol get its subjects and qualifiers. Only prompts that leave the attribute
-    open are counted.
+    Prompts that belong to the protocol are recorded with their subject and qualifier. Only prompts
+    that leave the attribute open are counted.
 
     Args:
         made: the images.

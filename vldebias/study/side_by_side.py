@@ -1,5 +1,6 @@
-"""Generate the images of one prompt without and with methods, from the same noise, in a folder that
-can be continued."""
+"""Generate the images of one prompt with and without methods, from the same noise.
+
+An interrupted run can be continued in the same folder."""
 
 from __future__ import annotations
 

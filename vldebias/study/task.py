@@ -28,7 +28,7 @@ from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by
 
 T = TypeVar("T", bound="Task")
 
-# A prompt set, its name or its file; it is loaded when the task is read.
+# A prompt set, given as an object, a name or a file, and loaded during validation.
 Prompts = Annotated[
     InstanceOf[PromptSet],
     BeforeValidator(load_prompts),

@@ -233,7 +233,7 @@ class Batches(ABC):
         )
 
     def _warn_of_unreadable(self, failed: Mapping[str, str]) -> None:
-        """Warn of the 1st, 10th, 100th, ... image that cannot be read; each image counts once."""
+        """Warn about the 1st, 10th, 100th, ... unreadable image; each image counts once."""
         digits_before = 0
         if self.unreadable:
             digits_before = len(str(len(self.unreadable)))

@@ -245,7 +245,8 @@ class Monitor:
     def held_out(cls, settings: TrainSettings, learned: object, towers: Towers) -> Self | None:
         """Return the monitor for the held-out data; None if there is nothing to score.
 
-        Warn of held-out images that are also in the training data, since their scores are too high.
+        Warns about held-out images that are also in the training data, because their scores are too
+        high.
 
         Args:
             settings: settings of the training, which name the data.
@@ -368,7 +369,7 @@ class Monitor:
 
 
 def _report_overlap(held_out: ImageData, learned: ImageData) -> None:
-    """Warn of held-out images that are also trained on; raise an error if nine in ten are."""
+    """Warn about held-out images that are also trained on; raise an error if 90 % of them are."""
     # Compare files, because two tables may list the same images under different names.
     held_out_paths = {held_out.path(row) for row in range(len(held_out))}
     learned_paths = {learned.path(row) for row in range(len(learned))}

@@ -35,7 +35,7 @@ _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """n images with captions. Each epoch contains each image once, with its captions in turn.
+    """Store n images with captions; each epoch uses every image once, with its captions in turn.
 
     Attributes:
         name: name of the data set in messages.
@@ -44,8 +44,7 @@ class Pairs:
         read: index -> RGB image; raises OSError if it cannot be read.
         labels: classes of the images.
         groups: groups for group DRO.
-        columns: name -> labels, for every label column of the data, which are written with the
-            pairs.
+        columns: name -> labels, for every label column of the data; saved together with the pairs.
         path: index -> path of the image, "" if it is not a file.
         wrong: (n,) bool, True for images with a wrong caption, after `with_noise`.
     """

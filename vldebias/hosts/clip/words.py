@@ -227,7 +227,7 @@ def _reader_of(vocabulary: Iterable[str]) -> Callable[[str], _Token]:
 
 
 class WordTable:
-    """Hold the text of each token of a tokenizer.
+    """Store the text of each token of a tokenizer.
 
     Attributes:
         tokens: (vocabulary, 2) int64: the number of the letters; bits and length.

@@ -273,7 +273,7 @@ class DiffusersHost(PipelineReader):
         return []
 
     def _warn_of_embeddings(self, attachment: Attachment, call: Mapping[str, object]) -> None:
-        """Warn of a call that passes embeddings of unknown origin, which are not edited."""
+        """Warn if a call passes embeddings of unknown origin, which are not edited."""
         origins = self._origins(call)
         if origins is not None and (None in origins or not origins):
             attachment.warn_once(

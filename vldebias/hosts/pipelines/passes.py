@@ -20,7 +20,7 @@ Keywords = Mapping[str, object]
 
 @dataclass
 class EncodedPrompts:
-    """Hold the embeddings of the prompts of one call, without duplicates.
+    """Store the embeddings of the prompts of one call, without duplicates.
 
     Attributes:
         embeddings: (distinct, tokens, d) for each encoding.

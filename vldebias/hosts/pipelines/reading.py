@@ -55,7 +55,7 @@ _CALL_DEFAULTS = (
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Hold the output of `encode_prompt` for prompts.
+    """Store the output of `encode_prompt` for prompts.
 
     Attributes:
         result: the returned values.

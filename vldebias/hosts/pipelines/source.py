@@ -30,7 +30,7 @@ FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Source(NamedTuple):
-    """Hold the facts that are parsed from the source of a pipeline class.
+    """Store the facts that are parsed from the source of a pipeline class.
 
     Attributes:
         returns: names of the outputs of `encode_prompt`, in order; "" for a value without a name.
@@ -146,8 +146,8 @@ class _ClassReader:
                     self.call_functions.append(called)
         if len(encoding) > 1:
             raise self.refusal(
-                "it calls encode_prompt both in its own __call__ and in the one of its base, and"
-                " the two cannot be told apart"
+                "it calls encode_prompt both in its own __call__ and in its base class's, and the"
+                " two calls cannot be told apart"
             )
 
     def _parse(self, function: Function) -> FunctionTree:

@@ -52,7 +52,7 @@ _RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", de
 
 @dataclass
 class SampledCall:
-    """Hold the prompts of one call of a pipeline, and the values of its images.
+    """Store the prompts of one call of a pipeline, and the values of its images.
 
     Attributes:
         owner: the `Steering` that sampled them.
@@ -87,7 +87,7 @@ class SampledCall:
 
 
 class Plan:
-    """Hold the changes of one pass through the denoiser.
+    """Store the changes of one pass through the denoiser.
 
     Attributes:
         time: timestep of the pass.

@@ -1,5 +1,8 @@
-"""Say in sentences what people's labels show: who appears, how the judge errs, how far people
-agree, and how many more labels halve the interval."""
+"""Summarise people's labels in sentences.
+
+They cover who appears, the errors of the judge, the agreement of annotators, and how many more
+labels halve the interval.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,22 @@ if TYPE_CHECKING:
 
     from vldebias.measure.classification import Agreement
 
-MOST_ERRORS = 3  # kinds of errors of the judge that are named
+MOST_ERRORS = 3  # maximum number of confusions that are listed
 
 
 def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
     """Return a sentence for each method: the share of each value among labelled images.
 
     Args:
-        images: a row for each labelled image, with its method, what most people say (`people`) and
-            `weight`, one over the probability of being asked about.
+        images: one row per labelled image, with its method, the majority label (`people`) and
+            `weight`, one over the probability of being labelled.
         values: values of the attribute.
     """
     sentences = []
     for method, rows in images.groupby("method", sort=False):
         known = rows[rows.people.isin(values)]
-        # Weighted by one over the chance of being asked, so that images that were sampled more
-        # often do not count more.
+        # Weight by one over the probability of being labelled, so that oversampled images do not
+        # count more.
         total = known.weight.sum()
         shares = {value: known.weight[known.people == value].sum() for value in values}
         largest = sorted(shares.items(), key=lambda pair: -pair[1])
@@ -42,18 +45,18 @@ def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
 
 
 def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) -> str:
-    """Return how often a judge agrees with people, and its most frequent confusion.
+    """Return a sentence on how often a judge agrees with people, and its most common confusions.
 
     Args:
-        images: a row for each labelled image: what most people say (`people`), and the judge
-            (`value`).
+        images: one row per labelled image, with the majority label (`people`) and the judge's
+            label (`value`).
         values: values of the attribute.
-        judge: its name.
+        judge: name of the judge.
     """
     known = images[images.people.isin(values)]
     right = int((known.people == known.value).sum())
-    start = f"The judge ({judge}) says what people say of {right} of {len(known)} images"
-    # (what people say, what the judge says) -> images; the most frequent confusions are named.
+    start = f"The judge ({judge}) agrees with people on {right} of {len(known)} images"
+    # (label by people, label by the judge) -> number of images; list the most common confusions.
     pairs = known.groupby(["people", "value"]).size().sort_values(ascending=False, kind="stable")
     confused: list[str] = []
     unclear: list[str] = []
@@ -68,18 +71,18 @@ def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) 
             unclear.append(shown)
     clauses = []
     if confused:
-        clauses.append(f"it takes {listed_words(confused)}")
+        clauses.append(f"it mistakes {listed_words(confused)}")
     if unclear:
-        clauses.append(f"it cannot tell {listed_words(unclear)}")
+        clauses.append(f"it cannot label {listed_words(unclear)}")
     return f"{'; '.join([start, *clauses])}."
 
 
 def how_people_agree(agreed: Agreement, annotators: int) -> str:
-    """Return how far annotators agree about images that several of them labelled.
+    """Return a sentence on how well annotators agree on images that several of them labelled.
 
     Args:
         agreed: agreement of the annotators.
-        annotators: how many there are.
+        annotators: number of annotators.
     """
     percent = agreed.percent
     alpha = agreed.alpha
@@ -91,14 +94,14 @@ def how_people_agree(agreed: Agreement, annotators: int) -> str:
 
 
 def more_labels(labels: Mapping[str, int | str]) -> str:
-    """Return how many more images to label to halve the interval.
+    """Return a sentence on how many more images to label to halve the interval.
 
-    labels: method -> number of further labels, or why none would do.
+    labels: method -> number of additional labels, or a text if no number is enough.
     """
-    # A text among them is the reason why no number of labels would do.
+    # A text explains why no number of labels is enough.
     numbers = {method: count for method, count in labels.items() if isinstance(count, int)}
     if len(numbers) < len(labels):
-        return "To halve the interval, generate more images: labels of all that there are do not."
+        return "To halve the interval, generate more images: labelling all of these is not enough."
     parts = [f"{count} {row_title(method)}" for method, count in numbers.items()]
     total = sum(numbers.values())
     return f"Label {total} more images to halve the interval: {listed_words(parts)}."

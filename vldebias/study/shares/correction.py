@@ -1,4 +1,4 @@
-"""Correct the shares of a judge by people's labels of some images."""
+"""Correct the shares measured by a judge with people's labels of some images."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 MORE_LABELS = "more labels, sampled alike, that halve the interval"  # a setting of its block
 ABOUT_CORRECTED = (
-    "A judge answered about every image and people about some. Corrected figures are right whatever"
-    " the judge does, if the labelled images were chosen at random (prediction-powered inference)."
-    " Shares are of all images, unknown ones included; the gap from even shares and MaxSkew of all"
-    " images whose value can be told; its unbiased square is the mean over prompts with two or more"
-    " labels under every method."
+    "A judge labelled every image, and people labelled some. The corrected figures are valid"
+    " however much the judge errs, if the labelled images were chosen at random (prediction-powered"
+    " inference). Shares are computed over all images, including unknown ones; the gap from even"
+    " shares and MaxSkew over all images with a known value. The unbiased square of the gap is a"
+    " mean over prompts with two or more labels under every method."
 )
 
 
@@ -44,26 +44,30 @@ def corrected_block(
     resamples: int = 2000,
     seed: int = 0,
 ) -> list[TaskResult]:
-    """Return the block of a judge's figures, corrected by people's labels; none where no method has
-    enough of them.
+    """Return the block of a judge's figures, corrected with people's labels.
 
     Args:
         raw: the block of the judge's figures.
-        names: the values.
-        images: a row each with method, number of the prompt, value and people as codes, and weight.
-        counts: method -> (p, values + 1).
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
+        names: names of the values.
+        images: one row per image, with method, number of the prompt, codes of value and people, and
+            weight.
+        counts: method -> counts (p, values + 1).
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
+
+    Returns:
+        A list with the block; empty if no method has enough labels.
     """
     labels = {}
     for method in counts:
         has_label = images[images.method == method].people != NOT_LABELLED
         labels[method] = int(has_label.sum())
-    # One method without labels does not keep the others from being corrected.
+    # If one method lacks labels, correct the others.
     few = {method: n for method, n in labels.items() if n < LEAST}
     if few:
         warn(
-            f"labels: expected {LEAST} or more of a method, got {few}, not corrected; label more",
+            f"labels: expected {LEAST} or more per method, got {few}, which are not corrected;"
+            " label more images",
             SuspectInputWarning,
         )
     images_of_method = {
@@ -103,13 +107,13 @@ def _add_figures(
 ) -> dict[str, int | str]:
     """Add the judge's and the corrected figures; return how many more labels halve an interval.
 
-    Labels of different methods belong to different images, so the change of a corrected figure is
-    that of independent estimates.
+    Labels of different methods belong to different images, so the estimates are treated as
+    independent.
     """
     k = len(names)
     metrics = [("share", name) for name in names]
     metrics += [("discrepancy", ""), ("max_skew", "")]
-    # In the order of `as_judged`, then `figures`: shares, gap and MaxSkew, by the judge and
+    # Same order as `as_judged`, then `figures`: shares, gap and MaxSkew, by the judge and then
     # corrected.
     metrics += [(f"corrected_{metric}", subset) for metric, subset in metrics]
     more_labels: dict[str, int | str] = {}
@@ -140,10 +144,10 @@ def _add_squares(
     resamples: int,
     seed: int,
 ) -> None:
-    """Add the unbiased square of the gap, by the judge and corrected: the mean over the prompts
-    that have one under every method.
+    """Add the unbiased square of the gap, by the judge and corrected.
 
-    known: method -> numbers of images of known value (p, values), by the judge.
+    It is a mean over the prompts for which it is defined under every method. `known` maps each
+    method to the judge's numbers of images (p, values) with a known value.
     """
     judged: dict[str, Floats] = {}
     corrected: dict[str, Floats] = {}
@@ -156,8 +160,7 @@ def _add_squares(
             known[method].shape[1],
             weights=images["weight"].to_numpy(),
         )
-    # The same prompts under every method, or the difference of two means would be of different
-    # prompts.
+    # Use the same prompts under every method, so that the means can be compared.
     finite = [np.isfinite(square) for square in (*judged.values(), *corrected.values())]
     is_complete = np.all(finite, axis=0)
     if is_complete.sum() < 2:

@@ -1,4 +1,4 @@
-"""Decide which groups the shares of images are compared over, and which labels name none."""
+"""Decide over which groups shares are compared, and which labels name no group."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FRACTION = re.compile(r"(?:0?[.,]\d+|[01][.,]\d+|\d[.,]\d+e-\d+)|\d+(?:[.,]\d+)
 
 
 def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the groups that a user names: a list, or the values of a prompt set.
+    """Return the groups that a user lists, or the values of the prompt set that the user names.
 
     Args:
-        texts: names of groups, or the name or the file of one prompt set.
+        texts: names of groups, or the name or file of one prompt set.
 
     Raises:
-        InvalidInputError: fewer than two groups, or a name twice.
+        InvalidInputError: there are fewer than two groups, or duplicates.
     """
     names = tuple(texts)
     is_set = len(names) == 1 and (names[0] in packaged("prompts") or names[0].endswith(".yaml"))
@@ -41,12 +41,13 @@ def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def labels_without_group(names: Collection[str], groups: Sequence[str]) -> list[str]:
-    """Return the labels that name no group, such as "cannot tell" and "N/A", unless they are among
-    the groups that the user named.
+    """Return the labels that name no group, such as "cannot tell" and "N/A".
+
+    Labels that the user listed as groups are never included.
 
     Args:
         names: the labels that occur.
-        groups: that the user named; () if none are named.
+        groups: groups listed by the user, if any.
     """
     marks = [name for name in names_of_unknown(names) if not re.fullmatch(r"[-+]?\d+", name)]
     answers = [name for name in names if name.casefold() != "none" and names_no_group(name)]
@@ -54,24 +55,24 @@ def labels_without_group(names: Collection[str], groups: Sequence[str]) -> list[
 
 
 def spelt_otherwise(names: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
-    """Return spelling -> group, for labels that write one of the named groups in another way.
+    """Return spelling -> group, for labels that are another spelling of a listed group.
 
     Args:
         names: the labels that occur.
-        groups: that the user named.
+        groups: groups listed by the user.
     """
     return matched(names, {group: group for group in groups})
 
 
 def refuse_probabilities(names: Sequence[str], where: str) -> None:
-    """Refuse labels that are all numbers from 0 to 1 with decimals.
+    """Reject labels that are probabilities: numbers from 0 to 1 with decimals.
 
     Args:
         names: the labels that occur.
         where: their column, for messages.
 
     Raises:
-        InvalidInputError: they are.
+        InvalidInputError: all labels are such numbers.
     """
     fractions = [name for name in names if _FRACTION.fullmatch(name)]
     # "0.0" and "1.0" alone are codes.
@@ -79,19 +80,19 @@ def refuse_probabilities(names: Sequence[str], where: str) -> None:
     if has_decimals and all(name in fractions or name in ("0", "1") for name in names):
         raise InvalidInputError(
             f"{where}: got numbers such as {fractions[0]}, which look like probabilities; expected"
-            " the group of each image: write it into a column first, such as female if p > 0.5"
+            " the group of each image: create such a column first, for example female if p > 0.5"
         )
 
 
 def refuse_single_group(names: Sequence[str], where: str) -> None:
-    """Refuse labels of one group or none, whose shares have nothing to be compared with.
+    """Reject labels of fewer than two groups, whose shares cannot be compared.
 
     Args:
-        names: the groups that are compared.
+        names: the groups to compare.
         where: their column, for messages.
 
     Raises:
-        InvalidInputError: fewer than two names.
+        InvalidInputError: there are fewer than two names.
     """
     if len(names) > 1:
         return
@@ -109,8 +110,10 @@ def refuse_single_group(names: Sequence[str], where: str) -> None:
 
 
 def absent_groups(names: Sequence[str]) -> str:
-    """Write which packaged sets have groups that no image shows; "" if the names are those of a
-    set, or of none."""
+    """Describe which packaged sets contain further groups that no image shows.
+
+    Returns "" if the names are exactly the groups of a set, or match no set.
+    """
     fitting = _sets_with(names)
     sizes = {name: len(load_prompts(name).attributes) for name in fitting}
     if not fitting or len(set(map(meaning_of, names))) in sizes.values():
@@ -118,17 +121,17 @@ def absent_groups(names: Sequence[str]) -> str:
     flags = [f"--groups {name} ({size} groups)" for name, size in sizes.items()]
     return (
         f"only {quantity(len(names), 'group')} occur ({', '.join(names)}), and the shares are"
-        " compared over these; if others could occur, name them:"
+        " compared over these; if others could occur, list them:"
         f" {listed_words(flags, 'or')}"
     )
 
 
 def compared_over(names: Sequence[str], *, are_named: bool) -> str:
-    """Write over which groups shares are compared.
+    """Describe over which groups shares are compared.
 
     Args:
-        names: of the groups.
-        are_named: whether the user named them, or they are those that occur.
+        names: names of the groups.
+        are_named: whether the user listed them; otherwise they are those that occur.
     """
     shown = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:
@@ -142,7 +145,7 @@ def compared_over(names: Sequence[str], *, are_named: bool) -> str:
 
 
 def _sets_with(names: Sequence[str]) -> list[str]:
-    """Return the packaged sets that have all of some values, in any spelling."""
+    """Return the packaged sets that contain all of the names, in any spelling."""
     meanings = {meaning_of(name) for name in names}
     fitting = []
     for name in SETS:

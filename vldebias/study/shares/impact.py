@@ -1,5 +1,7 @@
-"""Measure selection rates and impact ratios of a table by sex, race and both, as New York City's
-Local Law 144 asks for audits of hiring tools (6 RCNY 5-301)."""
+"""Measure selection rates and impact ratios of a table by sex, race and both.
+
+New York City's Local Law 144 requires these figures in audits of hiring tools (6 RCNY 5-301).
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
 RULE = 0.8  # the four-fifths rule of thumb of the EEOC; the law itself has no threshold
 _OUTCOMES = {"yes": True, "no": False, "1": True, "0": False}
 _ABOUT = (
-    "Selection rate: selected / applicants of a category, with Wilson's 95 % interval. Impact"
-    " ratio: this rate over the highest rate of a category. Its interval allows for the highest"
-    " rate being picked from the same data."
+    "Selection rate: selected / applicants of a category, with the 95 % Wilson interval. Impact"
+    " ratio: this rate divided by the highest rate of any category. Its interval accounts for the"
+    " highest rate being chosen from the same data."
 )
 
 
@@ -44,21 +46,20 @@ def measure_impact(
     """Return the selection rates and impact ratios of a table of applicants.
 
     Args:
-        table: a row for each applicant.
-        selected: column that says yes or no.
-        sex: column of the sex.
-        race: column of the race or ethnicity.
-        same: text of the table -> what it means, such as {"F": "female", "hired": "yes"}.
+        table: file with one row per applicant.
+        selected: column with the outcome, yes or no.
+        sex: column with the sex.
+        race: column with the race or ethnicity.
+        same: text in the table -> its meaning, such as {"F": "female", "hired": "yes"}.
         unknown: further texts that name no category.
 
     Returns:
-        A task for the sexes, one for the races, and one for their intersections, with rows
-        `selection_rate` and `impact_ratio`. Categories below 2 % of the applicants have no ratio
-        and are named.
+        One task by sex, one by race, and one for their intersections, with rows `selection_rate`
+        and `impact_ratio`. Categories below 2 % of the applicants have no ratio and are listed.
 
     Raises:
-        InvalidInputError: no such column, an outcome that is neither yes nor no, no applicant whose
-            sex, race and outcome are known, or columns that are no categories.
+        InvalidInputError: a column is missing or not categorical, an outcome is neither yes nor no,
+            or no applicant has a known category and outcome.
     """
     columns = {"selected": selected, "sex": sex, "race": race}
     if len(set(columns.values())) < len(columns):
@@ -81,7 +82,7 @@ def measure_impact(
 def _texts(
     rows: pa.Table, column: str, table: Path, same: Mapping[str, str], unknown: Sequence[str]
 ) -> list[str]:
-    """Return the texts of a column without space around them, "" where they mean unknown."""
+    """Return the texts of a column without surrounding spaces, "" for those that mean unknown."""
     texts = []
     for text in as_texts(column_of(rows, column, table), f"{table}: {column}"):
         meant = same.get(text.strip(), text.strip())
@@ -92,7 +93,7 @@ def _texts(
 def _outcomes(
     rows: pa.Table, column: str, table: Path, same: Mapping[str, str], unknown: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return 1 for selected rows (n,), 0 for others and -1 where the outcome is unknown."""
+    """Return the outcome of each row (n,): 1 for selected, 0 for not selected, -1 for unknown."""
     outcomes = []
     for number, text in enumerate(_texts(rows, column, table, same, unknown), start=1):
         if not text:
@@ -101,8 +102,8 @@ def _outcomes(
         meaning = meaning_of(text)
         if meaning not in _OUTCOMES:
             raise InvalidInputError(
-                f"{table}: {column}: row {number}: expected yes or no, got {text!r}; say what it"
-                f" means (--same {text}=yes), and turn scores into selections first"
+                f"{table}: {column}: row {number}: expected yes or no, got {text!r}; specify what"
+                f" it means (--same {text}=yes), and turn scores into selections first"
             )
         outcomes.append(int(_OUTCOMES[meaning]))
     return np.array(outcomes, dtype=np.int64)
@@ -111,7 +112,7 @@ def _outcomes(
 def _categories(
     rows: pa.Table, column: str, table: Path, same: Mapping[str, str], unknown: Sequence[str]
 ) -> Labels:
-    """Return the labels of a column of categories; warn of two spellings of one of them."""
+    """Return the labels of a column of categories, and warn if one has two spellings."""
     labels = Labels.from_values(_texts(rows, column, table, same, unknown))
     problem = groups_as_many_as_rows(labels)
     if problem:
@@ -146,7 +147,7 @@ def _part(
         verb = "is" if left_out == 1 else "are"
         sentences.append(
             f"{_title(name)}: {quantity(left_out, 'applicant')} of {len(labels):,} {verb} not"
-            " included, since the category or the outcome is unknown."
+            " included, because the category or the outcome is unknown."
         )
     result = TaskResult(
         TaskProvenance(
@@ -179,7 +180,7 @@ def _title(name: str) -> str:
 
 
 def _lowest(name: str, categories: Sequence[Category]) -> str:
-    """Write which category has the lowest impact ratio, and against which."""
+    """Describe the lowest impact ratio, with the two categories that it compares."""
     rated = [category for category in categories if category.ratio is not None]
     if not rated:
         return f"{_title(name)}: nobody was selected, so there is no impact ratio."
@@ -195,25 +196,25 @@ def _lowest(name: str, categories: Sequence[Category]) -> str:
     elif lowest.ratio.low >= RULE:
         verdict = f"the whole interval is above {RULE}"
     return (
-        f"{_title(name)}: the lowest impact ratio is {lowest.ratio.value:.2f} {ends}, of"
+        f"{_title(name)}: the lowest impact ratio is {lowest.ratio.value:.2f} {ends}, for"
         f" {lowest.name} ({_counted(lowest)}) against {highest.name} ({_counted(highest)});"
         f" {verdict}."
     )
 
 
 def _counted(category: Category) -> str:
-    """Write how many were selected: "30 of 100 selected"."""
+    """Format how many were selected: "30 of 100 selected"."""
     return f"{category.selected:,} of {category.applicants:,} selected"
 
 
 def _small(name: str, categories: Sequence[Category]) -> list[str]:
-    """Write which categories are too small for a ratio, in a sentence if there are any."""
+    """Return a sentence listing the categories that are too small for a ratio, if any."""
     small = [
         f"{category.name} ({_counted(category)})" for category in categories if category.is_small
     ]
     if not small:
         return []
     return [
-        f"{_title(name)}: excluded from the ratios, as below {SMALL:.0%} of the applicants:"
+        f"{_title(name)}: excluded from the ratios because below {SMALL:.0%} of the applicants:"
         f" {listed_words(small)}."
     ]

@@ -1,4 +1,4 @@
-"""Make rows of the numbers of images that show each value: shares and gaps from even shares."""
+"""Compute rows of shares and gaps from the number of images that show each value."""
 
 from __future__ import annotations
 
@@ -18,26 +18,29 @@ Floats = NDArray[np.float64]
 GAPS = ("discrepancy", "discrepancy_squared")
 ABOUT_GAP = (
     "Discrepancy is the distance of the shares from uniform (eq. 7.2), averaged over prompts and"
-    " resampled over prompts with all their images; few images per prompt bias it upwards,"
-    " discrepancy_squared is corrected for that."
+    " resampled over prompts with all their images. Few images per prompt bias it upwards;"
+    " discrepancy_squared is corrected for this."
 )
 
 
 @dataclass(frozen=True)
 class ShareRows:
-    """Hold numbers of images by method, prompt and value, and make rows of them.
+    """Store numbers of images by method, prompt and value, and compute rows from them.
 
-    Means are resampled over prompts, each with all its images: the noise of few images is part of
-    the spread between prompts, and resampling images as well would count it twice. The interval of
-    one prompt is over its images.
+    Means are resampled over prompts, each with all its images. The noise of few images is part of
+    the spread between prompts, so resampling images as well would count it twice. The interval of a
+    single prompt is computed over its images.
 
-    result: where the rows go. names: the values.
-    counts: method -> (p, values + 1) images of each prompt by what they show, unknown last.
-    prompts: what the rows of each are called.
-    subset: what all prompts are called: "" for the whole, which has the mean shares too, else a
-        part, "unseen professions", of which the worst prompt is a row.
-    noun: what prompts are called in the numbers of rows.
-    resamples, seed: of the bootstrap.
+    Attributes:
+        result: the result that receives the rows.
+        names: names of the values.
+        counts: method -> (p, values + 1) images of each prompt by value, unknown last.
+        prompts: names of the prompts in the rows.
+        subset: name of the set of prompts: "" for all prompts, which also have mean shares, or a
+            part such as "unseen professions", which also has a row for its worst prompt.
+        noun: the noun for prompts in the sample sizes of rows.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
 
     result: TaskResult
@@ -50,7 +53,7 @@ class ShareRows:
     seed: int = 0
 
     def add(self, recognised: Mapping[str, Floats] | None = None) -> None:
-        """Add the means over prompts of every metric of shares, then each prompt by itself.
+        """Add the means over prompts of every metric of shares, then rows for each prompt.
 
         recognised: method -> (p,) share of the images that show their concept.
         """
@@ -62,8 +65,8 @@ class ShareRows:
             if recognised is not None:
                 self.add_means("recognised", recognised)
             if self.subset:
-                # A part has a worst prompt in addition to its mean; the shares of its prompts would
-                # add up unlike things ("nurse", "carpenter").
+                # A part gets a row for its worst prompt, but no mean shares, which would average
+                # unrelated prompts ("nurse", "carpenter").
                 self.add_worst(recognised)
             else:
                 self.add_mean_shares()
@@ -71,12 +74,12 @@ class ShareRows:
 
     @property
     def has_means(self) -> bool:
-        """Whether there are rows over all prompts: the only prompt of a whole says it itself."""
+        """Whether to add rows over all prompts; a single prompt without a subset needs none."""
         return self.subset != "" or len(self.prompts) > 1
 
     @cached_property
     def known(self) -> dict[str, Floats]:
-        """Method -> numbers of images of known value (p, values)."""
+        """Method -> numbers of images (p, values) whose value is known."""
         return {method: counts[:, :-1] for method, counts in self.counts.items()}
 
     @cached_property
@@ -88,12 +91,12 @@ class ShareRows:
 
     @cached_property
     def gaps(self) -> dict[str, Floats]:
-        """Method -> distance from even shares of each prompt (p,)."""
+        """Method -> gap from even shares for each prompt (p,)."""
         return {method: discrepancies(known) for method, known in self.known.items()}
 
     @cached_property
     def radius(self) -> dict[str, Floats]:
-        """Method -> half the interval of the gap of each prompt (p,), over its images."""
+        """Method -> half-width of the interval of each prompt's gap (p,), over its images."""
         radius = {}
         for method, known in self.known.items():
             radius[method] = shares_radius(known, resamples=self.resamples, seed=self.seed)
@@ -101,20 +104,19 @@ class ShareRows:
 
     @property
     def widest(self) -> float:
-        """The gap of images that all show the same value."""
+        """The largest possible gap: all images show the same value."""
         return float(np.sqrt(1 - 1 / len(self.names)))
 
     def gap_change(self, method: str, i: int) -> tuple[float, float, float]:
-        """Return by how much a method moves the gap of prompt i from that without a method, with
-        the ends of its interval.
+        """Return how much a method changes the gap of prompt i, with the ends of the interval.
 
         Args:
             method: name of the method.
             i: number of the prompt.
         """
         moved = float(self.gaps[method][i] - self.gaps[NONE][i])
-        # The radii are added: one prompt has no resample over prompts by which two methods could
-        # be paired, so the change is bounded instead.
+        # A single prompt cannot be resampled over prompts to pair the methods, so bound the change
+        # by the sum of the radii.
         around = float(self.radius[method][i] + self.radius[NONE][i])
         return moved, max(-self.widest, moved - around), min(self.widest, moved + around)
 
@@ -123,7 +125,7 @@ class ShareRows:
         """Numbers of prompts and images of rows over all prompts."""
         first = next(iter(self.counts.values()))
         if self.subset:
-            # Prompts of a part have as many images each.
+            # All prompts of a part have the same number of images.
             return {self.noun: len(self.prompts), "images each": round(float(first[:1].sum()))}
         images = sum(float(counts.sum()) for counts in self.counts.values())
         return {self.noun: len(self.prompts), "images": round(images)}
@@ -140,11 +142,11 @@ class ShareRows:
         """Add the mean over prompts, or another statistic, of the values (p,) of each method.
 
         Args:
-            metric: what the values are.
+            metric: a metric or its name.
             values: method -> values (p,) of the prompts.
-            n: numbers of prompts and images.
-            subset: part of the prompts; None: this part.
-            statistic: of the values; None: their mean.
+            n: numbers of prompts and images; None: `self.n`.
+            subset: part of the prompts; None: `self.subset`.
+            statistic: function of the values; None: their mean.
         """
         self.result.add_resampled(
             metric,
@@ -157,13 +159,13 @@ class ShareRows:
         )
 
     def add_gaps(self) -> None:
-        """Add every metric of shares, and for the gaps what even shares give by chance."""
+        """Add every metric of shares, and the gaps that even shares produce by chance."""
         first = next(iter(self.known.values()))
-        # Numbers of images that could be told, of the first method: chance depends on them alone.
+        # Chance depends only on the number of known images; use those of the first method.
         sizes = first.sum(1).round().astype(int)
         for metric, compute in computed("shares"):
             self.add_means(metric, {m: compute(known) for m, known in self.known.items()})
-            # Even shares of 8 images are seldom 4 and 4: a gap of .2 may be nothing but that.
+            # A fair sample of 8 images rarely splits 4 to 4, so a gap of .2 may be pure chance.
             if metric.name in GAPS and sizes.any():
                 even = np.full(len(self.names), 1 / len(self.names))
                 rng = np.random.default_rng(self.seed)
@@ -171,14 +173,14 @@ class ShareRows:
                 for size in sizes[sizes > 0]:
                     images = rng.multinomial(size, even, self.resamples).astype(float)
                     draws.append(compute(images))
-                # (resamples,) means over prompts whose images are of even shares
+                # (resamples,) means over prompts whose images are sampled from even shares
                 means = np.mean(draws, axis=0)
                 interval = percentile_interval(means)
                 value = float(means.mean())
                 self.result.add(metric, CHANCE, value, interval, n=self.n, subset=self.subset)
 
-        # Tables 7.7 and 7.8 give it after their means: over all prompts, which are no sample of
-        # more.
+        # Tables 7.7 and 7.8 report the deviation with their means. It is the population deviation,
+        # because the prompts are not a sample of a larger set.
         self.add_means(
             "discrepancy_deviation",
             self.gaps,
@@ -186,13 +188,13 @@ class ShareRows:
         )
 
     def add_dealt(self) -> None:
-        """Add the gap of values that are dealt evenly, where a method deals them."""
+        """Add the gap expected from evenly assigned values, if a method assigns them."""
         facts = self.result.provenance.methods
         dealing = [method for method in self.counts if facts.get(method, {}).get("deals")]
         if not dealing:
             return
-        # One stands for all methods that deal: they have as many images, and chance differs by the
-        # unknown ones alone.
+        # Use the first such method for all of them: they have the same number of images, and chance
+        # only differs by the unknown ones.
         counts = self.counts[dealing[0]]
         means = dealt_gaps(counts, resamples=self.resamples, seed=self.seed).mean(axis=1)
         self.result.add(
@@ -217,14 +219,15 @@ class ShareRows:
             self.add_means("recognised", recognised, statistic=smallest, n=n, subset=worst)
 
     def add_mean_shares(self) -> None:
-        """Add the mean share over prompts of each value."""
+        """Add each value's mean share over prompts."""
         for code, value in enumerate(self.names):
             shares = {method: shares[:, code] for method, shares in self.shares.items()}
             self.add_means("share", shares, subset=f"mean over prompts: {value}")
 
     def add_prompts(self) -> None:
-        """Add gap and shares of each prompt, the shares with Wilson's intervals."""
-        # Of two values the first share says all; shares of intersections are many and thin.
+        """Add the gap and shares of each prompt, the shares with Wilson intervals."""
+        # For two values, the first share determines the second. Intersections have too many shares,
+        # each from few images.
         shown = self.names[:1] if len(self.names) == 2 else self.names
         if " x " in self.result.provenance.task:
             shown = ()
@@ -246,8 +249,8 @@ class ShareRows:
                 for code, name in enumerate(shown):
                     share = float(self.shares[method][i, code])
                     n = max(1, size)
-                    # Effective counts are fractions; Wilson's interval is defined for whole
-                    # numbers, and is widened to hold the share itself.
+                    # Effective counts are fractional, but the Wilson interval needs integers. Widen
+                    # it to include the share itself.
                     hits = min(n, round(float(counts[i, code])))
                     low, high = wilson_interval(hits, n)
                     self.result.add(
@@ -261,15 +264,15 @@ class ShareRows:
 
 
 def dealt_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Floats:
-    """Return gaps from even shares (resamples, p) of values that are dealt evenly.
+    """Simulate the gaps from even shares (resamples, p) if values are assigned evenly.
 
-    The images that the judge cannot tell are left out at random, which makes even shares uneven.
-    Where the deal has a remainder, the first values have one image more.
+    Images that the judge cannot label are removed at random, which makes even shares uneven. If the
+    number of images is not divisible by the number of values, the first values get one more.
 
     Args:
-        counts: (p, values + 1) images of each prompt by what they show, unknown last.
-        resamples: number of draws.
-        seed: of the draws.
+        counts: images (p, values + 1) of each prompt by value, unknown last.
+        resamples: number of simulations.
+        seed: random seed.
     """
     rng = np.random.default_rng(seed)
     values = counts.shape[1] - 1
@@ -278,8 +281,7 @@ def dealt_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Float
         total = int(images.sum())
         dealt = np.full(values, total // values)
         dealt[: total % values] += 1
-        # Drawn without replacement: which of the dealt images can be told is all that is left to
-        # chance.
+        # Sample without replacement: only which images can be labelled is random.
         known = rng.multivariate_hypergeometric(dealt, int(images[:-1].sum()), size=resamples)
         gaps[:, place] = discrepancies(known)
     return gaps

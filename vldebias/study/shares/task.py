@@ -1,9 +1,8 @@
-"""Measure shares of values among images and their distance from even, from any source of the
-labels.
+"""Measure the shares of values among images and their gap from even shares.
 
-Labels of a judge, majority labels of people and labels of a table are all one column of values. It
-is counted per prompt, and `ShareRows` makes rows of the counts; people's labels of some images
-correct those of a judge.
+The labels may come from a judge, from a majority of annotators or from a table: in each case they
+are a column of values. They are counted per prompt, and `ShareRows` turns the counts into rows.
+People's labels of some images correct those of a judge.
 """
 
 from __future__ import annotations
@@ -61,29 +60,32 @@ ROLES = ("prompt", "value", "method", "weight", "people")  # of columns
 LABELLED = ("value", "people")  # roles of columns with values
 UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that name no value
 ABOUT = (
-    "Shares of the labels of images, from a table or from annotators; an image without a label"
-    f" counts as unknown. {ABOUT_GAP}"
+    "Shares of the images' labels, from a table or from annotators. An image without a label counts"
+    f" as unknown. {ABOUT_GAP}"
 )
 
 
 @register_task
 class SharesTask(Task):
-    """Measure shares and discrepancy from a table with a row per image, or from answers about
-    generated images.
+    """Measure shares and discrepancy, from a table of images or from answers about generated ones.
 
-    table: .csv, .tsv, .parquet or .jsonl. Without one the answers come with --labels and the images
-        with --drawn: what most annotators say is the value, and the figures of the judge that read
-        the images are corrected by it.
-    prompt, value, method, weight, people: names of the table's columns; the last three may be left
-        out. weight: what an image counts, above 0. people: what people say where they were asked,
-        empty elsewhere: `value` is then corrected by it, and the weights are one over the
-        probability of being asked.
-    attribute: what people labelled. values: the groups that could occur, whether an image shows
-        them or not; by default those that occur.
-    same: text of the table -> the value that it means. unknown: texts that name no group, in
-        addition to refusals, "cannot tell", "N/A" and the like.
-    baseline: the method from which the changes of the others are; "none" by default, where there is
-        one. faces: rows of one image are several faces in it, and are meant to count apart.
+    Attributes:
+        table: .csv, .tsv, .parquet or .jsonl file with one row per image. None: --labels names the
+            answers and --drawn the images. The majority answer is then the value of an image, and
+            corrects the figures of the judge, if there is one.
+        prompt: column of the prompt.
+        value: column of the label.
+        method: column of the method; None: all images belong to one method.
+        weight: column of the weights (> 0); None: equal weights.
+        people: column of people's labels, empty for images that nobody labelled. These labels
+            correct `value`, and the weights are one over the probability of being labelled.
+        attribute: the attribute that people labelled.
+        values: groups that could occur, even if no image shows them; default: those that occur.
+        same: text in the table -> the value that it means.
+        unknown: texts that name no group, in addition to refusals, "cannot tell", "N/A" and the
+            like.
+        baseline: the method that the others are compared with; default: "none", if there is one.
+        faces: count rows of the same image separately, as several faces in it.
     """
 
     task: Literal["shares"] = "shares"
@@ -103,8 +105,7 @@ class SharesTask(Task):
     faces: bool = False
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return the table, or people's answers and the folder of the generated images that they
-        are about."""
+        """Return the table, or people's answers and the folder of the generated images."""
         if self.table is not None:
             return {"table": self.table}
         if "table" in inputs.sources:
@@ -134,17 +135,17 @@ class SharesTask(Task):
 
         Args:
             table: a file, or columns by name.
-            labels: files of answers about the generated images of a folder.
-            folder: of the images.
-            progress: shows what is left out.
+            labels: files of answers about the generated images in `folder`.
+            folder: the folder of the images.
+            progress: reports what is skipped.
 
         Returns:
-            Shares and discrepancy; a second result where people's labels correct a judge's.
+            Shares and discrepancy, and a second result if people's labels correct a judge's.
 
         Raises:
-            InvalidInputError: columns, values or weights that do not fit, by their name.
+            InvalidInputError: columns, values or weights are missing or invalid.
         """
-        # A table takes precedence over labels, which may come from the options of a whole suite.
+        # A table takes precedence over labels, which may belong to the options of a whole suite.
         if table is None and folder is not None:
             return self._measure_labels(GeneratedImages.open(folder), labels, progress)
         if isinstance(table, (str, Path)):
@@ -165,12 +166,12 @@ class SharesTask(Task):
             if name in role_of_column:
                 raise InvalidInputError(
                     f"{where}: column {name!r} is given as {role_of_column[name]} and as {role};"
-                    " expected a column of its own for each"
+                    " expected a different column for each"
                 )
             role_of_column[name] = role
             roles[role] = name
-        # The texts of the table with ROLES as columns, a row per image; "female " of a spreadsheet
-        # is "female".
+        # Texts of the table, with ROLES as columns and one row per image. Strip spaces: "female "
+        # in a spreadsheet means "female".
         texts = {}
         for role, name in roles.items():
             texts[role] = as_texts(column_of(columns, name, where), f"{where}: {name}")
@@ -185,13 +186,16 @@ class SharesTask(Task):
         return self._blocks(images, where, lambda **fields: TaskResult(empty(**fields)))
 
     def _doubt_rows(self, images: pd.DataFrame, columns: pa.Table, where: str) -> None:
-        """Refuse a header that is repeated among the rows; warn of prompts that differ by case or
-        blanks alone, and of images on several rows."""
+        """Reject a header that is repeated among the rows, and warn about repeated prompts and
+        images.
+
+        The warnings concern prompts that differ only in case or spaces, and images in several rows.
+        """
         is_header = (images.prompt == self.prompt) & (images.value == self.value)
         if is_header.any():
             raise InvalidInputError(
-                f"{where}: row {int(is_header.argmax()) + 1} repeats the names of the columns, as"
-                " where two tables were joined; take it out"
+                f"{where}: row {int(is_header.argmax()) + 1} repeats the column names, as if two"
+                " tables had been joined; remove it"
             )
         spellings = defaultdict[str, list[str]](list)
         for prompt in images.prompt.unique():
@@ -200,8 +204,8 @@ class SharesTask(Task):
         if alike:
             warn(
                 f"{where}: {self.prompt}: {len(alike)} prompts are written in several ways and"
-                f" count as several prompts, such as {' and '.join(map(repr, alike[0]))}; write"
-                " them alike",
+                f" count as several prompts, such as {' and '.join(map(repr, alike[0]))}; use one"
+                " spelling for each",
                 SuspectInputWarning,
             )
         image_columns = [
@@ -217,29 +221,31 @@ class SharesTask(Task):
         repeated = keys[keys.duplicated() & (keys.image != "")]
         if len(repeated):
             warn(
-                f"{where}: {len(repeated)} rows are of an image that another row has too (column"
-                f" {image_columns[0]!r}), such as {repeated.image.iloc[0]!r}, and count as further"
-                " images; if they are several faces in it, say so (--faces), else take them out",
+                f"{where}: {len(repeated)} rows repeat the image of another row (column"
+                f" {image_columns[0]!r}), such as {repeated.image.iloc[0]!r}, and count as separate"
+                " images; if they are several faces in one image, pass --faces, otherwise remove"
+                " them",
                 SuspectInputWarning,
             )
 
     def _blocks(
         self, images: pd.DataFrame, where: str, empty: Callable[..., TaskResult]
     ) -> list[TaskResult]:
-        """Return the block of a table with ROLES as columns and, if it has labels of people, that
-        of the correction.
+        """Return the block of a table and, if people labelled some images, the corrected block.
 
-        where: what the images are called in messages. empty: makes a result from the fields of its
-        provenance.
+        Args:
+            images: table with ROLES as columns.
+            where: name of the table in messages.
+            empty: creates a result from the fields of its provenance.
         """
         labels = {role: self._labels(images, role, where) for role in LABELLED if role in images}
-        # One list of values for judge and people: their codes are compared.
+        # Judge and people share one list of values, because their codes are compared.
         names = self._value_names(labels, where)
         rows = self._rows(images, labels, names, where)
-        # "none" first, as rows of others are compared with it; the others keep the order of the
-        # table.
+        # "none" comes first, because other rows are compared with it; the others keep the order of
+        # the table.
         methods = sorted(rows.method.unique(), key=lambda name: name != NONE)
-        # Means over prompts are paired by prompt, so each has to have images of every method.
+        # Means over prompts are paired by prompt, so each prompt needs images of every method.
         methods_of_prompt = rows.groupby("prompt", sort=False).method.nunique()
         prompts = methods_of_prompt.index[methods_of_prompt == len(methods)]
         if prompts.empty:
@@ -252,13 +258,13 @@ class SharesTask(Task):
         rows = rows[rows.number >= 0]
         counts = {}
         for method in methods:
-            # (prompts, values + 1) what the images of a method count, unknown last
+            # (prompts, values + 1): weighted counts of a method's images, unknown last
             rows_of_method = rows[rows.method == method]
             total = np.zeros((len(prompts), len(names) + 1))
             np.add.at(total, (rows_of_method.number, rows_of_method.value), rows_of_method.counts)
-            # With unequal weights the counts of a prompt add up to Kish's effective size
-            # (sum w)^2 / sum w^2: ten images, of which one weighs as much as the nine others
-            # together, are worth 3.6.
+            # With unequal weights, the counts of a prompt add up to Kish's effective sample size
+            # (sum w)^2 / sum w^2. For example, ten images, one of which weighs as much as the other
+            # nine together, have an effective size of 3.6.
             squared = np.bincount(rows_of_method.number, rows_of_method.counts**2)
             counts[method] = total * (total.sum(1) / squared)[:, None]
         measured = {
@@ -290,7 +296,7 @@ class SharesTask(Task):
         return [result, *corrected]
 
     def _labels(self, images: pd.DataFrame, role: str, where: str) -> Labels:
-        """Return the labels of a column, "value" or "people"; texts that mean unknown are none."""
+        """Return the labels of a column, "value" or "people", with unknown texts as missing."""
         column = f"{where}: {getattr(self, role)}"
         texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.same)
         if not self.attribute:
@@ -299,37 +305,38 @@ class SharesTask(Task):
         strangers = sorted(set(labels.names) - set(self.values))
         if self.values and strangers:
             raise InvalidInputError(
-                f"{column}: got {strangers[:8]}; expected groups among {list(self.values)}; give"
-                " each the name of its group (--same), or name it as well (--groups)"
+                f"{column}: got {strangers[:8]}; expected groups among {list(self.values)}; map"
+                " each to its group (--same), or add it to the groups (--groups)"
             )
         problem = groups_as_many_as_rows(labels)
         if problem and not self.values:
             raise InvalidInputError(f"{column}: {problem}")
         problems = odd_values(labels)
-        # Labels by people of a known attribute were chosen from its values, and groups that a user
-        # names are meant: nothing can be mistyped.
+        # Skip the check if people chose their labels from the values of an attribute, or if the
+        # user named the groups: then nothing can be mistyped.
         if problems and not self.attribute and not self.values:
             warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
 
     def _known_texts(self, texts: pd.Series[str], column: str) -> pd.Series[str]:
-        """Return the labels of a column by the names of their groups, empty if they name none; warn
-        of both.
+        """Return the labels of a column as names of groups, empty if they name none.
+
+        Warns about labels without a group and about other spellings.
 
         Raises:
-            InvalidInputError: they are probabilities.
+            InvalidInputError: the labels are probabilities.
         """
         names = sorted(set(texts) - {""})
         counts = texts.value_counts()
         without_group = labels_without_group(names, self.values)
-        # The word "unknown" was meant so, and needs no warning.
+        # The word "unknown" is unambiguous and needs no warning.
         answers = [name for name in without_group if name.casefold() != "unknown"]
         if answers:
             number = int(counts[answers].sum())
             warn(
                 f"{column}: {quantity(number, 'label')} of {len(texts)} name no group and count as"
                 f" unknown, such as {answers[0][:80]!r} ({counts[answers[0]]}); if one is a group,"
-                " name all groups (--groups)",
+                " list all groups (--groups)",
                 SuspectInputWarning,
             )
         texts = texts.where(~texts.isin(without_group), "")
@@ -344,21 +351,21 @@ class SharesTask(Task):
         return texts.replace(spelt)
 
     def _value_names(self, labels: Mapping[str, Labels], where: str) -> tuple[str, ...]:
-        """Return the values that the settings name, else the values that occur.
+        """Return the values in the settings, or else the values that occur.
 
         Raises:
-            InvalidInputError: fewer than two.
+            InvalidInputError: there are fewer than two.
         """
         judged = set(labels["value"].names)
         people = set(labels["people"].names) if "people" in labels else judged
         never_judged = sorted(people - judged)
         never_by_people = sorted(judged - people)
-        # Judge says "female", people say "woman": four values where there are two, and every label
-        # would look like an error of the judge.
+        # If the judge says "female" and people say "woman", there are four values instead of two,
+        # and every label looks like an error of the judge.
         if not self.values and never_judged and never_by_people:
             warn(
-                f"{where}: column {self.people!r} has {never_judged}, which the judge never says,"
-                f" and lacks {never_by_people}, which it says; if two mean the same, give --same"
+                f"{where}: column {self.people!r} contains {never_judged}, which the judge never"
+                f" uses, but not the judge's {never_by_people}; if two mean the same, pass --same"
                 f" {never_judged[0]}={never_by_people[0]}",
                 SuspectInputWarning,
             )
@@ -376,11 +383,10 @@ class SharesTask(Task):
         names: Sequence[str],
         where: str,
     ) -> pd.DataFrame:
-        """Return a row per image with its prompt, method, value and people as codes, weight, and
-        what it counts.
+        """Return one row per image: prompt, method, codes of value and people, weight and count.
 
         Raises:
-            InvalidInputError: no such baseline, or a weight that is not a number above 0.
+            InvalidInputError: the baseline does not occur, or a weight is not a number above 0.
         """
         pd = need("pandas")
         rows = pd.DataFrame({"method": NONE, "weight": 1.0, **images})
@@ -392,8 +398,8 @@ class SharesTask(Task):
             number = int((rows.method == name).sum())
             warn(
                 f"{where}: method {name!r} ({number} of {len(rows.method)} rows) is spelt almost as"
-                f" {similar!r}; mend it if it is the same, since prompts that lack a method are"
-                " left out",
+                f" {similar!r}; correct it if it is the same, because prompts that lack a method"
+                " are excluded",
                 SuspectInputWarning,
             )
         weight = pd.to_numeric(rows.weight, errors="coerce")
@@ -406,16 +412,17 @@ class SharesTask(Task):
             )
         unknown = len(names)
         for role, column in labels.items():
-            # The last code, of labels without a value, is that of unknown.
+            # Labels without a value have the code -1, which selects the last entry: unknown.
             code_of_label = np.array([*map(names.index, column.names), unknown])
             rows[role] = code_of_label[column.codes]
-        # The baseline is called "none" from here on, from which all changes are counted.
+        # From here on the baseline is called "none", the reference of all changes.
         rows["method"] = rows.method.replace({self.baseline: NONE, "": "not said"})
         rows["weight"] = weight
         if "people" in rows:
-            # An empty cell was not asked; a text that means unknown was an answer.
+            # An empty cell means that nobody was asked; a text that means unknown is an answer.
             rows["people"] = rows.people.where(images.people != "", NOT_LABELLED)
-            # Weights describe the sampling for labels then: every image counts once for the judge.
+            # The weights describe which images were sampled for labelling, so every image counts
+            # once for the judge.
             rows["counts"] = 1.0
         else:
             rows["counts"] = weight
@@ -424,11 +431,13 @@ class SharesTask(Task):
     def _measure_labels(
         self, drawn: GeneratedImages, files: Sequence[Path], progress: Progress
     ) -> list[TaskResult]:
-        """Measure majority labels of images whose prompts state no value, and correct the last
-        judge by them."""
+        """Measure majority labels of images whose prompts state no value.
+
+        They also correct the figures of the last judge, if there is one.
+        """
         answers = _answers(files, self.attribute, self.values)
         if answers.empty:
-            progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
+            progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is skipped")
             return []
         judge = last_judgements(drawn, self.attribute, self.values)
         images = _with_answers(drawn, answers, None if judge is None else judge[1])
@@ -440,7 +449,7 @@ class SharesTask(Task):
                 " the folder"
             )
         task = self.model_copy(update={"unknown": UNKNOWN})
-        # The majority takes the place of the judge: the same figures, by people alone.
+        # Compute the same figures from people's labels only, in place of the judge's.
         by_people = labelled.assign(value=labelled.people).drop(columns="people")
         empty = partial(drawn.result, split="generated, labelled by people")
         (result,) = task._blocks(by_people, "labels", empty)
@@ -455,7 +464,7 @@ class SharesTask(Task):
         corrected: list[TaskResult] = []
         if judge is not None:
             findings.append(how_the_judge_errs(labelled, self.values, judge[0]))
-            # Labels of another part, such as unseen concepts, say nothing of it.
+            # Only correct the parts that people labelled.
             part = images[images.part.isin(labelled.part)]
             corrected = task._blocks(part, "labels", empty)[1:]
         findings += self._add_agreement(result, votes)
@@ -464,10 +473,10 @@ class SharesTask(Task):
         return [result, *corrected]
 
     def _add_agreement(self, result: TaskResult, votes: pd.DataFrame) -> list[str]:
-        """Add how far annotators agree, and return it in a sentence; nothing of one annotator, or
-        one value.
+        """Add how well annotators agree, and return a sentence about it.
 
-        votes: codes, a row per annotator and a column per image.
+        Nothing is added if there is a single annotator or a single value. `votes` contains codes,
+        one row per annotator and one column per image.
         """
         try:
             agreed = agreement(votes, resamples=self.resamples, seed=self.seed)
@@ -485,7 +494,7 @@ class SharesTask(Task):
 
 
 def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd.DataFrame:
-    """Return the answers about an attribute, a row each, with the value as a code."""
+    """Return the answers about an attribute, one per row, with the value as a code."""
     read = [dict(answer) for answer in read_answers(files) if answer.attribute == attribute]
     answers = need("pandas").DataFrame(read)
     if not answers.empty:
@@ -496,16 +505,16 @@ def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd
 def _with_answers(
     drawn: GeneratedImages, answers: pd.DataFrame, judged: Sequence[str] | None
 ) -> pd.DataFrame:
-    """Return the images whose prompts state no value, with the answer of most annotators.
+    """Return the images whose prompts state no value, with the majority answer.
 
-    judged: (n,) what the judge says of each generated image; None: no judge read them.
+    judged: (n,) label of the judge for each generated image; None if there is no judge.
     """
     weighted = answers.assign(weight=answers.weight.astype(float).fillna(1.0))
     of_image = weighted.groupby("image")
     majority = of_image.value.agg(_majority)
     images = need("pandas").DataFrame(drawn.images).rename(columns={"variant": "method"})
     images["value"] = "" if judged is None else judged
-    # Class prompts of one concept are a unit, "nurse"; wordings and others are units of their own.
+    # Class prompts of one concept form a unit ("nurse"); wordings and others are separate units.
     is_concept = images.part.isin(["train", "unseen"])
     images["prompt"] = images.concept.where(is_concept, images.prompt)
     images["people"] = images.path.map(majority).fillna("")
@@ -514,7 +523,7 @@ def _with_answers(
 
 
 def _majority(values: pd.Series[str]) -> str:
-    """Return the value that most annotators gave."""
-    # A tie is nobody's answer: to take the first value would favour it in every tie.
+    """Return the value that most annotators chose."""
+    # A tie has no majority: choosing the first value would favour it systematically.
     modes = values.mode()
     return NO_MAJORITY if len(modes) > 1 else modes[0]

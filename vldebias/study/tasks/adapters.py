@@ -1,7 +1,7 @@
-"""Train adapters on features of a frozen model: by cross-entropy, or by contrast as well.
+"""Train adapters on features of a frozen model, with cross-entropy or also a contrastive loss.
 
-Source: Gao et al. (2021) for the adapter, Zhang and Ré (2022) for how both are trained in
-Table 7.2 of the thesis.
+Source: Gao et al. (2021) for the adapter, Zhang and Ré (2022) for the training of both in Table 7.2
+of the thesis.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses.sums import softplus
 from vldebias.study.tasks.examples import Codes, Examples, Logits, Predictor
 
-BATCH = 128  # rows of a step, or anchors of a step of contrast
-NEAREST_CHUNK = 64  # anchors whose cosines with all training rows are held at a time
+BATCH = 128  # rows per step, or anchors per contrastive step
+NEAREST_CHUNK = 64  # anchors whose cosines with all training rows are in memory at a time
 
 
 class Adapter(nn.Module):
@@ -41,7 +41,7 @@ class Adapter(nn.Module):
         return F.normalize(self.layers(features), dim=-1)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return logits (n, k): 100 times the cosines with the texts of the classes."""
+        """Return logits (n, k): 100 times the cosines with the class texts."""
         return 100.0 * self(features) @ self.texts.T
 
 
@@ -62,18 +62,18 @@ def train_adapter(
 ) -> Predictor:
     """Train an adapter by SGD and keep the best epoch on the validation split.
 
-    Momentum .9 and weight decay 5e-5 are those of the code of Zhang and Ré (2022).
+    Momentum (.9) and weight decay (5e-5) are taken from the code of Zhang and Ré (2022).
 
     Args:
-        examples: what it learns from; the seed of its draws.
-        losses: (epoch, adapter) -> the losses of its steps.
+        examples: training and validation data, and the random seed.
+        losses: function (epoch, adapter) -> losses of the steps of that epoch.
         hidden: width of the bottleneck.
-        epochs: at most so many.
-        patience: training stops after so many epochs without a better one.
+        epochs: maximum number of epochs.
+        patience: stop after this many epochs without improvement.
         rate: learning rate.
 
     Returns:
-        The logits, and the epoch that was kept (the earliest on a tie) with its scores.
+        The logits, and the best epoch (the earliest on a tie) with its scores.
     """
     torch.default_generator.manual_seed(examples.seed)
     adapter = Adapter(examples.zero_shot, hidden)
@@ -87,7 +87,7 @@ def train_adapter(
             loss.backward()
             optimizer.step()
         scores = tuple(examples.best([adapter.logits])[1].values())
-        # Tuples compare by the worst group first and by the average on a tie (see `Examples.best`).
+        # Tuples compare by the worst group, then by the average (see `Examples.best`).
         if scores > best_scores:
             best_epoch = epoch
             best_scores = scores
@@ -124,31 +124,31 @@ def contrastive_adapter(
     group_size: int = 300,
     **training: Any,
 ) -> Predictor:
-    """Train an adapter by contrast and by cross-entropy in turns (Zhang and Ré, 2022).
+    """Train an adapter by alternating a contrastive loss and cross-entropy (Zhang and Ré, 2022).
 
-    An epoch of contrast brings rows that zero-shot gets wrong near rows of the same class that it
-    gets right, away from near rows of other classes; the next epoch is of cross-entropy on groups
-    of equal size. Losses of a step of contrast are summed over its anchors.
+    A contrastive epoch pulls rows that zero-shot misclassifies towards correctly classified rows of
+    the same class, and pushes them away from nearby rows of other classes. The next epoch minimises
+    cross-entropy on groups of equal size. Losses of a contrastive step are summed over its anchors.
 
-    Ours, so that it takes minutes on a CPU: the source contrasts an anchor with 2,048 positives
-    and as many of its 4,096 nearest rows. We sample `positives` and `negatives` in each epoch, the
-    negatives from the 1,024 nearest rows of other classes, and take at most `anchors` anchors of a
-    class. A class that zero-shot gets all right or all wrong has no anchors, and learns from
-    cross-entropy alone.
+    This differs from the source to finish in minutes on a CPU. The source contrasts an anchor with
+    2,048 positives and as many of its 4,096 nearest rows. Here, `positives` and `negatives` are
+    sampled in each epoch, negatives from the 1,024 nearest rows of other classes, with at most
+    `anchors` anchors per class. A class that zero-shot classifies entirely right or entirely wrong
+    has no anchors and only enters the cross-entropy.
 
     Args:
-        examples: what it learns from.
-        temperature: divides the cosines of the contrast.
+        examples: training and validation data.
+        temperature: divisor of the cosines in the contrastive loss.
         positives: rows of the same class for each anchor.
         negatives: rows of other classes for each anchor.
-        anchors: of each class in an epoch, at most.
-        group_size: rows of each group in an epoch of cross-entropy.
+        anchors: maximum number of anchors per class and epoch.
+        group_size: rows per group in a cross-entropy epoch.
         training: further arguments of `train_adapter`.
 
     Raises:
-        InvalidInputError: no class has rows that zero-shot gets right and rows that it gets wrong.
+        InvalidInputError: no class has both correctly and wrongly classified rows.
     """
-    # Found once, by the frozen features: what is near does not change while the adapter learns.
+    # Neighbours are computed once, from the frozen features.
     contrasts = Contrasts.find(examples)
     features = examples.features
     labels = torch.from_numpy(examples.labels)
@@ -167,7 +167,7 @@ def contrastive_adapter(
             yield F.cross_entropy(adapter.logits(features[rows]), labels[rows])
 
     def losses(epoch: int, adapter: Adapter) -> Iterator[Tensor]:
-        # In turns: contrast knows nothing of the texts that classify, cross-entropy does.
+        # Alternate, because only cross-entropy involves the texts of the classifier.
         if epoch % 2 == 0:
             return contrast(adapter)
         return classification(adapter)
@@ -180,14 +180,14 @@ def anchored_contrastive(
 ) -> Tensor:
     """Return (a,) the mean over positives p of -log e^{s_p} / (e^{s_p} + sum_n e^{s_n}).
 
-    The supervised contrastive loss without the other positives in the denominator; s are cosines
-    over the temperature. Source: Zhang and Ré (2022).
+    This is the supervised contrastive loss without the other positives in the denominator; s are
+    cosines divided by the temperature. Source: Zhang and Ré (2022).
 
     Args:
         anchors: (a, d) of norm 1.
         positives: (a, p, d) of norm 1.
         negatives: (a, m, d) of norm 1.
-        temperature: divides the cosines.
+        temperature: divisor of the cosines.
     """
     # -log e^p / (e^p + sum e^n) is softplus(log sum e^n - p), which does not overflow at small
     # temperatures.
@@ -200,13 +200,13 @@ def anchored_contrastive(
 
 @dataclass(frozen=True, eq=False)
 class Contrasts:
-    """Hold the training rows by their part in the contrast.
+    """Store the rows that serve as anchors, positives and negatives of the contrastive loss.
 
     Attributes:
-        anchors: (a,) rows that zero-shot gets wrong.
-        classes: (a,) their classes.
-        nearest: (a, m) the nearest rows of other classes, nearest first.
-        positives: class -> rows of it that zero-shot gets right.
+        anchors: (a,) rows that zero-shot misclassifies.
+        classes: (a,) classes of the anchors.
+        nearest: (a, m) nearest rows of other classes, nearest first.
+        positives: class -> its rows that zero-shot classifies correctly.
     """
 
     anchors: Tensor
@@ -216,37 +216,38 @@ class Contrasts:
 
     @classmethod
     def find(cls, examples: Examples, neighbours: int = 1024) -> Contrasts:
-        """Return the contrasts of training rows, each anchor with so many nearest rows at most.
+        """Find the anchors, positives and negatives among the training rows.
 
         Args:
             examples: training rows.
-            neighbours: nearest rows of an anchor, at most.
+            neighbours: maximum number of nearest rows per anchor.
 
         Raises:
-            InvalidInputError: no class has rows of both kinds.
+            InvalidInputError: no class has both correctly and wrongly classified rows.
         """
         labels = examples.labels
         right = examples.predicted == labels
         positives = dict[int, Tensor]()
         for label in np.unique(labels).tolist():
             in_class = labels == label
-            # An anchor needs a row of its class that zero-shot gets right; without one there is
-            # nothing to pull it to.
+            # An anchor needs a correctly classified row of its class to be pulled towards.
             if right[in_class].any() and not right[in_class].all():
                 positives[label] = torch.from_numpy(np.flatnonzero(right & in_class))
         if not positives:
             raise InvalidInputError(
-                "contrastive-adapter: expected a class of which zero-shot gets some training rows"
-                f" right and some wrong; it gets {int(right.sum())} of {len(right)} right"
+                "contrastive-adapter: expected a class with some training rows that zero-shot gets"
+                f" right and some that it gets wrong; it gets {int(right.sum())} of {len(right)}"
+                " right"
             )
         wrong = ~right & np.isin(labels, list(positives))
         anchors = torch.from_numpy(np.flatnonzero(wrong))
         classes = torch.from_numpy(labels)
-        # All anchors have as many nearest rows: no more than the largest class has rivals.
+        # All anchors have the same number of nearest rows, limited by the rows outside the largest
+        # class.
         largest_class = int(np.bincount(labels)[list(positives)].max())
         count = min(neighbours, len(labels) - largest_class)
         nearest = []
-        # 64 x n cosines at a time: all of CelebA (160,000 rows) are 40 MB.
+        # Compute 64 x n cosines at a time: 40 MB for all of CelebA (160,000 rows).
         for rows in anchors.split(NEAREST_CHUNK):
             cosines = examples.features[rows] @ examples.features.T
             same_class = classes[rows, None] == classes
@@ -254,7 +255,7 @@ class Contrasts:
         return cls(anchors, classes[anchors], torch.cat(nearest), positives)
 
     def balanced_anchors(self, limit: int) -> Tensor:
-        """Return random positions in `anchors`, equally many of each class and at most `limit`."""
+        """Return random positions in `anchors`: the same number per class, at most `limit`."""
         positions = []
         for label in self.positives:
             positions.append(torch.nonzero(self.classes == label).flatten())
@@ -265,12 +266,12 @@ class Contrasts:
         return torch.cat(subsets)
 
     def sample(self, places: Tensor, positives: int, negatives: int) -> Tensor:
-        """Return (b, 1 + positives + negatives) training rows for anchors, drawn with replacement.
+        """Sample training rows for anchors with replacement: (b, 1 + positives + negatives).
 
         Args:
             places: (b,) positions in `anchors`.
-            positives: rows of the anchor's class that zero-shot gets right.
-            negatives: rows among the nearest of other classes.
+            positives: number of correctly classified rows of the anchor's class.
+            negatives: number of nearest rows of other classes.
         """
         same_class = torch.empty(len(places), positives, dtype=torch.int64)
         for label, pool in self.positives.items():
@@ -283,11 +284,11 @@ class Contrasts:
 
 
 def rows_of_groups(groups: Codes, size: int) -> Tensor:
-    """Return random row indices, `size` of each group: with replacement only where it is smaller.
+    """Sample `size` row indices of each group, with replacement only if the group is smaller.
 
     Args:
-        groups: (n,) codes 0 .. g - 1, all of which occur.
-        size: rows of each group.
+        groups: (n,) codes 0 .. g - 1, each of which must occur.
+        size: rows per group.
     """
     parts = []
     for group in range(int(groups.max()) + 1):

@@ -1,5 +1,4 @@
-"""Train classifiers on labelled images: the rows of Table 7.2 to compare with methods that need no
-labels."""
+"""Train classifiers on labelled images, the supervised baselines of Table 7.2."""
 
 from __future__ import annotations
 
@@ -27,20 +26,21 @@ MAX_ITERATIONS = 5000
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """Hold the problem of a logistic regression: its rows, its penalty and how it is solved.
+    """Define a logistic regression problem: its rows, its penalty and its parametrisation.
 
-    Two classes have one weight vector, the difference of their logits; k > 2 have k. Under "l1"
-    the weights are U - V with U, V >= 0, which makes the penalty smooth. The solver sees one
-    vector: W and the bias, or U, V and the bias.
+    Two classes share one weight vector, for the difference of their logits; k > 2 classes have k.
+    With "l1" the weights are U - V with U, V >= 0, which makes the penalty smooth. The solver's
+    vector contains W and the bias, or U, V and the bias.
 
     Attributes:
-        chunks: rows (m, d), labels (m,) and counts (m,) float64, of `CHUNK` rows at most.
+        chunks: rows (m, d), labels (m,) and counts (m,) float64, at most `CHUNK` rows each.
         total: sum of the counts.
         n_classes: k.
         dim: d.
-        c: strength of the data against the penalty.
+        c: weight of the losses relative to the penalty.
         penalty: "l1" or "l2".
-        scale: (d,) what features are divided by, and shift: (d,) what is subtracted first.
+        scale: (d,) divisor of the features, after `shift` is subtracted.
+        shift: (d,) offset of the features.
     """
 
     chunks: Sequence[tuple[Tensor, Tensor, Tensor]]
@@ -54,32 +54,32 @@ class Regression:
 
     @property
     def weight_rows(self) -> int:
-        """Return how many weight vectors there are."""
+        """Return the number of weight vectors."""
         return 1 if self.n_classes == 2 else self.n_classes
 
     @property
     def size(self) -> int:
-        """Return how many weights there are."""
+        """Return the number of weights."""
         return self.weight_rows * self.dim
 
     @property
     def bounded(self) -> int:
-        """Return how many entries of the solver's vector cannot be negative: U and V."""
+        """Return how many entries of the solver's vector are constrained to be >= 0 (U and V)."""
         return 2 * self.size if self.penalty == "l1" else 0
 
     def start(self) -> Flat:
-        """Return the solver's first vector: zeros."""
+        """Return the solver's starting point: zeros."""
         weights = self.bounded or self.size
         return np.zeros(weights + self.weight_rows)
 
     def lower_bounds(self) -> Flat:
-        """Return the least value of each entry of the solver's vector."""
+        """Return the lower bound of each entry of the solver's vector."""
         least = np.full(len(self.start()), -np.inf)
         least[: self.bounded] = 0.0
         return least
 
     def head(self, vector: Tensor) -> Head:
-        """Return weight and bias for features that are not scaled, from the solver's vector."""
+        """Return weight and bias for unscaled features, from the solver's vector."""
         flat = vector[: self.size]
         if self.penalty == "l1":
             flat = flat - vector[self.size : 2 * self.size]
@@ -88,18 +88,18 @@ class Regression:
         return weight, bias
 
     def objective(self, vector: Flat) -> tuple[float, Flat]:
-        """Return mean loss plus penalty and its gradient, a chunk of rows at a time."""
+        """Return mean loss plus penalty, and the gradient, chunk by chunk."""
         leaf = torch.from_numpy(vector.copy()).requires_grad_()
         weights = leaf[: -self.weight_rows]
         if self.penalty == "l1":
             size_of_weights = weights.sum()
         else:
             size_of_weights = weights.square().sum() / 2
-        # scikit-learn minimises penalty + c sum of losses; divided by c n the gradient has the size
-        # of a mean, and one tolerance serves every c and n.
+        # scikit-learn minimises penalty + c * sum of losses. Dividing by c * n gives the gradient
+        # the scale of a mean, so one tolerance works for every c and n.
         value = 1 / (self.c * self.total) * size_of_weights
-        # Penalty first, then a chunk of rows at a time: gradients add up in the leaf, and one chunk
-        # in float64 is in memory.
+        # Backpropagate the penalty, then each chunk: gradients accumulate in the leaf, and only one
+        # float64 chunk is in memory at a time.
         value.backward()
         value = value.detach()
         for features, labels, counts in self.chunks:
@@ -114,7 +114,7 @@ class Regression:
         return float(value), leaf.grad.numpy()
 
     def solve(self, tolerance: float) -> Flat:
-        """Return the solver's vector at the optimum, with a warning where it is not reached."""
+        """Return the solver's vector at the optimum, with a warning if it did not converge."""
         solver = need("scipy.optimize")
         least = self.lower_bounds()
         solution = solver.minimize(
@@ -128,12 +128,12 @@ class Regression:
                 "maxfun": 2 * MAX_ITERATIONS,
                 "maxcor": 20,
                 "gtol": tolerance,
-                # Only the gradient stops it: a small step of the loss is no sign of an optimum
-                # where c is large.
+                # Stop by the gradient only: for large c, a small change of the loss does not
+                # indicate an optimum.
                 "ftol": 0.0,
             },
         )
-        # At a bound only the part of the gradient counts that leads away from it.
+        # At a bound, only the component of the gradient that points away from it counts.
         projected = solution.x - np.maximum(solution.x - solution.jac, least)
         gradient = float(np.abs(projected).max())
         if gradient > 10 * tolerance:
@@ -166,22 +166,22 @@ def logistic_regression(
         features: (n, d), read in chunks.
         labels: (n,) classes 0 .. n_classes - 1.
         n_classes: k.
-        c: strength of the data against the penalty.
-        tolerance: largest entry of the gradient at which it stops.
+        c: weight of the losses relative to the penalty.
+        tolerance: the solver stops when no entry of the gradient exceeds this value.
         penalty: "l1" or "l2".
-        like: rows (m, d); the penalty is on the coefficients of features standardised by their
-            means and deviations.
+        like: rows (m, d) whose means and deviations standardise the features; the penalty applies
+            to the standardised coefficients.
         counts: (n,) how often each row counts; None: once.
 
     Returns:
         Weight (k, d) and bias (k,) for features that are not standardised.
 
     Warns:
-        VldebiasWarning: the gradient is still large when the solver stops, at most after 5,000
+        VldebiasWarning: the gradient is still large when the solver stops, after at most 5,000
             iterations.
     """
     times = torch.ones(len(labels)) if counts is None else torch.from_numpy(counts)
-    # Rows that count 0 times, as most do in a balanced sample, are not read at all.
+    # Skip rows with a count of 0, which are the majority in a balanced sample.
     rows = torch.nonzero(times)[:, 0]
     columns = (features, torch.from_numpy(labels), times.double())
     parts = [column.detach()[rows].split(CHUNK) for column in columns]
@@ -205,8 +205,8 @@ def logistic_regression(
     )
     weight, bias = problem.head(torch.from_numpy(problem.solve(tolerance)))
     if n_classes == 2:
-        # One weight vector w for the difference: logits -w/2 and w/2, as k classes have k logits
-        # elsewhere.
+        # Split the weight vector w of the difference into logits -w/2 and w/2, because callers
+        # expect one logit per class.
         halves = torch.tensor([-0.5, 0.5], dtype=torch.float64)
         return halves[:, None] * weight, halves * bias
     return weight, bias
@@ -229,10 +229,10 @@ def _probe(
     counts: Codes | None = None,
     **settings: Any,
 ) -> tuple[Head, dict[str, float]]:
-    """Fit a logistic regression whose strength c the validation split selects.
+    """Fit a logistic regression, with c selected on the validation split.
 
     Args:
-        examples: what it learns from.
+        examples: training and validation data.
         candidates: values of c.
         counts: (n,) how often each training row counts.
         settings: further arguments of `logistic_regression`.
@@ -240,7 +240,7 @@ def _probe(
     Returns:
         The head, and c with its scores.
     """
-    strengths = sorted(candidates)  # on a tie the strongest penalty wins
+    strengths = sorted(candidates)  # ties go to the strongest penalty
     heads = list[Head]()
     for c in strengths:
         head = logistic_regression(
@@ -263,17 +263,16 @@ def linear_probe(
     candidates: Sequence[float] = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0),
     tolerance: float = 1e-6,
 ) -> Predictor:
-    """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe, whose L2 penalty the
-    validation split selects.
+    """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe.
 
-    With alpha 1 it is the probe of Radford et al. (2021), on normalised features: Zhang and Ré
-    (2022) fit theirs with SGD, ours is the optimum. With other alphas it is WiSE-FT (Wortsman et
-    al., 2022), which fine-tunes from the zero-shot weights; the relative weight of the two
-    sets of logits depends on c and on the 100 that cosines are multiplied by. Alpha is selected
-    after c.
+    The validation split selects the L2 penalty, and then alpha. With alpha = 1 this is the probe of
+    Radford et al. (2021) on normalised features; Zhang and Ré (2022) fit theirs with SGD, this one
+    is the optimum. With other alphas it is WiSE-FT (Wortsman et al., 2022), which fine-tunes from
+    the zero-shot weights. The relative weight of the two sets of logits depends on c and on the
+    scale of the cosines (100).
 
     Args:
-        examples: what it learns from.
+        examples: training and validation data.
         alphas: candidates for alpha.
         candidates: candidates for c.
         tolerance: of the solver.
@@ -282,11 +281,11 @@ def linear_probe(
         The logits, and c and alpha with their scores.
     """
     (weight, bias), selection = _probe(examples, candidates, tolerance=tolerance)
-    # CLIP's own logit scale: at 1 the cosines would weigh nothing beside the probe's logits.
+    # Use CLIP's logit scale; unscaled cosines would be negligible next to the probe's logits.
     zero_shot = 100 * examples.zero_shot.detach().double().cpu()
     classifiers = list[Logits]()
     for alpha in alphas:
-        # Zero-shot has no bias, so that of the probe is scaled alone.
+        # The zero-shot classifier has no bias, so only the probe's bias is scaled.
         mixed = (1 - alpha) * zero_shot + alpha * weight
         classifiers.append(partial(linear_logits, (mixed, alpha * bias)))
     best, scores = examples.best(classifiers)
@@ -303,25 +302,25 @@ def dfr(
 ) -> Predictor:
     """Reweight deep features: logistic regression on group-balanced data (Kirichenko et al., 2023).
 
-    As in the authors' code: features standardised over the training split, L1 penalty, c selected
-    on one balanced sample, coefficients averaged over ten; the candidates span those used there.
+    As in the authors' code, features are standardised over the training split, the penalty is L1, c
+    is selected on one balanced sample, and coefficients are averaged over ten. The candidates cover
+    the range of the authors'.
 
     Args:
-        examples: what it learns from.
-        balance: "sub" takes from every group as many rows as the smallest one has; "up" takes
-            every row as often as it fits into the largest group and samples the remainder without
-            replacement.
-        draws: balanced samples.
+        examples: training and validation data.
+        balance: "sub" subsamples every group to the size of the smallest; "up" repeats rows up to
+            the size of the largest group, and samples the remainder without replacement.
+        draws: number of balanced samples.
         candidates: candidates for c.
         tolerance: of the solver.
 
     Returns:
-        The logits, and c, the sizes of the groups and the rows of each group with the scores.
+        The logits, and a mapping with c, the sizes of the groups, the rows per group and the
+        scores.
     """
     rng = np.random.default_rng(examples.seed)
     groups = examples.groups
-    # Ten samples, since one of the size of the smallest group throws most rows away and its
-    # coefficients vary.
+    # Average over ten samples, because each of them discards most rows and its coefficients vary.
     samples = [balanced_counts(groups, balance, rng) for _ in range(draws)]
     settings: dict[str, object] = {
         "like": examples.features,
@@ -330,8 +329,8 @@ def dfr(
     }
     first_head, selection = _probe(examples, candidates, samples[0], **settings)
     heads = [first_head]
-    # c is selected on the first sample alone, as in the authors' code: to select it ten times costs
-    # ten times the fits.
+    # As in the authors' code, select c on the first sample only; selecting it on each of the ten
+    # would take ten times as many fits.
     for counts in samples[1:]:
         head, _ = _probe(examples, [selection["c"]], counts, **settings)
         heads.append(head)
@@ -347,18 +346,17 @@ def dfr(
 
 
 def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Codes:
-    """Return how often each row (n,) is taken so that all groups have one size: the smallest
-    ("sub") or the largest.
+    """Return how often to use each row (n,) so that all groups have the same size.
 
     Args:
         groups: (n,) codes.
-        balance: "sub" or "up", the size of the smallest or of the largest group.
+        balance: "sub" for the size of the smallest group, "up" for the largest.
         rng: source of the random numbers.
     """
     sizes = np.bincount(groups)
     target = sizes.min() if balance == "sub" else sizes.max()
-    # "up" with groups of 10 and 25: each row of the small one counts twice, and 5 of them a third
-    # time.
+    # Example of "up" with groups of 10 and 25: each row of the smaller group counts twice, and five
+    # of them count a third time.
     counts = (target // sizes)[groups]
     for group, size in enumerate(sizes):
         rows = np.flatnonzero(groups == group)

@@ -1,5 +1,4 @@
-"""Hold the examples that classifiers with labels learn from, and select among the classifiers on
-a validation split."""
+"""Store the data for supervised classifiers, and select classifiers on a validation split."""
 
 from __future__ import annotations
 
@@ -22,20 +21,21 @@ Predictor = tuple[Logits, dict[str, object]]  # a fitted classifier and the sele
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Hold a training split, a validation split and the zero-shot classifier.
+    """Store a training split, a validation split and the zero-shot classifier.
 
-    They and the seed fix the predictor: random draws neither read nor move the global generators.
+    Together with the seed, they determine the predictor: sampling neither reads nor advances the
+    global random generators.
 
     Attributes:
         features: (n, d) float32 image features of norm 1.
-        labels: (n,) classes 0 .. k - 1, all of which occur.
+        labels: (n,) classes 0 .. k - 1, each of which must occur.
         zero_shot: (k, d) text features of the classes, of norm 1.
-        val: features, labels and groups of the split that selects settings and epochs: by the
-            worst group, ties broken by the average, as Zhang and Ré (2022) do.
-        seed: of every random draw.
+        val: features, labels and groups of the split that selects settings and epochs, by
+            worst-group accuracy with ties broken by the average, as in Zhang and Ré (2022).
+        seed: seed of all sampling.
 
     Raises:
-        InvalidInputError: widths that differ, or a class without rows.
+        InvalidInputError: the widths differ, or a class has no rows.
     """
 
     features: Tensor
@@ -58,29 +58,31 @@ class Examples:
 
     @cached_property
     def predicted(self) -> Codes:
-        """(n,) the classes that the zero-shot classifier gives to the training rows."""
+        """Zero-shot predictions (n,) for the training rows."""
         return (self.features @ self.zero_shot.T).argmax(1).numpy()
 
     @cached_property
     def groups(self) -> Codes:
-        """(n,) groups of the training rows to balance: class x zero-shot prediction.
+        """Groups (n,) of the training rows to balance: class x zero-shot prediction.
 
-        Zhang and Ré (2022) take these because nobody knows the real groups. They are numbered by
-        those that occur.
+        As in Zhang and Ré (2022), because the true groups are unknown. Only groups that occur are
+        numbered.
         """
         cells = self.labels * len(self.zero_shot) + self.predicted
         return np.unique(cells, return_inverse=True)[1]
 
     @torch.no_grad()
     def best(self, classifiers: Sequence[Logits]) -> tuple[int, dict[str, float]]:
-        """Return which classifier the validation split selects, the first on a tie, and its
-        scores."""
+        """Return the index of the best classifier on the validation split, and its scores.
+
+        Ties go to the first classifier.
+        """
         features, labels, groups = self.val
         ranked = []
         for logits in classifiers:
             accuracy = group_accuracy(logits(features).argmax(1), labels, groups)
-            # (worst, average): the average breaks ties only, for a classifier that gives up a group
-            # has a high average too.
+            # Compare (worst, average). The average only breaks ties, because a classifier that
+            # fails on a whole group can have a high average.
             ranked.append((accuracy.worst, accuracy.average))
         best = ranked.index(max(ranked))
         worst, average = ranked[best]

@@ -18,26 +18,26 @@ Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Skews = dict[str, Floats]  # metric -> value of each ranking
 
-# A gallery is uneven where one group has so many times the images of another: at 1.5, of two groups
-# 60 % and 40 %, a random ranking has a MaxSkew of .18 against even shares.
+# A gallery is uneven if its largest group has this many times the images of its smallest. At 1.5,
+# for example with 60 % and 40 %, a random ranking has a MaxSkew of .18 against even shares.
 UNEVEN = 1.5
-_BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
+_BLOCK = 1 << 23  # entries per block of rankings, which bounds memory use
 
 
 class Gallery:
-    """Hold images whose group is known (labels, one per image) and the conventions of their skew,
-    see `RetrievalTask`.
+    """Store the images whose group is known, and the settings for their skew (`RetrievalTask`).
 
-    Groups without an image are left out: nothing could retrieve them. codes: (n,) positions in
-    `names`, in the smallest integer type, since small types sort in linear time. prior: (g,) share
-    that each group should have.
+    Groups without images are ignored, because they cannot be retrieved.
 
-    other_prior: name of the prior that was not asked for, where the gallery is uneven: its figures
-    are reported alongside, since no ranking of an uneven gallery is fair by both. "" where it is
-    even.
+    Attributes:
+        codes: (n,) positions in `names`, in the smallest integer type, because small types sort in
+            linear time.
+        prior: (g,) target share of each group.
+        other_prior: name of the other prior if the gallery is uneven, "" otherwise. Its figures are
+            reported as well, because no ranking of an uneven gallery is fair by both.
 
     Raises:
-        InvalidInputError: fewer than two groups, or fewer images than k.
+        InvalidInputError: there are fewer than two groups, or fewer images than k.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Gallery:
                 f"k: expected at most {len(labels)} images of known group, got {max(k)}; choose a"
                 " smaller k"
             )
-        # Renumbered, since groups without an image are left out: codes 0, 2, 3 become 0, 1, 2.
+        # Groups without images are dropped, so renumber the codes: 0, 2, 3 become 0, 1, 2.
         _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
         self.codes = codes.astype(np.min_scalar_type(len(self.names)))
         self.own_shares: Floats = self.sizes / self.sizes.sum()
@@ -76,24 +76,23 @@ class Gallery:
     def measure(
         self, groups: NDArray[np.integer], own_shares: Floats, relevant: Mask | None = None
     ) -> Skews:
-        """Return metric -> value (r,) of r rankings from the groups (r, m) of their first rows, and
-        their relevance.
+        """Return metric -> value (r,) for r rankings.
 
         Args:
-            groups: (r, m) group codes of the first rows.
-            own_shares: shares of the groups in the gallery, (g,) or of each ranking (r, g).
+            groups: (r, m) group codes of the top rows.
+            own_shares: shares of the groups in the gallery, (g,) or one row per ranking (r, g).
             relevant: (r, m) whether each row is relevant.
         """
-        # With the data set's prior each resample is held against its own shares: held against those
-        # of the gallery, its deviation would be counted as skew.
+        # With the prior "dataset", compare each resample with its own shares. Compared with the
+        # gallery's shares, its sampling deviation would count as skew.
         prior = own_shares if self.by_size else self.even_shares
         other_shares = self.even_shares if self.by_size else own_shares
         values: Skews = {}
         for k in self.k:
-            # The rankings were read for the largest k; smaller ones are their beginnings.
+            # Rows are available for the largest k; a smaller k uses the first of them.
             first = groups[:, :k]
             # MaxSkew, MinSkew and NDKL (`measure/rankings.py`), MPR and AWRF
-            # (`measure/representation.py`), and what users registered.
+            # (`measure/representation.py`), and metrics registered by users.
             for metric, compute in computed("rankings"):
                 values[f"{metric.name}@{k}"] = compute(first, prior)
             if self.other_prior:
@@ -108,25 +107,24 @@ class Gallery:
         relevant: Mask | None = None,
         labels: Mapping[str, NDArray[np.integer]] | None = None,
     ) -> dict[str, Skews]:
-        """Return method -> metric -> values (q, 1 + resamples) of the gallery, then of the same
-        resampled ones for all.
+        """Return method -> metric -> values (q, 1 + resamples), first for the gallery itself.
 
-        The data set's prior is that of the resample. In a large gallery only counts of ranked rows
-        are sampled, and of the others by group.
+        All methods share the same resamples. The prior "dataset" is computed for each resample. In
+        a large gallery, only ranked rows are sampled individually, and the others by group.
 
         Args:
-            ranked: method -> first rows (q, m) of each query.
+            ranked: method -> top rows (q, m) of each query.
             relevant: (q, n) whether each image is relevant.
-            labels: method -> (n,) label of each image, for methods that give each label its places.
+            labels: method -> (n,) label of each image, for methods that reserve places per label.
         """
         n = len(self.codes)
         read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
-        # Rows that no ranking reads need not be drawn one by one; where most are read, drawing all
-        # is simpler and as quick.
+        # Rows outside every ranking need not be sampled individually. If most rows are ranked,
+        # sampling all of them is simpler and as fast.
         if 2 * len(read) > n:
             read = np.arange(n)
         codes = self.codes[read]
-        # From here on a row is known by its place among those that are read.
+        # From here on, a row is identified by its position in `read`.
         places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
         skews: dict[str, Skews] = {method: {} for method in ranked}
         start = 0
@@ -152,14 +150,14 @@ class Gallery:
         return skews
 
     def _resampled(self, read: Rows) -> Iterator[tuple[NDArray[np.integer], Floats]]:
-        """Yield the gallery as it is, then blocks of b resamples: how often each holds the rows
-        that are read (b, r), and the shares of the groups in it, (b, g) or (g,) of all.
+        """Yield the original gallery, then blocks of b resamples.
 
-        read: (r,) rows that some ranking reads. The others are sampled by group.
+        Each item contains how often the rows in `read` (r,) occur (b, r), and the shares of the
+        groups, (b, g) per resample or (g,) for the gallery. Other rows are sampled by group.
         """
         codes = self.codes[read]
         groups = range(len(self.names))
-        # (g,) rows of each group that no ranking reads
+        # (g,) rows of each group that are in no ranking
         unread = self.sizes - np.bincount(codes, minlength=len(self.names))
         rng = np.random.default_rng([self.seed, 1])
         n = len(self.codes)
@@ -168,26 +166,26 @@ class Gallery:
             own_shares = self.own_shares
             # Only figures against the gallery's own shares need the shares in the resample.
             if self.by_size or self.other_prior:
-                # Of the n rows of a resample w are among those that are read: the other n - w fall
-                # on the groups of the unread rows.
+                # If w of the n rows of a resample are in `read`, the other n - w are distributed
+                # over the groups of the unread rows.
                 rest = rng.multinomial(n - weights.sum(axis=1), unread / max(unread.sum(), 1))
                 sizes = [weights[:, codes == group].sum(axis=1) for group in groups]
                 own_shares = (np.stack(sizes, axis=1) + rest) / n
-            # The weights of one row lie together in memory, which `resampled_places` reads row by
-            # row; the smallest type keeps more of them in the cache.
+            # `resampled_places` reads the weights row by row, so keep those of a row contiguous in
+            # memory. The smallest type makes better use of the cache.
             smallest = np.min_scalar_type(weights.max())
             yield np.asfortranarray(weights.astype(smallest)), own_shares
 
     def random(self) -> Skews:
-        """Return metric -> values (resamples,) of random permutations of the gallery.
+        """Return metric -> values (resamples,) for random permutations of the gallery.
 
-        MaxSkew of a random ranking is above 0: the first k of a balanced gallery are not exactly
-        balanced.
+        MaxSkew of a random ranking is above 0, because the first k images are rarely balanced
+        exactly.
         """
         rng = np.random.default_rng(self.seed)
         n = len(self.codes)
         k = max(self.k)
-        # There `Generator.choice` samples k rows without an array of n.
+        # In this case `Generator.choice` samples k rows without allocating an array of n.
         takes_few = n > 10_000 and n > 50 * k
         size = max(1, _BLOCK // (k if takes_few else n))
         parts = []
@@ -196,17 +194,16 @@ class Gallery:
             if takes_few:
                 groups = self.codes[np.stack([rng.choice(n, k, replace=False) for _ in range(b)])]
             else:
-                # A block of whole permutations in one call; the first k of each are read.
+                # Permute a block of whole galleries in one call, and keep the first k of each.
                 groups = rng.permuted(np.tile(self.codes, (b, 1)), axis=1)[:, :k]
             parts.append(self.measure(groups, self.own_shares))
         return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
 
     def warn_if_uneven(self, k: int, bare: float, chance: float) -> None:
-        """Warn that random rankings are more skewed than the model's, so that the gallery is the
-        skew.
+        """Warn if random rankings are more skewed than the model's: then the gallery is skewed.
 
         Args:
-            k: number of first results.
+            k: number of top results.
             bare: MaxSkew@k of the model without a method.
             chance: MaxSkew@k of random rankings.
         """
@@ -215,12 +212,12 @@ class Gallery:
         warn(
             f"MaxSkew@{k}: a random ranking of this gallery has {chance:.3f}, the model {bare:.3f}."
             f" The gallery itself is skewed ({counted(self.size_of_group)}), which no edit of texts"
-            " can change. Measure on as many images of each group, or against the gallery's own"
-            " shares (prior='dataset').",
+            " can change. Use the same number of images for each group, or measure against the"
+            " gallery's own shares (prior='dataset').",
             SuspectInputWarning,
         )
 
 
 def counted(sizes: Mapping[str, int]) -> str:
-    """Write numbers of images: "700 male, 300 female"."""
+    """Format numbers of images: "700 male, 300 female"."""
     return ", ".join(f"{size:,} {name}" for name, size in sizes.items())

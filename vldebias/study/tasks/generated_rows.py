@@ -1,4 +1,4 @@
-"""Make rows and pictures of generated images that a judge has read."""
+"""Create result rows and pictures from generated images and a judge's labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
     pd = Lazily("pandas")
 
-# Images that the first screen of a page shows.
+# Size of the strip of images at the top of a page.
 STRIP_ROWS = 4
 STRIP_COLUMNS = 8
 Counts = NDArray[np.integer] | NDArray[np.float64]
@@ -41,11 +41,14 @@ def image_table(
     answers: Mapping[str, np.ndarray],
     codes: Mapping[str, Mapping[str, int]],
 ) -> pd.DataFrame:
-    """Return a row for each image, with its plan and its judgements.
+    """Return a table with one row per image: its plan and the judge's answers.
 
-    Columns in addition to the plan's: flagged, whether the safety checker blackened it; recognised,
-    whether it shows its concept (1 or 0; missing where no attribute of the judge knows all
-    concepts); unit, the prompts whose images make a row of the result together.
+    It adds three columns to those of the plan:
+
+    - flagged: whether the safety checker blackened the image.
+    - recognised: whether the image shows its concept (1 or 0). Missing if no attribute of the judge
+      includes all concepts.
+    - unit: the prompts whose images are combined into one row of the result.
 
     Args:
         made: the images.
@@ -55,29 +58,35 @@ def image_table(
     table = pd.DataFrame(made.images)
     table["flagged"] = [made.about(image)["flagged"] for image in made]
     table["recognised"] = np.nan
-    # Of "A red car in the rain." no concept can be recognised.
+    # Prompts such as "A red car in the rain." have no concept to recognise.
     concepts = table.concept.where(table.part != "others", "").str.casefold()
     for attribute, code_of_value in codes.items():
-        # The first attribute that knows every concept tells whether an image shows its own.
+        # Use the first attribute that includes every concept.
         if set(concepts) <= {"", *code_of_value}:
             is_right = answers[attribute].argmax(axis=1) == concepts.map(code_of_value)
             recognised = is_right.astype(float).where(concepts != "")
             if recognised.notna().any():
                 table["recognised"] = recognised
                 break
-    # Five wordings of "nurse" are one unit, since the images of one wording are too few for a gap;
-    # a class prompt is its own.
+    # The five wordings of "nurse" form one unit, because one wording has too few images to estimate
+    # a gap. Each class prompt is its own unit.
     table["unit"] = table.concept.where(table.part == "wordings", table.prompt)
     return table
 
 
 @dataclass(frozen=True)
 class GeneratedRows:
-    """Hold generated images and what a judge says of them, and add rows of an attribute.
+    """Store generated images with a judge's answers, and add the rows of an attribute.
 
-    made: the images. table: see `image_table`. answers: attribute -> probabilities (n, values).
-    sure: smallest probability with which an answer counts. noun: what concepts are called in a
-    report. resamples, seed: of the bootstrap.
+    Attributes:
+        made: the images.
+        table: see `image_table`.
+        answers: attribute -> probabilities (n, values).
+        judge: the judge.
+        sure: minimum probability at which an answer counts.
+        noun: the noun for concepts in reports.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
 
     made: GeneratedImages
@@ -95,8 +104,7 @@ class GeneratedRows:
         return self.table.groupby("variant").flagged.sum().to_dict()
 
     def values_of(self, attribute: str) -> dict[str, list[str]]:
-        """Return attribute -> values, of each attribute of an intersection such as "gender x
-        race"."""
+        """Return attribute -> values, for each part of an intersection such as "gender x race"."""
         return {name: list(self.judge.names[name]) for name in attribute.split(" x ")}
 
     def add(
@@ -109,12 +117,12 @@ class GeneratedRows:
         """Add the rows of an attribute.
 
         Args:
-            result: what the rows are added to.
+            result: the result that receives the rows.
             attribute: name of the attribute.
-            code_of_stated: value that a prompt states -> the judge's code; None: the prompts state
-                another attribute.
-            has_pictures: also add pictures, and how many images of prompts that no method should
-                change stay as they are.
+            code_of_stated: stated value -> the judge's code; None if the prompts state another
+                attribute.
+            has_pictures: also add pictures, and the share of identical images for prompts that no
+                method should change.
         """
         labels = cross(
             *(
@@ -122,8 +130,8 @@ class GeneratedRows:
                 for name, values in self.values_of(attribute).items()
             )
         )
-        # A column of its own after the values: unknown images are counted, and take no part in
-        # shares.
+        # Unknown images get a separate column after the values: they are counted, but excluded from
+        # the shares.
         unknown = len(labels.names)
         right = np.full(len(self.table), np.nan)
         if code_of_stated is not None:
@@ -131,21 +139,21 @@ class GeneratedRows:
         code = np.where(labels.codes == UNKNOWN, unknown, labels.codes)
         table = self.table.assign(code=code, right=right)
 
-        # Gaps are measured on prompts that leave the value open: where a value is stated, uneven is
-        # right.
+        # Measure gaps only on prompts that leave the value open. If a prompt states a value, uneven
+        # shares are correct.
         is_open = table.stated.isna() & (table.part != "others")
         for part, images in table[is_open].groupby("part", sort=False):
             self._add_shares(result, str(part), images, labels.names, has_pictures)
         self._add_stated(result, table)
         if not has_pictures:
             return
-        # How many images of prompts that no method should change stay as they are, bit for bit.
+        # For prompts that no method should change: the share of images that are bit-identical.
         images = table[(table.part == "others") & (table.variant != NONE)]
         is_same = []
         for row in images.index:
             image = self.made.images[row]
             before = self.made.read(image.under(NONE))
-            # Pixels and not files: the metadata of two files differs.
+            # Compare pixels, because the files differ in their metadata.
             is_same.append(self.made.read(image).tobytes() == before.tobytes())
         images = images.assign(same=is_same)
         for kind, members in images.groupby("concept", sort=False):
@@ -163,7 +171,7 @@ class GeneratedRows:
         """Add the shares of a part whose prompts state no value."""
         is_written = part == "wordings"
         counted = pd.crosstab([images.variant, images.unit], images.code)
-        # A value that no image shows has a column of zeros.
+        # Values that no image shows get a column of zeros.
         counted = counted.reindex(columns=range(len(values) + 1), fill_value=0)
         units = images.unit.unique()
         names = images.drop_duplicates("unit").concept.tolist()
@@ -195,8 +203,8 @@ class GeneratedRows:
             return
         stem = f"{file_slug(result.provenance.task)}-{part}"
         caption = (
-            f"{subset.capitalize()}: the same seeds column by column, as the pipeline is and"
-            " debiased."
+            f"{subset.capitalize()}: original and debiased pipeline, with the same seed in each"
+            " column."
         )
         picture = self._side_by_side(images, counts, names)
         result.pictures[f"{stem}-side-by-side"] = (caption, picture)
@@ -212,11 +220,10 @@ class GeneratedRows:
     ) -> Image:
         """Return a picture of some prompts under every method; each column shares a seed.
 
-        The prompts are evenly spaced in the order of how often they show the first value.
+        Prompts are sorted by how often they show the first value, and sampled at even intervals.
         """
         units = images.unit.unique()
-        # From the prompt that shows the first value least to the one that shows it most: the
-        # picture is no pick of the best.
+        # The selection spans all shares of the first value, so it is not cherry-picked.
         order = np.argsort(counts[NONE][:, 0], kind="stable")
         places = np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)
         chosen = order[places]
@@ -236,11 +243,11 @@ class GeneratedRows:
     def _strip(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], values: Sequence[str]
     ) -> Strip:
-        """Return what each method makes of the prompts that lean most, from the same seeds."""
-        # Four rows on the first screen: with two methods two prompts, with four methods one.
+        """Return a strip of the most skewed prompts under each method, from the same seeds."""
+        # The strip has four rows: two prompts for two methods, one prompt for four.
         methods = list(counts)[:STRIP_ROWS]
         units = images.unit.unique()
-        # What leans most without a method: where nothing leaned there is nothing to see.
+        # Show the prompts that are most skewed without a method: only they can change visibly.
         leaning = np.argsort(-discrepancies(counts[NONE][:, :-1]), kind="stable")
         rows = []
         chosen = leaning[: STRIP_ROWS // len(methods)]
@@ -257,9 +264,9 @@ class GeneratedRows:
                     label = f"“{shown.prompt.iloc[0]}”, {label}"
                 rows.append((label, self._read(shown.index)))
         if has_several:
-            caption = "What leans most, and what became of it: the same seed in each column."
+            caption = "The most skewed prompts, with the same seed in each column."
         else:
-            caption = f"“{shown.prompt.iloc[0]}” leans most: the same seed in each column."
+            caption = f"“{shown.prompt.iloc[0]}” is most skewed: the same seed in each column."
         return Strip(caption, seeds, rows)
 
     def _worse_strip(
@@ -271,10 +278,17 @@ class GeneratedRows:
         place: int,
         loss: str,
     ) -> Strip:
-        """Return what a method made of the prompt that it made worse, next to the images without
-        it: the first seeds, not the worst images.
+        """Return a strip of a prompt that a method made worse, with and without the method.
 
-        place: of the prompt, in the order of the counts. loss: what it lost, in words.
+        It shows the first seeds, not the worst images.
+
+        Args:
+            images: rows of the images.
+            counts: method -> counts (prompts, values + 1).
+            values: the values.
+            method: name of the method.
+            place: position of the prompt in `counts`.
+            loss: what got worse, in words.
         """
         unit = images.unit.unique()[place]
         members = images[images.unit == unit]
@@ -285,7 +299,7 @@ class GeneratedRows:
             label = f"{row_title(name)}: {_counted(counts[name][place], values)}"
             if made.recognised.notna().all():
                 right = int(made.recognised.sum())
-                label += f"; {right} of {len(made)} show the subject that was asked for"
+                label += f"; {right} of {len(made)} show the requested subject"
             if len(made) > len(shown):
                 label += f"; the first {len(shown)} of {len(made)} images are shown"
             rows.append((label, self._read(shown.index)))
@@ -296,15 +310,14 @@ class GeneratedRows:
         return Strip(caption, [f"seed {seed}" for seed in shown.seed], rows)
 
     def _add_stated(self, result: TaskResult, table: pd.DataFrame) -> None:
-        """Add how often prompts that state the attribute get it, over all and by value; unknown
-        counts as wrong.
+        """Add the share of images that show the value stated in their prompt, in total and by
+        value.
 
-        Resampled over concepts, which share their prompts.
+        An unknown image counts as wrong. Concepts are resampled, because their prompts are related.
         """
         stated = table[table.stated.notna() & table.right.notna()]
         unit = stated.concept.where(stated.concept != "", stated.prompt)
-        # Sorted, since the order of units decides which resample is which: it must not depend on
-        # the plan.
+        # Sort the units: their order determines the resamples and must not depend on the plan.
         stated = stated.assign(unit=unit).sort_values("unit", kind="stable")
         for part, images in stated.groupby("part", sort=False):
             subset = f"{part} {self.noun}"
@@ -317,7 +330,7 @@ class GeneratedRows:
                 self._add_mean(result, "stated_right", "right", members, subset_of_value, n)
 
     def _n_stated(self, images: pd.DataFrame) -> dict[str, int]:
-        """Return the numbers of concepts, prompts and images of rows of stated prompts."""
+        """Return the numbers of concepts, prompts and images for rows of stated prompts."""
         return {
             self.noun: images.unit.nunique(),
             "stated prompts": images.prompt.nunique(),
@@ -333,7 +346,7 @@ class GeneratedRows:
         subset: str,
         n: Mapping[str, int],
     ) -> None:
-        """Add the mean of a column over units; nothing where some images have no value in it."""
+        """Add the mean of a column over units, unless the column has missing values."""
         if images[column].notna().all():
             means = _means(images, column)
             result.add_resampled(
@@ -352,8 +365,8 @@ def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
 
 
 def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, str, int, str]]:
-    """Return by how much a prompt lost, under which method, its place in the order of the counts,
-    and what it lost in words; of losses that are larger than chance gives with so few images."""
+    """Return every loss beyond chance: its size, the method, the position of the prompt in the
+    counts, and a description."""
     losses = []
     # Prompts whose gap from even shares grew by more than its interval.
     for method in share_rows.counts:
@@ -363,10 +376,10 @@ def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, st
                 before = share_rows.gaps[NONE][place]
                 description = f"gap from even shares {before:.2f} to {before + moved:.2f}"
                 losses.append((moved, method, place, description))
-    # Where no judge knows the subjects there is nothing more to lose.
+    # If the judge does not know the subjects, only the gap can be compared.
     if images.recognised.isna().any():
         return losses
-    # Prompts of which fewer images show the subject, where the intervals of both shares are apart.
+    # Prompts whose subject is shown less often, if the intervals of both shares do not overlap.
     groups = images.groupby(["variant", "unit"], sort=False).recognised
     hits = groups.sum().astype(int)
     sizes = groups.size()

@@ -1,5 +1,7 @@
-"""Compare generated images with and without methods (Table 7.7, section 7.6.4), as a judge labels
-them."""
+"""Compare images generated with and without each method, as labelled by a judge.
+
+Source: Table 7.7 and section 7.6.4 of the thesis.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,9 @@ if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
 ABOUT = (
-    "Every prompt generated from the same noise without and with the method. Shares are those of"
-    f" the images that the judge can tell; the others are counted. {ABOUT_GAP} The interval of one"
-    " prompt is over its images."
+    "Each prompt is generated from the same noise with and without the method. Shares are computed"
+    " over the images that the judge can label; the number of other images is reported."
+    f" {ABOUT_GAP} The interval of a single prompt is computed over its images."
 )
 RECORDS = "records"  # folder of the records, below that of the images
 CODES = Mapping[str, Mapping[str, int]]  # attribute -> value in lower case -> code of the judge
@@ -51,29 +53,36 @@ CODES = Mapping[str, Mapping[str, int]]  # attribute -> value in lower case -> c
 
 @register_task
 class GenerationTask(Task):
-    """Generate images with and without edits, judge and measure them; an interrupted run resumes.
+    """Generate images with and without edits, then judge and measure them.
 
-    name: first word of the blocks, "generation gender"; a task that is called like its attribute
-        keeps that name.
-    prompts: the set to generate: its classes, and if `stated` its pairs. subjects: generate these
-        in place of its unseen concepts (section 7.6.4). prompts_file: or the prompts of this file,
-        one per line, that leave the value open; the settings count the others by reason.
-    attributes: of the judge; "gender x race" for their intersections. Where an attribute of the
-        judge knows every concept of the prompts, the share of images that show their concept is
-        measured too.
-    variants: name -> how to debias, with any method for pipelines. The original pipeline, "none",
-        always runs.
-    images: per prompt and seed. seeds: of runs; image i of a run has the seed 10,000 x run + i.
-    concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
-    stated: also generate prompts that state their attribute, with and without leaving them
-        unchanged.
-    as_written: also generate five everyday wordings of each concept that is not fitted on, and
-        prompts without a person or with a named one, which no method should change
-        (`vldebias.judge.plan.WORDINGS`, `OTHERS`).
-    stated_images: per stated prompt, wording and other prompt, and seed; at most `images`.
-    noun: what concepts are called in a report. sure: smallest probability with which a judge's
-        answer counts. steps, guidance, batch_size, options: of the pipeline; options are further
-        arguments such as {"height": 512}.
+    An interrupted run resumes where it stopped.
+
+    Attributes:
+        name: first word of the names of the blocks ("generation gender"). If it equals the
+            attribute, the block has that name alone.
+        prompts: the set to generate: its class prompts, and its pairs if `stated` is set.
+        subjects: concepts to generate instead of the set's unseen ones (section 7.6.4).
+        prompts_file: file with one prompt per line, used instead of the set's concepts. Prompts
+            that do not leave the value open are skipped and counted by reason in the settings.
+        attributes: attributes to judge; "gender x race" for an intersection. If one of the judge's
+            attributes includes every concept, the share of images that show their concept is also
+            measured.
+        variants: name -> how to debias, with any method for pipelines. The original pipeline,
+            "none", always runs.
+        images: number of images per prompt and seed.
+        seeds: seeds of the runs; image i of a run has the seed 10,000 x run + i.
+        concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
+        stated: also generate prompts that state their attribute, with and without leaving them
+            unchanged.
+        as_written: also generate five everyday wordings of each held-out concept, and prompts that
+            show nobody or a named person, which no method should change
+            (`vldebias.judge.plan.WORDINGS`, `OTHERS`).
+        stated_images: number of images per seed of each stated prompt, wording and other prompt;
+            at most `images`.
+        noun: the noun for concepts in reports.
+        sure: minimum probability at which a judge's answer counts.
+        steps, guidance, batch_size: settings of the pipeline.
+        options: further arguments of the pipeline, such as {"height": 512}.
     """
 
     task: Literal["generation"] = "generation"
@@ -85,7 +94,7 @@ class GenerationTask(Task):
     attributes: Annotated[tuple[str, ...], Field(min_length=1)]
     judge: Annotated[SerializeAsAny[JudgeSpec], one_of(JUDGES, "kind")] | None = None
     variants: Annotated[dict[str, Variant], Field(min_length=1)]
-    images: Annotated[Count, Field(le=SEED_STEP)] = 100  # more would have the seeds of the next run
+    images: Annotated[Count, Field(le=SEED_STEP)] = 100  # more would reuse seeds of the next run
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
     concepts: Literal["train", "unseen", "both"] = "both"
     stated: bool = True
@@ -109,11 +118,11 @@ class GenerationTask(Task):
             settings: the task's settings by name.
 
         Raises:
-            InvalidInputError: no folder for the images.
+            InvalidInputError: no folder for the images was passed.
         """
         if "images" not in inputs.sources:
             raise InvalidInputError(
-                "images: expected the folder that images are generated into, or lie in"
+                "images: expected the folder that contains the images, or will contain them"
             )
         fields = dict(settings)
         variants = {}
@@ -129,16 +138,18 @@ class GenerationTask(Task):
 
     @property
     def prompt_set(self) -> PromptSet:
-        """Return the prompt set to generate, with the task's own subjects or prompts as its unseen
-        concepts."""
+        """Return the prompt set to generate.
+
+        The task's own subjects or prompts, if any, replace the unseen concepts.
+        """
         if self.prompts_file is not None:
-            # Each prompt of the user's file is its own concept: it has no class name, and no pair.
+            # Each prompt in the user's file is its own concept, without a class name or pairs.
             prompts, _ = self._open_prompts(self.prompts_file)
             return self._with_unseen(self.prompts_file.name, prompts, prompts, ())
         if not self.subjects:
             return self.prompts
-        # "a photo of a waterbird", and as pairs "a photo of a waterbird with water background", the
-        # same with land
+        # The class prompt is "a photo of a waterbird"; its pair is "a photo of a waterbird with
+        # water background" and the same with a land background.
         template = self.prompts.templates[0]
         words = [synonyms[0] for synonyms in self.prompts.attributes.values()]
         classes = []
@@ -157,7 +168,7 @@ class GenerationTask(Task):
         classes: tuple[str, ...],
         groups: tuple[tuple[str, ...], ...],
     ) -> PromptSet:
-        """Return the prompt set with other unseen concepts; name: what these are called."""
+        """Return the prompt set with other unseen concepts, and `name` appended to its name."""
         return replace(
             self.prompts,
             name=f"{self.prompts.name}, {name}",
@@ -167,18 +178,18 @@ class GenerationTask(Task):
         )
 
     def _open_prompts(self, file: Path) -> tuple[tuple[str, ...], dict[str, int]]:
-        """Return the prompts of a file that leave the value open, and reason -> number of the
-        others.
+        """Return the prompts of a file that leave the value open, and how many others there are.
 
-        Groups are left out, because a judge sees one value in a picture.
+        The others are counted by reason. Prompts for groups are excluded, because a judge assigns
+        one value to each picture.
 
         Raises:
-            InvalidInputError: no prompt is left.
+            InvalidInputError: no prompt leaves the value open.
         """
         # Each prompt is measured once.
         texts = tuple(dict.fromkeys(read_prompts(file).prompts))
-        # By the rules that balanced prompts follow, so that every method is measured on prompts
-        # that any of them may change.
+        # The rules of balanced prompts decide, so that all methods are measured on prompts that
+        # each of them may change.
         reasons = balance_prompts(texts, self.prompts, seed=0, groups="leave").reasons
         pairs = zip(texts, reasons, strict=True)
         kept = tuple(text for text, reason in pairs if reason is None)
@@ -197,24 +208,28 @@ class GenerationTask(Task):
 
     @property
     def ways(self) -> dict[str, Variant]:
-        """Return the variants with their prompt sets; if `stated`, also without leaving stated
-        prompts unchanged."""
+        """Return the variants with their prompt sets.
+
+        If `stated` is set, each variant that leaves stated prompts unchanged is also included in a
+        version that edits them.
+        """
         ways = {}
         for name, variant in self.variants.items():
             has_sets = variant.prompts or variant.projection is not None
             own_set = {"prompts": (self.prompts,)}
             ways[name] = variant if has_sets else variant.model_copy(update=own_set)
         bare = {"keep_stated": False, "only_stated": True}
-        # How often a stated value comes out with and without keeping it: the damage that plain
-        # projection does to "a female doctor".
+        # Comparing the two shows how much a plain projection damages "a female doctor".
         for name, variant in list(ways.items()):
             if self.stated and variant.keep_stated and not variant.samples:
                 ways.setdefault(f"{name}, stated not kept", variant.model_copy(update=bare))
         return ways
 
     def plan(self, model: Mapping[str, object] | None = None) -> Plan:
-        """Return the plan of the images; model: the `identity` of the pipeline, once it is
-        known."""
+        """Return the plan of the images.
+
+        model: the `identity` of the pipeline, once it is known.
+        """
         prompts = self.prompt_set
         planned = planned_prompts(
             prompts, self.concepts, stated=self.stated, as_written=self.as_written
@@ -237,19 +252,20 @@ class GenerationTask(Task):
         return Plan.build(fields)
 
     def with_options(self, options: Options) -> Self:
-        """Return the task with the user's images, seeds, steps and lambda, and methods or edits as
-        variants.
+        """Return the task with the user's options, and the user's methods or edits as variants.
 
-        A method that is not for pipelines is left to the other tasks of the suite.
+        Methods that do not support pipelines are skipped; other tasks of the suite use them.
         """
         if options.labels:
             raise InvalidInputError(
-                "--labels: labels of generated images go with vldebias eval human --labels FILE"
+                "--labels: to measure labels of generated images, run vldebias eval human --labels"
+                " FILE"
             )
-        # Images of one plan by two processes would be written into one folder.
+        # Two processes would write the images of one plan into the same folder.
         if processes().world > 1:
             raise InvalidInputError(
-                f"{self.name}: one process generates images; launch one, or leave it out by --only"
+                f"{self.name}: expected a single process to generate images; launch one, or exclude"
+                " the task with --only"
             )
         variants = dict(self.variants)
         # The user's methods take the other settings (strength, sets) of the suite's first variant.
@@ -273,8 +289,8 @@ class GenerationTask(Task):
         return super().with_options(options).model_copy(update=changed)
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and, where
-        needed, the scorer."""
+        """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and the
+        scorer (None if it is not needed)."""
         judge = inputs.sources.get("judge")
         if self.judge is not None:
             judge = checked_judge(self.judge, self.judge.ready(self, inputs))
@@ -282,8 +298,8 @@ class GenerationTask(Task):
             raise InvalidInputError(
                 f"{self.name}: expected `judge:`, which reads the generated images; add one"
             )
-        # The model of CLIPScore and FID is the user's, else that of the judge, which is loaded
-        # anyway. Its scores have the judge's own biases, so a model of the user is preferred.
+        # The user's model computes CLIPScore and FID if there is one, because the judge's model
+        # would add the judge's own biases. The judge's model is the fallback: it is loaded anyway.
         scorer = inputs.sources.get("scorer")
         if scorer is None and self.needs_scorer:
             if inputs.options.model is None and isinstance(self.judge, ClipJudge):
@@ -313,29 +329,28 @@ class GenerationTask(Task):
         """Generate, judge and measure images.
 
         Args:
-            images: the folder for the images; those that exist already are not generated again.
-            judge: reads the images (`vldebias.judge.judges`).
-            pipe: a diffusers pipeline without an attachment; without one all images have to be
-                there.
-            scorer: the image-text model of CLIPScore and FID, with its preprocessing.
-            progress: shows how far it is.
+            images: the folder for the images; existing ones are not generated again.
+            judge: labels the images (`vldebias.judge.judges`).
+            pipe: a diffusers pipeline without an attachment. None: all images must exist already.
+            scorer: the image-text model for CLIPScore and FID, with its preprocessing.
+            progress: reports progress.
 
         Returns:
-            A result per attribute, and for CLIPScore and FID.
+            One result per attribute, then those for CLIPScore and FID.
 
         Raises:
-            AlreadyAttachedError, InvalidInputError: see `generate`; attributes that the judge does
-                not read, before anything is generated; images of another prompt set.
+            AlreadyAttachedError: see `generate`.
+            InvalidInputError: see `generate`; or the judge does not know an attribute (checked
+                before anything is generated); or the images belong to another prompt set.
         """
-        # Before anything is generated: a judge that cannot read what is measured or stated would be
-        # found out after hours.
+        # Check the judge first. Otherwise the error would appear only after hours of generation.
         self._check_judge(judge, scorer)
         codes: dict[str, dict[str, int]] = {}
         for attribute, values in judge.names.items():
             codes[attribute] = {name.casefold(): code for code, name in enumerate(values)}
         prompts = self.prompt_set
         stated_codes = self._stated_codes(judge, codes)
-        # The images, as far as they are missing, and what the judge reads in them.
+        # Generate the missing images, and let the judge label all of them.
         ways = self.ways
         if pipe is None:
             made = GeneratedImages.open(images)
@@ -368,15 +383,15 @@ class GenerationTask(Task):
                     {**settings, "judge": judge.name, "values": rows.values_of(attribute)}
                 ),
             )
-            # Which methods deal the judged values to all images: their shares are not drawn.
+            # Methods that assign the judged values to images evenly: their shares are not random.
             judged = list(rows.values_of(attribute).values())
             for name, facts in result.provenance.methods.items():
                 if name in ways and ways[name].deals(judged):
                     facts["deals"] = True
-                # A conclusion about race is not about a method for gender.
+                # A conclusion about race says nothing about a method for gender.
                 if name in ways and not ways[name].covers(judged):
                     facts["off_target"] = True
-            # All attributes share the images, so the first alone shows them.
+            # All attributes share the images, so only the first block shows them.
             rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)
             if attribute in judge.names:
@@ -418,11 +433,12 @@ class GenerationTask(Task):
                 record.write(made.folder / RECORDS / f"{name}.json")
 
     def _stated_codes(self, judge: Judge, codes: CODES) -> dict[str, dict[str, int]]:
-        """Return the judge's attribute that the prompts state -> value -> the judge's code; empty
-        where no prompt states a value.
+        """Return the judge's codes for the stated values: attribute -> value -> code.
+
+        Empty if no prompt states a value.
 
         Raises:
-            InvalidInputError: no attribute of the judge has all the values, each another one.
+            InvalidInputError: no attribute of the judge has a distinct value for each stated one.
         """
         if not self.stated:
             return {}
@@ -430,7 +446,7 @@ class GenerationTask(Task):
         for attribute, code_of_word in codes.items():
             code_of_value = {}
             for value, words in prompts.attributes.items():
-                # The value itself is looked up first, then its words in their order.
+                # Look up the value itself first, then its words in order.
                 for word in (value, *words):
                     if word.casefold() in code_of_word:
                         code_of_value[value] = code_of_word[word.casefold()]
@@ -454,5 +470,5 @@ class GenerationTask(Task):
                 )
         if scorer is None and self.needs_scorer:
             raise InvalidInputError(
-                f"{self.name}: expected an image-text model for CLIPScore and FID; give --model"
+                f"{self.name}: expected an image-text model for CLIPScore and FID; pass --model"
             )

@@ -1,4 +1,4 @@
-"""Generate the images that people label, and measure what they said about them (Table 7.8)."""
+"""Generate images for people to label, and measure their answers (Table 7.8)."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ ANSWERS = "answers.jsonl"  # default file of `vldebias label`, in the folder of 
 class PeopleTask(Task):
     """Generate images of unseen concepts and measure the majority labels of annotators.
 
-    The sample is the one of section 7.6.3: 25 images of each unseen profession, without and with a
-    method, from the same noise. Their prompts and noise are those of the first 25 images of the
-    suite `generation`, so both show the same pictures up to rounding. Until somebody has labelled
-    them there are no figures, and the task says which command opens the page to label.
+    The sample follows section 7.6.3: 25 images of each unseen profession, with and without a
+    method, from the same noise. It uses the prompts and noise of the first 25 images of the suite
+    `generation`, so both show the same pictures up to rounding. There are no figures until somebody
+    has labelled the images; the task prints the command that opens the labelling page.
 
-    With the user's files of answers and their folder of images nothing is generated.
+    If the user passes answers and a folder of images, nothing is generated.
 
     Attributes:
         prompts: the set whose unseen concepts are generated.
-        attribute: what people label.
+        attribute: the attribute that people label.
         values: its values.
         variants: name -> how to debias; the original pipeline, "none", always runs.
-        images: per prompt.
-        steps, guidance, batch_size, options: of the pipeline.
+        images: number of images per prompt.
+        steps, guidance, batch_size, options: settings of the pipeline.
     """
 
     task: Literal["people"] = "people"
@@ -61,11 +61,11 @@ class PeopleTask(Task):
 
     @property
     def generation(self) -> GenerationTask:
-        """Return the task that generates the images; nothing judges them."""
+        """Return the task that generates the images; no judge is involved."""
         names = {"resamples", "seed", "prompts", "variants", "images"}
         names |= {"steps", "guidance", "batch_size", "options"}
         settings = {name: getattr(self, name) for name in names}
-        # The plan of the suite `generation`, so that labels and judge are about the same pictures.
+        # Use the plan of the suite `generation`, so that people and judge see the same pictures.
         return GenerationTask(
             name=self.name,
             attributes=(self.attribute,),
@@ -91,18 +91,21 @@ class PeopleTask(Task):
         return self.generation.plan()
 
     def folder(self, out: Path) -> Path:
-        """Return the folder of the images, below that of the results."""
+        """Return the folder of the images, inside the folder of the results."""
         return out / "images" / file_slug(self.name)
 
     def label_command(self, out: Path) -> str:
-        """Return the command that opens the page on which people label all images."""
+        """Return the command that opens the labelling page for all images."""
         folder = self.folder(out)
         return f"vldebias label {folder} --attribute {self.attribute} --questions 0"
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return the pipeline, the folder of the images and the answers about them; or the user's
-        files of answers and folder of images."""
-        # The user has images and answers: nothing is generated, and no pipeline is needed.
+        """Return the arguments of `measure`.
+
+        These are the user's answers and folder of images, or else the pipeline, the folder for the
+        images and the answers about them.
+        """
+        # With the user's images and answers, nothing is generated and no pipeline is needed.
         if inputs.options.labels or inputs.options.drawn is not None:
             return self.shares.prepare(inputs)
         if "pipeline" not in inputs.sources:
@@ -113,7 +116,7 @@ class PeopleTask(Task):
         return {
             "images": folder,
             "answers": [folder / ANSWERS],
-            # In the key of the suite: the task is measured again when somebody has labelled more.
+            # Part of the suite's key, so that new answers cause the task to be measured again.
             "answered": digest(folder / ANSWERS) if (folder / ANSWERS).is_file() else None,
             "pipe": inputs.pipeline.host,
             "pipeline": inputs.pipeline,
@@ -133,20 +136,21 @@ class PeopleTask(Task):
         command: str = "vldebias label",
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Generate the images that are missing, and measure the answers.
+        """Generate the missing images, and measure the answers.
 
         Args:
-            images: the folder for the images that are generated.
-            answers: files of answers about them, as `vldebias label` writes them; those that are
-                missing are left out.
-            labels: files of answers about the images of `folder`; nothing is generated.
-            folder: images that the user has.
-            pipe: the diffusers pipeline; without it all images have to be in the folder.
-            command: opens the page to label, for the message where nobody has labelled.
-            progress: where progress is shown.
+            images: the folder for generated images.
+            answers: files of answers about them, as written by `vldebias label`; missing files are
+                ignored.
+            labels: files of answers about the images in `folder`, instead of generating any.
+            folder: the user's images.
+            pipe: the diffusers pipeline. None: all images must already be in the folder.
+            command: the command that opens the labelling page, for the message if there are no
+                answers.
+            progress: reports progress.
 
         Returns:
-            Discrepancy and agreement; nothing where nobody has labelled yet.
+            Discrepancy and agreement; an empty list if nobody has labelled the images yet.
         """
         if images is None:
             return self.shares.measure(labels=labels, folder=folder, progress=progress)
@@ -158,7 +162,6 @@ class PeopleTask(Task):
         files = [path for path in answers if path.is_file()]
         if not files:
             progress.say(f"{self.name}: {len(sample)} images to label: {command}")
-            # No figures yet is no error: the run goes on with its other tasks, and says how to
-            # label.
+            # Missing answers are not an error: the run continues with its other tasks.
             return []
         return self.shares.measure(labels=files, folder=sample.folder, progress=progress)

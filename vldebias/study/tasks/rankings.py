@@ -22,16 +22,18 @@ from vldebias.reranking.groups import Groups, pool_shares
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
-BLOCK = 1 << 13  # rows in float64 at once
+BLOCK = 1 << 13  # rows converted to float64 at a time
 
 
 class Rankings:
-    """Hold the queries and images under every method, and rank the images by cosine.
+    """Store the queries and images under every method, and rank the images by cosine.
 
-    queries: method -> (q, d). images: method -> (n, d), of all images. known: (n,) whether the
-    group of an image is known. reranked: method -> re-ranked rows (q, m) among those of known
-    group. labels: method -> zero-shot labels (known,), each of which keeps its places in the
-    re-ranked list.
+    Attributes:
+        queries: method -> queries (q, d).
+        images: method -> all images (n, d).
+        known: (n,) whether the group of an image is known.
+        reranked: method -> re-ranked rows (q, m), as positions among the images of known group.
+        labels: method -> zero-shot labels (known,), for methods that reserve places per label.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Rankings:
     def known_images(self, method: str) -> UnitRows:
         """Return the images of known group under a method."""
         images = self.images[method]
-        # A selection is a copy of indices; with all labels known the gallery is read where it lies.
+        # Selecting rows copies indices, which is unnecessary if all labels are known.
         return images if self.known.all() else images.picked(self.known)
 
     def rerank(
@@ -57,24 +59,24 @@ class Rankings:
         prior: Literal["uniform", "dataset"],
         k: int,
     ) -> None:
-        """Re-rank the results of the methods that re-rank, with or without an edit.
+        """Re-rank the results with each of the given methods, with or without an edit.
 
-        The labels are zero-shot, as a user has them. Shares are even, or those of the candidates
-        where the gallery's own are the prior.
+        The labels are zero-shot, because users have no others. The target shares are even, or the
+        candidates' own shares with the prior "dataset".
 
         Args:
             methods: methods that re-rank.
             texts: the model, which embeds texts.
             sets: prompt sets of the attributes.
-            prior: even shares, or those of the candidates.
-            k: the largest number of first results that is looked at.
+            prior: "uniform" for even shares, "dataset" for the candidates' own.
+            k: the largest number of top results that is measured.
         """
         groups = Groups.zero_shot(self.known_images(NONE).split(BLOCK), sets, texts)
         shares = np.full(len(groups.names), 1 / len(groups.names))
         if prior == "dataset":
             shares = pool_shares(groups.codes, len(groups.names))
         n = len(groups.codes)
-        # Each label needs rows for its places in every resample (`reach`).
+        # Each label needs enough rows to fill its places in every resample (`reach`).
         length = min(n, len(groups.names) * 2 * reach(k, n))
         for method in methods:
             name = method.name
@@ -86,18 +88,17 @@ class Rankings:
                 found = Candidates(scores, groups.codes, groups.names, shares)
                 lists.append(RERANKERS[method.order](found, length))
             self.reranked[name] = np.stack(lists)
-            # The quota gives a label as many places in any resample; the other orders are read as
-            # they are.
+            # The quota reserves the same places for a label in every resample. Other orders do not
+            # depend on the labels.
             if method.order == "quota":
                 self.labels[name] = groups.codes
 
     def first(self, k: int) -> dict[str, Rows]:
-        """Return method -> first rows (q, m) of each query, among the images of known group.
+        """Return method -> top rows (q, m) of each query, among the images of known group.
 
-        There are more than k: a resample lacks a part of the first k and moves later ones up
-        (`reach`).
+        m exceeds k, because a resample omits some of the first k, and later rows move up (`reach`).
         """
-        # Images that several methods share are read once for all queries.
+        # Read images that several methods share only once, for all their queries.
         methods_of_images: dict[UnitRows, list[str]] = {}
         for method, images in self.images.items():
             methods_of_images.setdefault(images, []).append(method)
@@ -111,19 +112,18 @@ class Rankings:
         return {method: rows_of_method[method] for method in self.images}
 
     def first_inside(self, rows: Rows, k: int) -> dict[str, Rows]:
-        """Return method -> first rows (q, m) of each query among some images, by their position
-        there.
+        """Return method -> top rows (q, m) of each query within a subset of the images.
 
         Args:
-            rows: of these images, among all images.
-            k: number of first results.
+            rows: positions of the subset among all images. The result contains positions in `rows`.
+            k: number of top results.
         """
         rows_of_method = {}
         for method, queries in self.queries.items():
-            # By position in all images, since some methods edit images too.
+            # Select from the method's own images, because some methods edit them.
             images = self.images[method].picked(rows)
             rows_of_method[method] = images.top(queries, reach(k, len(rows)))
-        # A re-ranked list has its images of these in its own order; the others follow.
+        # Images of the subset that are in the re-ranked list keep its order; the others follow.
         known_rows = np.flatnonzero(self.known)
         for method, lists in self.reranked.items():
             orders = []
@@ -136,7 +136,7 @@ class Rankings:
         return rows_of_method
 
     def image_cosines(self) -> dict[str, float]:
-        """Return the mean cosine of an image with itself under each method that edits images."""
+        """Return the mean cosine between original and edited images, for methods that edit them."""
         bare = self.images[NONE]
         cosines = {}
         for method, edited in self.images.items():

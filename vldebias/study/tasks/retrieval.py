@@ -1,12 +1,11 @@
-"""Measure skew of text-to-image retrieval (Table 7.5): are the first k images spread over the
-groups, at what cost?
+"""Measure the skew of text-to-image retrieval (Table 7.5), and what a method costs.
 
 Source: section 7.4.2 of Chuang's thesis (Chuang et al., "Debiasing Vision-Language Models via
 Biased Prompts", 2023) with MaxSkew and NDKL of Geyik et al. (2019).
 
-A resampled gallery repeats images, so a maximum over groups strays further up. Intervals over
-images are therefore moved to have the mean of their draws at the value (`recentred_interval`), and
-cover the expected value on a gallery of this size (counted in
+A resampled gallery repeats images, which biases a maximum over groups upwards. Intervals over
+images are therefore shifted so that the mean of the resamples equals the value
+(`recentred_interval`). They cover the expected value on a gallery of this size (measured in
 `eval/experiments/coverage_shares.py`).
 """
 
@@ -50,42 +49,48 @@ from vldebias.utils.schema import Count
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-Edits = Mapping[str, Edit | None]  # method -> what it does, None for the model as it is
+Edits = Mapping[str, Edit | None]  # method -> its edit, None for the original model
 Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> method -> values (n,)
 
 RECALL = (1, 5, 10)  # the k of recall@k of captions
-# Images up to which recall of captions is measured: its cost grows with the square.
+# Largest gallery for which recall of captions is measured: the cost is quadratic.
 MOST_CAPTIONS = 10_000
 
 
 @register_task
 class RetrievalTask(ImageTask):
-    """Measure skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method, mean over queries
-    and per query.
+    """Measure the skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method.
 
-    One block per attribute, named "<name> <attribute>". Images whose attribute is unknown are left
-    out of its gallery and counted. Method "random" is the expectation under random rankings of the
-    gallery, with the middle 95 % of it. Utility rows: recall of the gallery's captions, where the
-    texts have them and the images are at most `MOST_CAPTIONS`; precision@k, where every query names
-    one value of another column ("nurse" in "A photo of a nurse.", of a column of jobs); zero-shot
-    accuracy of `classes`.
+    Each metric is reported as a mean over queries and per query. There is one block per attribute,
+    named "<name> <attribute>". Images whose attribute is unknown are excluded from its gallery and
+    counted. The method "random" is the expectation under random rankings of the gallery, with its
+    central 95 % range.
 
-    prompts: attribute -> prompt set that the methods are fitted on, or several that are solved
-        jointly. An attribute is a column ("gender") or an intersection of columns
-        ("gender x race").
-    queries: texts, or a prompt set whose class prompts are asked for; in a file also {of: SET,
-        held_out: true}.
-    k: how many of the first results are looked at, one or more values; equal scores keep the order
-        of the images.
-    prior: share that a group should have: "uniform" (1 / number of groups in the gallery; the
-        paper's) or "dataset" (its share of the gallery). Of an uneven gallery (`UNEVEN`) MaxSkew@k
-        is measured against the other one too, and a conclusion gives no verdict where the two
-        disagree.
-    resample: what the interval of a mean over queries is about: "queries", where they are a sample
-        of what people ask, or "images", where the protocol fixes them. Rows of one query are
-        always about images.
-    classes: column -> value -> its class prompt; a column of the attribute itself is left out, as
-        are images without a label in one of the columns.
+    Rows of utility:
+
+    - recall of the gallery's captions, if the texts include them and there are at most
+      `MOST_CAPTIONS` images;
+    - precision@k, if every query names one value of another column (such as "nurse" in "A photo of
+      a nurse." for a column of jobs);
+    - zero-shot accuracy of `classes`.
+
+    Attributes:
+        prompts: attribute -> the prompt set that the methods are fitted on, or several sets that
+            are solved jointly. An attribute is a column ("gender") or an intersection of columns
+            ("gender x race").
+        queries: texts, or a prompt set whose class prompts are the queries; in a file also {of:
+            SET, held_out: true}.
+        k: number of top results to measure, one or more values. Equal scores keep the order of the
+            images.
+        prior: target share of a group: "uniform" (1 / number of groups in the gallery, as in the
+            paper) or "dataset" (its share of the gallery). For an uneven gallery (`UNEVEN`),
+            MaxSkew@k is also measured against the other prior, and there is no verdict if the two
+            disagree.
+        resample: what is resampled for the interval of a mean over queries: "queries" if they are a
+            sample of what people search for, "images" if the protocol fixes them. For rows of one
+            query, images are always resampled.
+        classes: column -> value -> class prompt. Columns of the attribute itself are excluded, and
+            so are images without a label in one of the columns.
     """
 
     ranks_results: ClassVar[bool] = True
@@ -109,8 +114,10 @@ class RetrievalTask(ImageTask):
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
-        """Return the task; by default of the class prompts, k a twentieth, and the only column with
-        the only set.
+        """Return the task.
+
+        Defaults: the class prompts as queries, and k = a twentieth of the images (at least 10). A
+        single column is paired with a single prompt set.
 
         Args:
             inputs: what the user passed.
@@ -118,22 +125,24 @@ class RetrievalTask(ImageTask):
         """
         images = inputs["images"]
         sets = sets_by_column(settings.get("prompts"))
-        # labels=gender with prompts="fairface": the only column goes with the only set, under
-        # any name.
+        # With labels=gender and prompts="fairface", pair the only column with the only set, even if
+        # their names differ.
         is_only_pair = len(sets) == len(images.labels) == 1
         if is_only_pair and not isinstance(settings["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
         queries: dict[str, None] = {}
         for prompts in chain(*sets.values()):
             queries |= dict.fromkeys(prompts.classes)
-        # Neither few nor all: the first ten of any ranking are uneven by chance, and k = n has the
-        # skew of the gallery whatever the ranking.
+        # A small k is skewed by chance in any ranking, and k = n has the skew of the gallery
+        # whatever the ranking.
         defaults = {"k": max(10, len(images) // 20), "queries": list(queries)}
         return cls.build({**defaults, **settings, "prompts": sets})
 
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts of all sets, the queries and the class prompts; captions are in the
-        data."""
+        """Return the prompts of all sets, the queries and the class prompts.
+
+        Captions are part of the data.
+        """
         texts: dict[str, None] = {}
         for prompts in chain(*self.prompts.values()):
             texts |= dict.fromkeys(prompts.texts)
@@ -151,47 +160,47 @@ class RetrievalTask(ImageTask):
         edits: Mapping[str, Edit] | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Rank the gallery for every query under every method, and measure.
+        """Rank the gallery for every query under every method, and measure the rankings.
 
         Args:
             images: the gallery, with the label columns of the attributes.
             texts: the host of the same model.
-            reference: unlabelled images, for methods that use some.
+            reference: unlabelled images, for methods that use them.
             edits: name -> an edit that was fitted before.
-            progress: shows how far it is.
+            progress: reports progress.
 
         Returns:
             A result for each attribute.
 
         Raises:
-            InvalidInputError: images and texts of different widths, columns that are missing, a
-                gallery with fewer than two groups or fewer images than k.
+            InvalidInputError: images and texts have different widths, a column is missing, or the
+                gallery has fewer than two groups or fewer images than k.
         """
-        # Everything is validated before anything is fitted.
+        # Validate everything before fitting.
         check_images(images, texts, self.queries[0])
         self._check_classes(images)
         reference, reference_counts = disjoint(reference, images, self.methods)
-        # One object, by which methods that leave the images alone are known to share them.
+        # Methods that do not edit images share this object, and are recognised by it.
         features = images.unit
         results = []
         for attribute, sets in self.prompts.items():
             with progress.bar(f"{self.name} {attribute}") as advance:
-                # 1. The gallery is the images whose group is known; the others are counted, and
-                # still serve recall and accuracy. "gender x race" crosses two columns; an image
-                # that is unknown in one of them is unknown here.
+                # 1. The gallery contains the images whose group is known. The others are counted,
+                # and still used for recall and accuracy. "gender x race" crosses two columns; an
+                # image that is unknown in either one is unknown here.
                 columns = list(map(str.strip, attribute.split(" x ")))
                 labels = cross(*map(images.column, columns))
                 doubt_labels(images, columns, sets)
                 gallery = Gallery(
                     labels[labels.known], self.k, self.prior, self.resamples, self.seed
                 )
-                # 2. Every method is fitted on the prompt sets. A bounded one may change the queries
-                # no more than its bound allows: they are what is asked for.
+                # 2. Every method is fitted on the prompt sets. A bounded method may not change the
+                # queries by more than its bound.
                 advance(0, f"fitting {len(self.methods) - 1} methods")
                 edits_of_method = self.fit(
                     texts, sets, neutral=self.queries, reference=reference, edits=edits
                 )
-                # 3. Queries and images under each method, and the lists of methods that re-rank.
+                # 3. Edit queries and images with each method, and re-rank the results if requested.
                 advance(0, f"ranking {len(gallery.codes)} images for {len(self.queries)} queries")
                 queries_of_method = {}
                 images_of_method = {}
@@ -204,30 +213,29 @@ class RetrievalTask(ImageTask):
                 ]
                 if reranking:
                     rankings.rerank(reranking, texts, sets, self.prior, max(self.k))
-                # 4. What a method does to the groups among the first k, then what it costs.
+                # 4. Measure the groups among the first k, then the cost.
                 provenance = self._provenance(
                     attribute, gallery, labels, images, texts, edits_of_method, reference
                 )
                 provenance.n.update(reference_counts)
                 result = TaskResult(provenance)
-                # What is resampled comes first.
+                # The unit that is resampled is listed first.
                 counts = {"images": len(gallery.codes), "queries": len(self.queries)}
                 n = {self.resample: counts[self.resample], **counts}
                 self._add_skews(result, gallery, rankings, images, columns, n)
                 self._add_kept(result, gallery, rankings, n)
                 for method, cosine in rankings.image_cosines().items():
-                    # Without a method it is 1. Exact, so the change has no width.
+                    # Without a method the cosine is 1. It is exact, so the interval has no width.
                     change = (cosine - 1, cosine - 1, cosine - 1)
                     n_images = {"images": len(images)}
                     result.add("image_cosine", method, cosine, n=n_images, change=change)
-                # A re-ranking changes no model: what captions and class prompts find stays as it
-                # is.
+                # Re-ranking does not change the model, so recall and accuracy stay the same.
                 edits_of_models = dict(edits_of_method)
                 for method in rankings.reranked:
                     del edits_of_models[method]
                 self._add_recall(result, images, texts, edits_of_models)
                 self._add_accuracy(result, images, texts, edits_of_models, columns)
-                # 5. Warnings of inputs that look mistaken; they change no figure.
+                # 5. Warn about suspicious inputs; this changes no figure.
                 prompts_of_sets = chain(*(prompts.texts for prompts in sets))
                 doubt_space(features, texts, [*self.queries, *prompts_of_sets])
                 for column, prompts in product(columns, sets):
@@ -236,7 +244,7 @@ class RetrievalTask(ImageTask):
         return results
 
     def _check_classes(self, images: Embeddings) -> None:
-        """Refuse class prompts for other values than a column has."""
+        """Reject class prompts whose values differ from those of their column."""
         for column, prompt_of_value in self.classes.items():
             names = images.column(column).names
             if set(prompt_of_value) != set(names):
@@ -255,16 +263,16 @@ class RetrievalTask(ImageTask):
         edits: Edits,
         reference: Embeddings | None,
     ) -> TaskProvenance:
-        """Return what is measured of an attribute, and which of gallery and reference hold uneven
-        numbers of the values.
+        """Return the provenance of an attribute's result.
 
-        labels: of all images; gallery: those whose label is known.
+        Its description mentions an uneven gallery or reference. `labels` belongs to all images,
+        `gallery` contains those whose label is known.
         """
         sets = self.prompts[attribute]
         words = (
-            f"Text queries against a gallery of images; skew over {attribute} of the first k, mean"
-            f" over queries and per query. Means are resampled over {self.resample}, one query over"
-            " images."
+            f"Text queries against a gallery of images: skew of the first k results over"
+            f" {attribute}, as a mean over queries and per query. Means are resampled over"
+            f" {self.resample}, single queries over images."
         )
         if gallery.other_prior:
             words += (
@@ -272,8 +280,8 @@ class RetrievalTask(ImageTask):
                 " against even shares and against its own."
             )
         if reference is not None:
-            # Numbers of the reference images that are nearest to the texts of each value. Methods
-            # that equalise means of the reference read their unevenness as a direction.
+            # Count the reference images that are nearest to the texts of each value. Methods that
+            # equalise the means of the reference mistake uneven counts for a direction.
             for prompts in sets:
                 values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
                 sizes = np.zeros(len(values), dtype=int)
@@ -283,7 +291,7 @@ class RetrievalTask(ImageTask):
                 if max(sizes) >= UNEVEN * min(sizes):
                     size_of_value = dict(zip(prompts.attributes, sizes.tolist(), strict=True))
                     words += (
-                        " The reference images are uneven by what the texts take them for:"
+                        " The reference images are uneven by their nearest texts:"
                         f" {counted(size_of_value)}."
                     )
         return self.provenance(
@@ -317,11 +325,15 @@ class RetrievalTask(ImageTask):
         columns: Sequence[str],
         n: Mapping[str, int],
     ) -> None:
-        """Add every metric of the rankings and the queries: means over queries first, then each
-        query.
+        """Add every metric of the rankings and the queries, first as means, then for each query.
 
-        columns: of the attribute itself, which are left out of precision. n: how many queries and
-            images there are.
+        Args:
+            result: the result that receives the rows.
+            gallery: images whose group is known.
+            rankings: queries and images under every method.
+            images: all images.
+            columns: columns of the attribute itself, which precision ignores.
+            n: numbers of queries and images.
         """
         other_columns = {}
         for column in images.labels:
@@ -329,7 +341,7 @@ class RetrievalTask(ImageTask):
                 other_columns[column] = images.labels[column][rankings.known]
         column_of_precision, relevant = relevance(other_columns, self.queries)
         result.provenance.settings["column of precision"] = column_of_precision
-        # method -> metric -> (q, 1 + resamples), of the gallery and then of its resamples
+        # method -> metric -> (q, 1 + resamples), first for the gallery, then for its resamples
         skews = gallery.skews(rankings.first(max(self.k)), relevant, rankings.labels)
         chance = gallery.random()
         for metric in skews[NONE]:
@@ -337,8 +349,8 @@ class RetrievalTask(ImageTask):
             draws = {method: skews[method][metric][:, 1:].mean(axis=0) for method in skews}
             self._add_mean_over_queries(result, metric, values, draws, n)
             if metric in chance:
-                # As many random rankings are averaged as there are queries: a mean over 20 queries
-                # is nearer to its expectation than one ranking.
+                # Average as many random rankings as there are queries, because a mean over 20
+                # queries varies less than one ranking.
                 size = (self.resamples, len(self.queries))
                 rng = np.random.default_rng(self.seed)
                 means = rng.choice(chance[metric], size=size).mean(axis=1)
@@ -347,13 +359,13 @@ class RetrievalTask(ImageTask):
         metric = f"max_skew@{self.k[0]}"
         bare = float(skews[NONE][metric][:, 0].mean())
         gallery.warn_if_uneven(self.k[0], bare, float(chance[metric].mean()))
-        # No image changes a cosine of queries, which is exact.
+        # Cosines of queries do not depend on the images, so they are exact.
         cosines = {}
         for method, rows in rankings.queries.items():
             cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1).numpy()
         self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
 
-        # The interval of one query is over images, also where means are resampled over queries.
+        # For a single query, images are resampled even if means are resampled over queries.
         n_of_query = {"images": n["images"], "queries": n["queries"]}
         for metric in skews[NONE]:
             for i, query in enumerate(self.queries):
@@ -374,10 +386,15 @@ class RetrievalTask(ImageTask):
         draws: Mapping[str, Floats] | None,
         n: Mapping[str, int],
     ) -> None:
-        """Add the mean over queries of every method, resampled over `resample`.
+        """Add the mean over queries for every method, resampled over `resample`.
 
-        values: method -> value (q,) of each query. draws: method -> mean over queries in the
-        resamples of the images (resamples,); None where no image changes the values.
+        Args:
+            result: the result that receives the rows.
+            metric: name of the metric.
+            values: method -> value (q,) of each query.
+            draws: method -> means over queries (resamples,) in resamples of the images; None if the
+                values do not depend on the images.
+            n: numbers of queries and images.
         """
         if self.resample == "queries":
             result.add_resampled(metric, values, n=n, resamples=self.resamples, seed=self.seed)
@@ -388,24 +405,24 @@ class RetrievalTask(ImageTask):
     def _add_kept(
         self, result: TaskResult, gallery: Gallery, rankings: Rankings, n: Mapping[str, int]
     ) -> None:
-        """Add the share of the first hits inside each value that are still there after an edit,
-        mean over values and queries.
+        """Add the share of each value's top hits that remain after an edit, as a mean over values
+        and queries.
 
-        Values with no more images than hits are left out: nothing could be lost.
+        Values with no more images than hits are skipped, because they could not lose any.
         """
         known_rows = np.flatnonzero(rankings.known)
         for k in self.k:
             first = hits_of_value(k, len(gallery.names))
-            # An entry for each value: method -> shares (q,) of the queries, method -> their mean
-            # (resamples,), and that of random rankings (resamples,).
+            # One entry per value: method -> shares (q,) of the queries; method -> means over
+            # queries (resamples,); the same means (resamples,) for random rankings.
             shares: list[dict[str, Floats]] = []
             draws: list[dict[str, Floats]] = []
             chances: list[Floats] = []
             for group in range(len(gallery.names)):
                 rows = known_rows[gallery.codes == group]
                 if len(rows) > first:
-                    # Each value has a seed of its own: its images are another sample, and one seed
-                    # would pair the noise of values that have nothing to do with each other.
+                    # Each value has a separate seed, because its images are an independent sample
+                    # and a shared seed would correlate the noise of different values.
                     seed = self.seed + len(shares)
                     order_of_method = rankings.first_inside(rows, first)
                     of_queries, of_resamples = self._kept_in_value(
@@ -428,9 +445,11 @@ class RetrievalTask(ImageTask):
     def _kept_in_value(
         self, order_of_method: Mapping[str, Rows], first: int, n: int, seed: int
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return method -> share (q,) of the first hits of each query that are still among the
-        first, and the mean over queries of the same in resamples (resamples,) of n images; no
-        draws where the queries are resampled."""
+        """Return method -> share (q,) of each query's top hits that remain, and method -> their
+        mean over queries in resamples (resamples,) of n images.
+
+        The second mapping is empty if queries are resampled.
+        """
         bare = order_of_method[NONE]
         shares = {}
         for method, order in order_of_method.items():
@@ -438,7 +457,7 @@ class RetrievalTask(ImageTask):
             shares[method] = np.array([kept_share(*pair, first) for pair in pairs])
         if self.resample == "queries":
             return shares, {}
-        # Summed query by query, so that memory does not grow with their number.
+        # Sum query by query, so that memory use does not depend on their number.
         totals = {method: np.zeros(self.resamples) for method in order_of_method}
         for query, before in enumerate(bare):
             after = {method: order[query] for method, order in order_of_method.items()}
@@ -450,12 +469,11 @@ class RetrievalTask(ImageTask):
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits
     ) -> None:
-        """Add recall of the gallery's captions, where the texts include them; the subset "" is the
-        mean of both ways.
+        """Add recall of the gallery's captions, if the texts include them.
 
         Image to text: is the image's caption among the first k different captions? Text to image:
-        is an image with this caption among the first k? A caption counts once for each of its
-        images, which are drawn together.
+        is an image with this caption among the first k? The subset "" is the mean of both
+        directions. A caption counts once for each of its images, which are resampled together.
         """
         captioned = np.array([bool(caption) for caption in gallery.captions], dtype=bool)
         if not captioned.any() or len(gallery) > MOST_CAPTIONS:
@@ -476,9 +494,9 @@ class RetrievalTask(ImageTask):
             to_text = first_hits(images, rows, code_of_image, code_of_caption).numpy()
             to_image = first_hits(rows, images, code_of_caption, code_of_image).numpy()[code]
             for k in RECALL:
-                # (2, n): both ways of each image
+                # (2, n): both directions for each image
                 hits = np.array([to_text, to_image]) < k
-                # Both ways of an image are averaged first: the image is the unit that is resampled.
+                # Average both directions first: the image is the unit that is resampled.
                 table[f"recall@{k}", ""][method] = hits.mean(axis=0)
                 table[f"recall@{k}", "image to text"][method] = hits[0]
                 table[f"recall@{k}", "text to image"][method] = hits[1]
@@ -493,15 +511,14 @@ class RetrievalTask(ImageTask):
         edits: Edits,
         columns: Sequence[str],
     ) -> None:
-        """Add zero-shot accuracy in each column, and the mean over columns where there are several.
+        """Add zero-shot accuracy for each column, and the mean if there are several.
 
-        columns: of the attribute itself, which are left out.
+        `columns` contains those of the attribute itself, which are excluded.
         """
         classes = {column: self.classes[column] for column in self.classes if column not in columns}
         if not classes:
             return
-        # One set of images for all columns, so that the mean over columns and its parts are
-        # measured on the same images.
+        # Use the same images for all columns and for their mean.
         known = np.logical_and.reduce([gallery.column(column).known for column in classes])
         if not known.any():
             raise InvalidInputError(
@@ -515,13 +532,13 @@ class RetrievalTask(ImageTask):
                 prompts = [prompt_of_value[name] for name in labels.names]
                 rows = self.rows(texts, prompts, edit).double()
                 blocks = [rows @ block.double().T for block in images.split(BLOCK)]
-                # Rounded to far more digits than matter: equal images tie in any order of sums.
+                # Round, so that equal images tie whatever the order of summation.
                 scores = torch.cat(blocks, dim=1).numpy().round(12)
                 table["accuracy", column][method] = scores.argmax(axis=0) == labels.codes[known]
         means = {}
         for method in edits:
             means[method] = np.mean([of_method[method] for of_method in table.values()], axis=0)
-        # With one column the mean is the column, and a second row would repeat it.
+        # With a single column, its own row would repeat the mean.
         rows_of_result: Means = {("accuracy", ""): means}
         if len(classes) > 1:
             rows_of_result = {**rows_of_result, **table}
@@ -533,18 +550,18 @@ class RetrievalTask(ImageTask):
     ) -> None:
         """Add means over images; images of one cluster are resampled together.
 
-        clusters: (n,) number of the cluster of each image.
+        `clusters` (n,) is the number of each image's cluster.
         """
-        # Summed over the images of each cluster: a column of ones, which counts them, then a column
-        # for each row and method of the table.
+        # Sum over the images of each cluster: a column of ones to count them, then one column for
+        # each row and method of the table.
         columns = [np.ones(len(clusters))]
         for of_methods in table.values():
             columns += of_methods.values()
         sums = np.stack([np.bincount(clusters, column) for column in columns], axis=1)
         blocks = resampled_weights(len(sums), self.resamples, self.seed, len(sums))
         resampled = np.concatenate([weights.astype(float) @ sums for weights in blocks])
-        # A resample of clusters holds more or fewer images than n, so each mean is divided by its
-        # own number. (resamples, values)
+        # A resample of clusters may contain more or fewer than n images, so divide by the actual
+        # number. (resamples, values)
         draws = resampled[:, 1:] / resampled[:, :1]
 
         column = 0
@@ -566,18 +583,22 @@ def _means_over_values(values: Sequence[Mapping[str, Floats]]) -> dict[str, Floa
 
 
 def relevance(columns: Mapping[str, Labels], queries: Sequence[str]) -> tuple[str, Mask | None]:
-    """Return the first column whose labels the queries name, and whether (q, n) the label of image
-    n is the one that query q names; an unknown label is not relevant.
+    """Return the column whose labels the queries name, and which images are relevant (q, n).
 
-    "" and None where in no column every query names exactly one of the labels.
+    An image is relevant to a query if its label is the one that the query names; unknown labels are
+    not relevant.
 
     Args:
         columns: column -> labels of the images.
         queries: q texts.
+
+    Returns:
+        The first column for which every query names exactly one label, with its relevance; "" and
+        None if there is none.
     """
     for column, labels in columns.items():
-        # Whole words, so that "nurse" is not found in "nursery". A label without a letter, such as
-        # "?", could be found anywhere.
+        # Match whole words, so that "nurse" is not found in "nursery". Skip labels without letters
+        # or digits, such as "?", which could match anywhere.
         words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
         names_of_query = list(map(words.find, queries))
         if all(len(names) == 1 for names in names_of_query):

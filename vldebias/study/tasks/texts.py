@@ -1,4 +1,4 @@
-"""Measure the distance of prompts that differ in the attribute alone (Table 7.6)."""
+"""Measure the distance between prompts that differ only in the attribute (Table 7.6)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ MethodName = Annotated[str, AfterValidator(lambda name: get_method(name).name)]
 
 @register_task
 class TextsTask(Task):
-    """Measure mean |z_i - z_j| over the pairs of prompt sets, of fitted and of unseen concepts
-    (section 7.6.1).
+    """Measure the mean of |z_i - z_j| over the prompt pairs of fitted and of unseen concepts.
 
-    All prompts are edited, those that state their attribute too. Resampled over concepts, whose
-    pairs share prompts.
+    Every prompt is edited, even if it states the attribute. Concepts are resampled, because their
+    pairs share prompts. See section 7.6.1.
 
-    sets: what the rows are called -> prompt set. method: any that edits embeddings.
+    Attributes:
+        sets: name of the rows -> prompt set.
+        method: any method that edits embeddings.
+        lam: its lambda, if it takes one.
     """
 
     task: Literal["texts"] = "texts"
@@ -43,11 +45,14 @@ class TextsTask(Task):
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
-        """Return the task for the prompt sets; InvalidInputError: several methods.
+        """Return the task for the prompt sets.
 
         Args:
             inputs: what the user passed.
             settings: the task's settings by name.
+
+        Raises:
+            InvalidInputError: the settings contain `methods`.
         """
         if "methods" in settings:
             raise InvalidInputError(
@@ -59,7 +64,7 @@ class TextsTask(Task):
         return cls.build({"sets": sets, **fields})
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return what embeds the prompts, and the name that the user gave it."""
+        """Return the encoder of the prompts, and the name that the user passed for it."""
         pipeline = inputs.pipeline
         encoder = resolve(pipeline.host, tokenizer=pipeline.tokenizer)
         return {
@@ -71,27 +76,25 @@ class TextsTask(Task):
     def measure(
         self, encoder: Host, *, model: str | None = None, progress: Progress = SILENT
     ) -> list[TaskResult]:
-        """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by
-        default its name.
+        """Measure every prompt set.
 
         Args:
-            encoder: the model (`vldebias.hosts.resolve`).
-            model: what it is called; by default its name.
-            progress: shows how far it is.
+            encoder: the host that embeds the prompts (`vldebias.hosts.resolve`).
+            model: name of the model in reports; default: the host's name.
+            progress: reports progress.
         """
-        # A method without a lambda has none in its provenance either: a number there would look
-        # like a choice.
+        # For a method without a lambda, a number in the provenance would look like a choice.
         lam = self.lam if get_method(self.method).declaration.has_lam else None
         results = []
         for name, prompts in self.sets.items():
             facts = {"lam": lam, "strength": 1.0}
             provenance = TaskProvenance(
                 task=f"{self.name} {name}",
-                title="Distance of prompts that differ in the attribute alone (Table 7.6)",
+                title="Distance between prompts that differ only in the attribute (Table 7.6)",
                 description=(
-                    "Mean L2 distance of the two prompts of a pair, without and with the"
-                    " projection: pairs that it was fitted on, and pairs of concepts that it was"
-                    " not. Resampled over concepts."
+                    "Mean L2 distance between the two prompts of a pair, with and without the"
+                    " projection, for pairs that it was fitted on and for pairs of held-out"
+                    " concepts. Resampled over concepts."
                 ),
                 model=model or encoder.name,
                 fingerprint=encoder.weights,
@@ -104,8 +107,8 @@ class TextsTask(Task):
                 settings=self.settings({"roles": list(encoder.roles)}),
             )
             result = TaskResult(provenance)
-            # Unseen concepts are the test: a projection is fitted to make the train pairs equal, so
-            # their distance shrinks by construction.
+            # Only unseen concepts are a test: a projection is fitted to make the training pairs
+            # equal, so their distance shrinks by construction.
             groups_of_part = {"train": prompts.groups}
             if prompts.held_out_groups:
                 groups_of_part["unseen"] = prompts.held_out_groups
@@ -132,11 +135,10 @@ class TextsTask(Task):
 
 
 def _sums(rows: torch.Tensor, lengths: Sequence[int]) -> Floats:
-    """Return the sum of the distances within each group of rows, and the number of its pairs:
-    (groups, 2)."""
+    """Return the sum of distances within each group of rows and its number of pairs (groups, 2)."""
     sums = []
     for group in rows.split(list(lengths)):
-        # All pairs within a concept: of two values one pair, of four values six.
+        # All pairs within a concept: one pair for two values, six pairs for four.
         distances = torch.pdist(group.double())
         sums.append((float(distances.sum()), len(distances)))
     return np.array(sums)

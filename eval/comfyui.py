@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import io
 import json
 import mimetypes
 import sys
@@ -21,10 +20,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from eval.tables import RESULTS
+from vldebias.utils.pictures import decode
 
 NODES = Path(__file__).parents[1] / "apps" / "comfyui"
 PICTURES = {"comfyui-list": "balance-prompt", "comfyui-batch": "one-sampler-call"}
@@ -286,7 +285,7 @@ def take(static: Path, browser: str) -> None:
                 (example.with_suffix(".png"), NODES_ALONE),
             ):
                 png = page.screenshot(animations="disabled", clip=clip)
-                image = Image.open(io.BytesIO(png)).convert("RGB")
+                image = decode(png)
                 image.save(path, optimize=True, pnginfo=facts)
             # The picture without the bars, as the list of templates shows it.
             image.thumbnail((THUMBNAIL_WIDTH, THUMBNAIL_WIDTH))

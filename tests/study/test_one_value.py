@@ -58,6 +58,20 @@ def printed(result: Result, monkeypatch: pytest.MonkeyPatch, **console: object) 
     return shown.getvalue()
 
 
+def decimals(interval: tuple[float, float]) -> int:
+    """Return the number of decimals that the page promises for a value below 10."""
+    low, high = interval
+    return 3 if (high - low) / 2 < 0.01 else 2
+
+
+def decimals_of_change(change: tuple[float, float, float]) -> int:
+    """Return the number of decimals of a change: two must not show a nonzero end as zero."""
+    _, low, high = change
+    if any(end != 0 and f"{abs(end):.2f}" == "0.00" for end in (low, high)):
+        return 3
+    return decimals((low, high))
+
+
 def test_page_terminal_notebook_and_json_have_the_same_sentences(
     result: Result, shown: Shown, tmp_path: Path
 ) -> None:
@@ -84,11 +98,13 @@ def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
             is_same & (frame.subset == conclusion.subset) & (frame.method == conclusion.method)
         ]
         (row,) = rows.itertuples()
-        # One rule of rounding: three digits, in the table as in the sentence.
-        value = (
-            f"{conclusion.after:.3f} [{conclusion.interval[0]:.3f}, {conclusion.interval[1]:.3f}]"
+        # One rule of rounding, in the table as in the sentence.
+        value = "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(
+            conclusion.after, *conclusion.interval, d=decimals(conclusion.interval)
         )
-        change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*conclusion.change)
+        change = "{:+.{d}f} [{:+.{d}f}, {:+.{d}f}]".format(
+            *conclusion.change, d=decimals_of_change(conclusion.change)
+        )
         assert (row.number, row.moved, row.verdict) == (value, change, conclusion.verdict)
         for name, text_of_place in shown._asdict().items():
             # Between the two may stand that so few units make a narrow interval.
@@ -113,7 +129,8 @@ def test_a_sentence_has_the_values_and_the_verdict_of_its_row(result: Result) ->
             rows[conclusion.method].value,
         )
         assert conclusion.change == rows[conclusion.method].change
-        assert f"{conclusion.before:.3f} to {conclusion.after:.3f}" in conclusion.sentence
+        d = decimals_of_change(conclusion.change)
+        assert f"{conclusion.before:.{d}f} to {conclusion.after:.{d}f}" in conclusion.sentence
         assert conclusion.sentence.startswith(f"{conclusion.task}: {conclusion.verdict}")
 
 

@@ -65,7 +65,7 @@ def test_a_comparison_shows_what_moved() -> None:
         for value in (0.2, 0.6)
     )
     html = vldebias.compare(before, after, names=("first <1>", "second"))._repr_html_()
-    for word in ("first &lt;1&gt;", "better: average accuracy", "+0.400", "0.2", "0.6"):
+    for word in ("first &lt;1&gt;", "better: average accuracy", "+0.40", "0.2", "0.6"):
         assert word in html
     assert vldebias.compare(before, before)._repr_html_().startswith("<p><b>equal: ")
 

@@ -243,6 +243,13 @@ def open_data(
         expected = f"; the data set consists of {data_set.layout}" if data_set.layout else ""
         raise InvalidInputError(f"{error}{expected}") from None
     if isinstance(found, ImageData):
+        missing = [column for column in data_set.columns if column not in found.labels]
+        # Options of a reader may select other columns.
+        if missing and not options:
+            raise InvalidInputError(
+                f"data set {name!r}: its reader returned the columns {list(found.labels)}; expected"
+                f" {', '.join(missing)} too, which it declares as `columns`"
+            )
         return found
     # Only now: the module imports what it takes to ask the hub.
     from vldebias.data.huggingface import ImageStream
@@ -252,12 +259,4 @@ def open_data(
             f"data set {name!r}: its reader returned {found!r}; expected an ImageData, such as the"
             " result of vldebias.data.file_images"
         )
-    # Options of a reader may select other columns.
-    if isinstance(found, ImageData) and not options:
-        missing = [column for column in data_set.columns if column not in found.labels]
-        if missing:
-            raise InvalidInputError(
-                f"data set {name!r}: its reader returned the columns {list(found.labels)}; expected"
-                f" {', '.join(missing)} too, which it declares as `columns`"
-            )
     return found

@@ -1,4 +1,4 @@
-"""Limits of the process that stand for a full disk."""
+"""Resource limits that simulate a full disk."""
 
 import contextlib
 import sys

@@ -1,6 +1,6 @@
-"""No import runs back up: neither one inside a function, nor one for the type checker alone.
+"""No import runs back up, including imports inside functions or for the type checker only.
 
-import-linter holds the order of the rooms; this counts every import, within a room too.
+import-linter enforces the order of the layers; this test counts every import, also within a layer.
 """
 
 import ast
@@ -32,7 +32,8 @@ BACK_UP = {
 
 
 def imported(node: ast.AST, for_types: bool = False) -> Iterator[tuple[str, bool]]:
-    """Modules that are imported anywhere below a node, and whether for the type checker alone."""
+    """Return the modules that are imported anywhere below a node, and whether only for the type
+    checker."""
     for child in ast.iter_child_nodes(node):
         is_for_types = for_types
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
@@ -47,7 +48,7 @@ def imported(node: ast.AST, for_types: bool = False) -> Iterator[tuple[str, bool
 
 
 def reached(graph: dict[str, set[str]], module: str) -> set[str]:
-    """Modules that a module imports, and those that they import."""
+    """Return the modules that a module imports, and the modules that they import."""
     found: set[str] = set()
     waiting = [module]
     while waiting:
@@ -58,7 +59,7 @@ def reached(graph: dict[str, set[str]], module: str) -> set[str]:
 
 
 def back_up(imports: dict[str, list[tuple[str, bool]]]) -> set[tuple[str, str]]:
-    """(module, what it imports), where the imported module needs it in turn."""
+    """Return (module, imported module) if the imported module also needs the first one."""
     graph = {
         module: {name for name, for_types in names if not for_types and name in imports}
         for module, names in imports.items()

@@ -1,5 +1,4 @@
-"""Checkpoints of the hub that pages, help texts and docstrings name: all of them are in this
-list."""
+"""All checkpoints of the hub that pages, help texts and docstrings name are in this list."""
 
 import re
 from pathlib import Path

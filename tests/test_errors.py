@@ -1,5 +1,5 @@
-"""Errors say what came, what was expected and what to do; warnings point at the line of the
-user."""
+"""Errors state what was passed, what was expected and how to fix it; warnings point at the user's
+line."""
 
 import inspect
 import json
@@ -55,7 +55,7 @@ def place_of_warning(call: Callable[[], Any]) -> tuple[str, int]:
 
 
 def inside(source: str) -> Any:
-    """A function `f` of a module that believes to lie in the package."""
+    """Return a function `f` that claims to be defined in a module of the package."""
     names: dict[str, Any] = {"warn": warn, "__name__": "m"}
     exec(compile(source, str(Path(errors.__file__).parent / "m.py"), "exec"), names)
     return names["f"]

@@ -30,8 +30,8 @@ ON_A_HEAVY_BASE = {
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Libraries that are imported when the module is: not in functions, not for the type checker
-    alone."""
+    """Return the libraries that are imported with the module: not inside functions or for the type
+    checker only."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)
@@ -51,7 +51,7 @@ def test_nothing_below_the_api_imports_a_heavy_library_at_module_level() -> None
 
 
 def test_importing_the_package_is_cheap() -> None:
-    """And a module of it is not, so that this can fail."""
+    """Importing a module does import it, so this test can fail."""
     loaded = [
         f"import {name}; print(*(set(sys.modules) - before))"
         for name in ("vldebias", "vldebias.data.cache")
@@ -84,8 +84,8 @@ def test_the_package_runs_as_a_command() -> None:
 
 
 def test_prompts_are_read_without_the_rules_of_english() -> None:
-    """So that a slip in a file of prompts is answered at once; what balances them needs the
-    rules, so that this can fail."""
+    """Mistakes in a file of prompts are reported at once; balancing needs the rules, so this test
+    can fail."""
     script = (
         "import sys, vldebias.wording.prompt_file\n"
         "print(any('.english' in name for name in sys.modules), end=' ')\n"
@@ -114,7 +114,7 @@ def test_a_task_on_features_loads_neither_judges_nor_grammars() -> None:
 
 @pytest.mark.parametrize("name", ["vldebias.serving.tools", "vldebias.cli.apps.label"])
 def test_what_reads_no_model_does_without_torch(name: str) -> None:
-    """It takes 500 MB; `vldebias mcp` and `vldebias label` read prompts and files."""
+    """It takes 500 MB, while `vldebias mcp` and `vldebias label` only read prompts and files."""
     script = "import importlib, sys, vldebias.cli.apps\n"
     script += f"importlib.import_module({name!r})\nprint('torch' in sys.modules)"
     done = subprocess.run(

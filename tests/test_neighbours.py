@@ -20,7 +20,8 @@ NEIGHBOURS = sorted((ROOT / "tests/neighbours").glob("*.txt"))
 
 
 def requirements_of(lines: list[str]) -> list[Requirement]:
-    """The requirements on lines of a file or a table, without comments and extras of our own."""
+    """Return the requirements in the lines of a file or table, without comments and our own
+    extras."""
     written = [line.partition("#")[0].strip() for line in lines]
     requirements = [Requirement(line) for line in written if line]
     return [requirement for requirement in requirements if requirement.name != "vldebias"]
@@ -34,7 +35,7 @@ def ours() -> list[Requirement]:
 
 
 def lowest(requirement: Requirement) -> str:
-    """The version that a pin names, or the lowest that a bound allows."""
+    """Return the version that a pin names, or the lowest version that a bound allows."""
     (specifier,) = requirement.specifier
     return specifier.version
 
@@ -71,7 +72,7 @@ def test_every_pin_of_forge_neo_is_within_our_bounds() -> None:
 
 @pytest.mark.parametrize("pins", [ROOT / "tests/neighbours/comfyui.txt", ROOT / ".ci/oldhosts.txt"])
 def test_comfyui_with_transformers_4_stays_as_it_is(pins: Path) -> None:
-    """What is there with transformers 4 is within its bounds and within ours."""
+    """The versions installed with transformers 4 are within its bounds and ours."""
     bounds = {
         canonicalize_name(requirement.name): requirement
         for requirement in requirements_of(pins.read_text().splitlines())

@@ -1,5 +1,5 @@
-"""The whole way on a GPU: what the CPU tests say of precision, resumption and equal pictures, where
-one is there."""
+"""Everything on a GPU: precision, resumption and equal pictures, as in the CPU tests. Skipped
+without a GPU."""
 
 from pathlib import Path
 from typing import Any

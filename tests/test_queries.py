@@ -1,5 +1,5 @@
-"""`debias_queries`: whatever embeds texts, types and lengths kept, documents untouched, the rule of
-the default."""
+"""`debias_queries`: any embedder; types and lengths are kept, documents are untouched, and the
+default's rule applies."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def word_vector(word: str, seed: int = 0) -> Tensor:
 
 
 def rows_of(texts: Sequence[str], seed: int = 0) -> Tensor:
-    """Return the mean of a random vector for each word, of lengths that differ."""
+    """Return the mean of one random vector per word, with different lengths."""
     rows = [
         torch.stack([word_vector(w, seed) for w in text.strip(".").split()]).mean(0)
         for text in texts
@@ -63,7 +63,7 @@ def debiased(embed: Any = as_lists, **how: Any) -> vldebias.DebiasedQueries:
 
 
 class LangChain:
-    """Like LangChain's Embeddings; `asks` holds what was asked for, and how."""
+    """Imitate LangChain's Embeddings; `asks` records the calls."""
 
     def __init__(self, shift: float = 0.0) -> None:
         self.shift = shift
@@ -87,7 +87,7 @@ class LlamaIndex:
 
 
 class Sentences(torch.nn.Module):
-    """Like sentence-transformers: it can be called as well, with tensors."""
+    """Imitate sentence-transformers, which can also be called with tensors."""
 
     model_name = "sentences-1"
 
@@ -99,7 +99,7 @@ class Sentences(torch.nn.Module):
 
 
 class Chroma:
-    """Like chroma's embedding functions: a list of arrays."""
+    """Imitate chroma's embedding functions: return a list of arrays."""
 
     def embed_query(self, input: list[str]) -> list[np.ndarray[Any, Any]]:
         return self(input)
@@ -109,7 +109,7 @@ class Chroma:
 
 
 class Table(dict[str, list[float]]):
-    """A mapping that has every text."""
+    """A mapping that contains every text."""
 
     def __contains__(self, text: object) -> bool:
         return True

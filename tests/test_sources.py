@@ -1,4 +1,4 @@
-"""The page of sources against the docstrings: every paper that one of them names stands in the
+"""The page of sources and the docstrings agree: every paper named in one of them is in the
 other."""
 
 import re
@@ -19,7 +19,7 @@ TWO = re.compile(rf'([A-Z][\w-]+) and [A-Z][\w-]+,? (?:"[^"]+" )?\(?{YEAR}')
 
 
 def papers(text: str) -> set[tuple[str, str]]:
-    """First author and year of each paper that a text names."""
+    """Return first author and year of each paper that a text names."""
     text = re.sub(r"^\s*#+ ?", "", text, flags=re.MULTILINE)
     text = re.sub(r"\s+", " ", text)
     several = {(author, year) for author, _, year in SEVERAL.findall(text)}

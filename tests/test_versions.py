@@ -1,5 +1,5 @@
-"""The bounds in pyproject.toml are those that CI tries: .ci/lowest.txt holds the lowest version of
-each."""
+"""The bounds in pyproject.toml are those that CI tests: .ci/lowest.txt contains the lowest version
+of each."""
 
 import re
 import tomllib

@@ -54,8 +54,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     What is attached by default depends on the host:
 
     - diffusers pipeline: a value is added to each prompt that leaves the attribute open, evenly
-      over images (balanced prompts). For a set that is not about persons, or a pipeline that edits a given
-      image: calibrated projection (Lemma 7.2).
+      over images (balanced prompts). For a set that is not about persons, or a pipeline that edits
+      a given image: calibrated projection (Lemma 7.2).
     - open_clip or transformers model used for search (five class prompts or more, or none): with
       `reference`, the difference of the values' texts is projected out and the image means are
       equalised, if that helps on reference images that it was not fitted to. Otherwise nothing

@@ -164,8 +164,9 @@ def enough() -> str:
             mark = "any number, “narrow interval”"
         lines.append([kind, metric.replace("_", " "), "; ".join(parts), mark])
     note = (
-        "Lowest coverage over settings, for values and changes. From `eval/results/coverage_kinds.json` and"
-        " `coverage_large.json` (`python -m eval.experiments.coverage large`)."
+        "Lowest coverage over settings, for values and changes. From"
+        " `eval/results/coverage_kinds.json` and `coverage_large.json`"
+        " (`python -m eval.experiments.coverage large`)."
     )
     return table(*lines, note=note)
 

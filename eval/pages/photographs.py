@@ -27,8 +27,9 @@ def encoder() -> str:
             lines.append([title, "1", span(row)])
     return table(
         *lines,
-        note="Five folds by title; the vectors and the heads are trained on the other four. Brackets:"
-        " 95 % intervals over titles and photographs; lowest and highest fold for correlations."
+        note="Five folds by title; the vectors and the heads are trained on the other four."
+        " Brackets: 95 % intervals over titles and photographs; for correlations, the lowest and"
+        " highest fold."
         f" From `eval/results/{NAME}.json`.",
     )
 

@@ -1,4 +1,4 @@
-"""The file of the labelling app: what is kept whatever happens, and which answer counts."""
+"""The file of the labelling app: what is kept in every case, and which answer counts."""
 
 import json
 import os
@@ -44,8 +44,8 @@ def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, mon
 
 
 def test_an_answer_waits_for_the_lock_of_the_file(log: AnnotationLog) -> None:
-    """Even for who only reads it under a lock: what looks like a torn line is one that is still
-    being written."""
+    """Even under a read lock, what looks like a torn line may be a line that is still being
+    written."""
     fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
     log.append("a.png", "ada", "gender", "male")
     with log.path.open("ab") as holder:
@@ -88,7 +88,8 @@ def test_only_an_incomplete_last_line_is_skipped(tmp_path_factory, cut: int) -> 
 
 
 def test_a_complete_line_without_a_line_break_is_kept(log: AnnotationLog) -> None:
-    """As an editor leaves it; also where its content does not fit: that is the user's to mend."""
+    """Files edited by hand are kept, even if their content is invalid: users must fix that
+    themselves."""
     log.append("a.png", "ada", "gender", "male")
     log.path.write_bytes(log.path.read_bytes().rstrip(b"\n"))
     log.append("b.png", "ada", "gender", "male")
@@ -149,7 +150,7 @@ def values(answers) -> dict:
 
 
 def test_the_later_line_of_a_file_counts_and_between_files_the_later_time(tmp_path: Path) -> None:
-    """A clock may have been set back inside a file; times are compared in any zone."""
+    """The clock may have been set back within a file; times are compared across time zones."""
     lines = line("1.png", "ada", "male", "2024-01-02T00:00:00Z"), line("1.png", "ada", "female")
     first_file = write(tmp_path / "a.jsonl", *lines, line("1.png", "bob", "male"))
     assert values(read_answers([first_file])) == {

@@ -1,4 +1,5 @@
-"""Judges: probabilities in, a value or unknown out; every kind against the model that it wraps."""
+"""Judges: they return probabilities, and a value or unknown; every kind is compared with the model
+that it wraps."""
 
 import copy
 from pathlib import Path
@@ -222,7 +223,7 @@ VALUES = {"gender": ("male", "female")}
 
 @pytest.fixture(scope="module")
 def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
-    """A LLaVA of random weights whose tokenizer knows single characters."""
+    """A LLaVA with random weights whose tokenizer knows single characters."""
     characters = [chr(i) for i in range(32, 127)] + ["\n"]
     vocabulary = {name: i for i, name in enumerate(["<pad>", "<unk>", "<image>", *characters])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -265,7 +266,8 @@ def judge_of(model: Any, processor: Any, **values: tuple[str, ...]) -> Judge:
 
 
 def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
-    """Log-likelihood of an answer, one token after another, each from a forward pass of its own."""
+    """Return the log-likelihood of an answer, token by token, with a separate forward pass for
+    each."""
     model, processor = parts
     total = 0.0
     before = f"USER: <image>\n{text} ASSISTANT: "

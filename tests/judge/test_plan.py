@@ -1,5 +1,5 @@
-"""Plans: pixels are the pipeline's own, an image depends on prompt and seed, runs go on where they
-stopped."""
+"""Plans: pixels equal the pipeline's own, an image depends on prompt and seed, and interrupted runs
+continue."""
 
 import copy
 import json
@@ -160,8 +160,7 @@ def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_othe
     "name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"]
 )
 def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
-    """In these sets a group has one prompt for each value, in order, and groups follow the
-    classes."""
+    """In these sets a group has one prompt per value, in order, and groups follow the classes."""
     prompt_set = load_prompts(name)
     train = (prompt_set.groups, prompt_set.class_names)
     unseen = (prompt_set.held_out_groups, prompt_set.held_out_class_names)
@@ -345,7 +344,7 @@ def test_missing_and_damaged_files_are_generated_again_and_no_others(
 
 
 def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
-    """The prompts of every call from here on; the user stops the call of this number."""
+    """Record the prompts of every call from here on; interrupt the call with this number."""
     kept: list[list[str]] = []
     original = type(pipe).__call__
 
@@ -375,7 +374,8 @@ def test_an_interrupted_run_goes_on(finished: GeneratedImages, tmp_path: Path) -
 
 
 def test_a_default_that_is_an_edit_on_the_pipeline_is_refused(tmp_path: Path) -> None:
-    """The plan would say that values are dealt, and the chance of a deal would stand beside it."""
+    """Otherwise the plan would say that values are assigned evenly, and show the wrong chance
+    level."""
     generation_task = task(variants={"default": {"method": "default", "prompts": "gender"}})
     pipe = sd(StableDiffusionImg2ImgPipeline)
     made = generation_task.plan(identity(pipe))
@@ -420,7 +420,8 @@ def test_differences_to_an_existing_folder_are_refused(
 
 
 def test_rounding_of_the_fingerprint_does_not_change_the_model(finished: GeneratedImages) -> None:
-    """The images keep the fingerprint that the plan was begun with, and none is generated again."""
+    """The images keep the fingerprint with which the plan was started, and none is generated
+    again."""
     generation_task = task()
     before = contents(finished.folder)
     model = generation_task.plan(identity(sd())).model
@@ -460,8 +461,8 @@ def test_one_fingerprint_covers_all_components() -> None:
 
 
 def test_images_of_unchanged_prompts_are_copied_and_equal_generated_ones(tmp_path: Path) -> None:
-    """Ten images under "none" and "cali", four of them stated: by twos, two batches of "cali" need
-    no pipeline."""
+    """Ten images under "none" and "cali", four of them stated: in batches of two, two batches of
+    "cali" need no pipeline."""
     pipe = sd()
     calls = counting(pipe)
     made = generated_in(tmp_path, pipe, batch_size=2)
@@ -533,8 +534,8 @@ def test_a_saved_edit_is_a_variant_of_its_content(
 def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
     tmp_path: Path,
 ) -> None:
-    """The whole plan is balanced once; noise is that of the original prompt; what is left alone is
-    copied."""
+    """The whole plan is balanced at once; the noise belongs to the original prompt; unchanged
+    prompts are copied."""
     variants = {"balanced": Variant(prompts=("gender",), method="balanced-prompts")}
     made = generated_in(tmp_path, variants=variants, images=4, as_written=True, batch_size=3)
     assert {part for _, _, part, _ in made.plan.prompts} == {"train", "wordings", "others"}

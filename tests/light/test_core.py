@@ -1,4 +1,5 @@
-"""What the core does: text alone. `.ci/environments core` runs it with nothing else installed."""
+"""The core only handles text. `.ci/environments core` runs these tests with nothing else
+installed."""
 
 import json
 import subprocess

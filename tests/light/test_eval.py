@@ -1,4 +1,4 @@
-"""What the core with `eval` measures; `.ci/environments eval` runs it with nothing else
+"""Measurements with the core and `eval`; `.ci/environments eval` runs these tests with nothing else
 installed."""
 
 import json

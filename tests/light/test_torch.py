@@ -1,5 +1,5 @@
-"""What `vldebias[torch]` does with embeddings of your own; `.ci/environments core` runs it with
-nothing else installed."""
+"""`vldebias[torch]` with your own embeddings; `.ci/environments core` runs these tests with nothing
+else installed."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A small world of embeddings in which gender leaks into jobs: a gallery, a reference, the texts of
+"""A small world of embeddings in which gender leaks into jobs: a gallery, a reference, and texts of
 the same model."""
 
 from itertools import chain
@@ -18,7 +18,7 @@ AXES = torch.linalg.qr(
 
 
 def texts() -> dict[str, torch.Tensor]:
-    """Prompt -> row; every job leans to one gender, and a stated gender shows."""
+    """Return prompt -> row; every job leans to one gender, and a stated gender is visible."""
     prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.groups))
     noise = torch.randn(
         len(prompts), DIM, generator=torch.Generator().manual_seed(4), dtype=torch.float64
@@ -41,7 +41,7 @@ def texts() -> dict[str, torch.Tensor]:
 
 
 def images(n: int = 400, seed: int = 0) -> Embeddings:
-    """Pictures of people at work; column "split" deals them to a gallery and a reference."""
+    """Pictures of people at work; the column "split" assigns them to a gallery and a reference."""
     rng = np.random.default_rng(seed)
     job = rng.integers(len(JOBS), size=n)
     gender = rng.integers(2, size=n)
@@ -57,6 +57,6 @@ def images(n: int = 400, seed: int = 0) -> Embeddings:
 
 
 def part(name: str) -> Embeddings:
-    """The rows of a split."""
+    """Return the rows of a split."""
     data = images()
     return data[data.column("split").codes == data.column("split").names.index(name)]

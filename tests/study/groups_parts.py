@@ -1,5 +1,4 @@
-"""What the tests of group robustness share: a small world of features in which the spurious
-direction is strong."""
+"""A small world of features with a strong spurious direction, for tests of group robustness."""
 
 from typing import Any
 
@@ -32,7 +31,8 @@ SKY = AXES[3]
 
 
 def texts(**changes: torch.Tensor) -> TextTable:
-    """Class prompts lean to a place; spurious prompts and pairs say which direction that is."""
+    """Return texts: class prompts lean to a place; spurious prompts and pairs reveal that
+    direction."""
     rows = {"a sky": SKY, **changes}
     for sign, bird, place in ((-1, *("landbird", "land")), (1, *("waterbird", "water"))):
         rows[f"a {bird}"] = REST + 0.5 * sign * BIRD + 0.8 * sign * PLACE
@@ -44,7 +44,7 @@ def texts(**changes: torch.Tensor) -> TextTable:
 
 
 def birds(n: int = 400, seed: int = 0, correlation: float = 0.5, noise: float = 0.6) -> Embeddings:
-    """n images whose features show the bird weakly and the place strongly."""
+    """Return n images whose features show the bird weakly and the place strongly."""
     rng = np.random.default_rng(seed)
     label = rng.integers(0, 2, n)
     place = np.where(rng.random(n) < correlation, label, 1 - label)

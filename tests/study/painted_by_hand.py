@@ -1,5 +1,5 @@
-"""A folder of images painted by hand, whose colours say what they show: red the gender, green the
-age, blue the job."""
+"""Images painted by hand whose colours encode their content: red the gender, green the age, blue
+the job."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -43,8 +43,7 @@ def task(**fields: Any) -> GenerationTask:
 
 
 def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[GeneratedImages, Shows]:
-    """Images of every prompt under "none" and "cali" that show this and that; returns what each
-    shows."""
+    """Paint images of every prompt under "none" and "cali", and return what each of them shows."""
     settings = {
         "images": 5,
         "stated_images": 2,
@@ -66,8 +65,8 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Gener
 
 
 def chosen(made: GeneratedImages, *, stated: bool = False, **wanted: str) -> GeneratedImages:
-    """The images of a variant=, part= or concept=, of prompts that state their attribute or that do
-    not."""
+    """Return the images with a variant=, part= or concept=, of prompts that do or do not state
+    their attribute."""
     candidates = [image for image in made if (image.stated is not None) == stated]
     return replace(
         made,
@@ -78,7 +77,7 @@ def chosen(made: GeneratedImages, *, stated: bool = False, **wanted: str) -> Gen
 
 
 def repaint(made: GeneratedImages, image: PlannedImage, shown: tuple[int, int, int]) -> None:
-    """One image that shows this gender, age and job."""
+    """Paint one image that shows this gender, age and job."""
     facts = {
         "flagged": shown[0] == UNCLEAR,
         "left_alone": image.variant == "cali" and image.stated is not None,
@@ -87,8 +86,7 @@ def repaint(made: GeneratedImages, image: PlannedImage, shown: tuple[int, int, i
 
 
 class Reader:
-    """Reads the colours; is not sure of unclear genders. `asked` counts the images that it was
-    shown."""
+    """Read the colours, with low confidence for unclear genders; `asked` counts the images."""
 
     name = "reader of colours"
 

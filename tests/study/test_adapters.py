@@ -1,4 +1,4 @@
-"""Contrastive adapter: its loss against loops, what it contrasts, and what it mends."""
+"""Contrastive adapter: its loss against loops, the contrasted rows, and the groups that improve."""
 
 import math
 

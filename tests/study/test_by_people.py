@@ -1,4 +1,4 @@
-"""What people's labels show, in sentences."""
+"""Sentences about people's labels."""
 
 import pandas as pd
 import pytest

@@ -1,5 +1,5 @@
-"""Classifiers that learn from labels: what holds for all of them, the laws of each, and what
-balancing mends."""
+"""Supervised classifiers: properties that all of them share, laws of each, and the effect of
+balancing."""
 
 from collections import namedtuple
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ Head = namedtuple("Head", "weight bias logits")
 
 
 class World(NamedTuple):
-    """Split of n rows as Waterbirds has them: a class direction, and a stronger spurious one that
+    """Return a split of n rows like Waterbirds: a class direction, and a stronger spurious one that
     mostly agrees."""
 
     features: Tensor
@@ -37,7 +37,7 @@ class World(NamedTuple):
 
     @property
     def found(self) -> NDArray[np.int64]:
-        """Label x zero-shot prediction, which baselines balance."""
+        """Return label x zero-shot prediction, the groups that baselines balance."""
         return 2 * self.labels + (self.features @ self.zero_shot.T).argmax(1).numpy()
 
     @property
@@ -49,8 +49,8 @@ class World(NamedTuple):
 
 
 def world(n: int, *, seed: int, agree: float = 0.95, dim: int = 32) -> World:
-    """Zero-shot texts mix both directions, and both kinds of features have an offset of their own,
-    as CLIP's have."""
+    """Zero-shot texts mix both directions, and texts and images have separate offsets, as in
+    CLIP."""
     axes = np.linalg.qr(np.random.default_rng(0).normal(size=(dim, 4)))[0].T
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, 2, n)
@@ -174,8 +174,8 @@ def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:
 def test_candidate_strengths_and_numbers_of_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A user chooses no strength: one of these is. DFR chooses on one sample and fits nine more
-    with the same."""
+    """Users choose no strength; it is one of the candidates. DFR selects it on one sample and
+    reuses it for nine more."""
     tried = list[float]()
     head = (torch.ones(2, 32).double(), torch.ones(2).double())
     monkeypatch.setattr(
@@ -263,7 +263,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
 
 
 def data(classes: int, n: int = 90, dim: int = 6) -> tuple[Tensor, NDArray[np.int64]]:
-    """Classes that overlap, in columns of unequal scale and with a mean that is not 0."""
+    """Return overlapping classes, in columns of unequal scale whose mean is not 0."""
     draw = np.random.default_rng(classes)
     labels = draw.integers(0, classes, n)
     centres = draw.normal(size=(classes, dim))
@@ -281,7 +281,7 @@ def solve(features: Tensor, labels: NDArray[np.int64], classes: int, **options: 
 
 
 def assert_same(ours: Head, weight: Any, bias: Any) -> None:
-    """A bias that all of several classes share says nothing, and nothing penalises it."""
+    """A bias shared by all of several classes has no effect and is not penalised."""
     if len(weight) == 1:  # of two classes scikit-learn has the difference
         weight = np.r_[-weight, weight] / 2
         bias = np.r_[-bias, bias] / 2
@@ -303,7 +303,12 @@ def test_l2_is_that_of_scikit_learn(classes: int, c: float) -> None:
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_l1_is_at_a_minimum(classes: int) -> None:
-    """Optimality: |gradient| = 1 / c where a weight is not 0, at most that where it is."""
+    """Optimality:
+
+    gradient
+
+    = 1 / c for weights other than 0, and at most that for weights of 0.
+    """
     x, y = data(classes)
     ours = solve(x, y, classes, c=0.05, penalty="l1")
     p = torch.softmax(x @ ours.weight.T + ours.bias, 1) - torch.nn.functional.one_hot(

@@ -1,4 +1,4 @@
-"""Generated images that a judge read and people labelled some of."""
+"""Generated images that a judge labelled and people labelled in part."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Wrong(Reader):
-    """Calls every image that is not male a man every second time."""
+    """Mistake every second image that is not male for a man."""
 
     def predict(self, images: Any) -> dict[str, np.ndarray]:
         probabilities = super().predict(images)
@@ -28,8 +28,8 @@ class Wrong(Reader):
 
 
 def test_a_sample_with_weights_is_corrected_by_them(tmp_path: Path) -> None:
-    """All that the judge calls women are asked about and a fifth of the others: answers that count
-    alike would lie."""
+    """People label all images that the judge calls women and a fifth of the others, so unweighted
+    answers would be biased."""
     folder, shows = paint(tmp_path / "drawn", np.random.default_rng(3), images=20)
     truth = {path: (*GENDERS, "cannot tell")[shown[0]] for path, shown in shows.items()}
     task().measure(folder.folder, Wrong())

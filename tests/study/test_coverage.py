@@ -1,5 +1,4 @@
-"""Intervals cover the truth as often as they say, where theory says that they can; and the
-committed simulation."""
+"""Intervals cover the truth as often as they claim, in theory and in the committed simulation."""
 
 import math
 from pathlib import Path
@@ -67,8 +66,8 @@ BY_NAME = {setting.name: setting for setting in study.SETTINGS}
 def test_intervals_cover_where_they_can(
     setting: str, expected: dict[str, tuple[float, float]]
 ) -> None:
-    """0.95 +- 3 standard errors. The minimum of tied groups is biased downwards, for which the
-    upper end of the interval makes up; Wilson mends the boundary."""
+    """Expect 0.95 +- 3 standard errors. The minimum of tied groups is biased downwards, which the
+    upper end of the interval corrects; Wilson intervals correct the boundary."""
     coverage_of_interval = study.simulate(
         BY_NAME[setting], sets=300 if "one" in setting else 150, resamples=200
     )
@@ -107,8 +106,8 @@ def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
 
 
 def test_committed_intervals_of_shares_cover() -> None:
-    """All but MaxSkew of a gallery of 100 of which five are of the rarer group, where resamples
-    repeat those five."""
+    """All intervals but MaxSkew of a gallery of 100 with five images of the rarer group, which
+    resamples repeat."""
     result = Result.read(COMMITTED.with_name("coverage_shares.json"))
     rows = {
         (row.task, row.method, row.subset): row.value
@@ -123,7 +122,8 @@ def test_committed_intervals_of_shares_cover() -> None:
 
 
 def test_committed_intervals_of_every_kind_cover_at_the_usual_size() -> None:
-    """What does not is named in `intervals.md` and `eval/README.md`, by the tables made of it."""
+    """Exceptions are listed in `intervals.md` and `eval/README.md`, in the tables generated from
+    the simulation."""
     result = Result.read(COMMITTED.with_name("coverage_kinds.json"))
     usual = {
         (about.task, subset) for about in result.provenance for subset in about.settings["usual"]
@@ -163,8 +163,7 @@ def test_committed_verdicts_are_seldom_wrong_where_nothing_was_done() -> None:
 
 
 def test_the_code_of_the_simulations_runs() -> None:
-    """A case of each kind gives a value between the ends of its interval or beside them, and each
-    verdict is one that is counted."""
+    """Simulate one case of each kind: the value is finite, and each verdict is counted."""
     kinds = set()
     for family in coverage_kinds.FAMILIES:
         for case in family():

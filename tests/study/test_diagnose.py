@@ -1,4 +1,4 @@
-"""`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, and the
+"""`vldebias.diagnose`: compared with scikit-learn and with worlds whose answers are known, and its
 page."""
 
 from itertools import chain
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 def two_values(
     n: int = 400, d: int = 12, gap: float = 4.0, seed: int = 0
 ) -> tuple[torch.Tensor, np.ndarray]:
-    """Rows of length 1 whose first column tells a value."""
+    """Return rows of length 1 whose first column reveals a value."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(2, size=n)
     rows = rng.standard_normal((n, d))
@@ -173,7 +173,8 @@ class TestMargins:
 
 @pytest.fixture(scope="module")
 def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
-    """Images of two classes and a gender that one direction tells, and the texts of one space."""
+    """Return images of two classes, with a gender along one direction, and texts of the same
+    space."""
     rng = np.random.default_rng(0)
     prompts = load_prompts("gender")
     gender = rng.integers(2, size=300)

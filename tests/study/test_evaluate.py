@@ -1,5 +1,5 @@
-"""`evaluate` and suites on embeddings: every method, labels as people have them, what a model
-carries, mistakes."""
+"""`evaluate` and suites on embeddings: every method, labels in common formats, attachments of
+models, and mistakes."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ SEX = GALLERY.column("gender").codes
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Images, texts and a reference in files of their own, and a suite that compares six
+    """Write images, texts and a reference to separate files, with a suite that compares six
     methods."""
     save_embeddings(tmp_path / "images.npz", images())
     rows = texts()
@@ -164,7 +164,7 @@ PROFESSIONS = few(load_prompts("professions-gender"))
 
 
 def of_miniature(model: object, **options: object) -> Result:
-    """The shipped model on images that are noise."""
+    """Evaluate the shipped model on images that are noise."""
     rng = np.random.default_rng(0)
     dim = vldebias.load_host("miniature").host.text_projection.shape[1]
     labels = {"gender": np.array(["female", "male"])[rng.integers(2, size=60)]}
@@ -207,7 +207,7 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
 
 
 def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
-    """Features (n, d) near the texts that state a value, as images would lie that show one."""
+    """Return features (n, d) near the texts that state a value, like images that show it."""
     stated = list(itertools.chain.from_iterable(PROFESSIONS.groups)) * 3
     rows = resolve(model, tokenizer=tokenizer).embed(stated, "joint").numpy()
     noise = np.random.default_rng(1).standard_normal(rows.shape)
@@ -293,8 +293,8 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(
 def test_features_that_share_a_mean_with_the_texts_are_of_their_model(
     cosine: float, n: int
 ) -> None:
-    """Photographs of CLIP vary along a few queries no more than elsewhere: that alone is no sign of
-    another model."""
+    """CLIP's photographs vary no more along a few queries than elsewhere; this alone does not
+    indicate another model."""
     rng = np.random.default_rng(1)
     prompts = vldebias.load_prompts("professions-gender")
     mean, orthogonal = np.eye(64)[:2]
@@ -319,7 +319,7 @@ def test_features_that_share_a_mean_with_the_texts_are_of_their_model(
 
 @pytest.mark.parametrize("values", [(-1, 0, 1), (7, 70, 700), ("a", "b", "c"), (-1.0, 0.0, 1.0)])
 def test_the_figures_do_not_depend_on_what_the_values_are_called(values: tuple) -> None:
-    """-1 was read as unknown: a group of three less. Beside 0 it is asked about."""
+    """-1 was read as unknown, which removes a group of three. Next to 0, it is ambiguous."""
     with pytest.warns(SuspectInputWarning, match="'-1'") if values[0] == -1 else nullcontext():
         result = measured(np.array(values)[JOB % 3])
     assert figures(result) == figures(measured((JOB % 3 + 1).tolist()))
@@ -348,7 +348,7 @@ def test_unknown_rows_are_left_out_and_counted(absent: object, unknown: object) 
 
 @quiet
 def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> None:
-    """Three columns: the classes name one, the values of the attribute another."""
+    """Three columns: the classes name one, and the values of the attribute another."""
     sexes = np.where(np.arange(len(SEX)) % 5 == 0, "?", np.array(["male", "female"])[SEX]).tolist()
     labels = {"job": torch.from_numpy(JOB), "split": GALLERY.column("split"), "gender": sexes}
     how = {"prompts": GENDER, "task": "groups", "methods": "cali", "resamples": 5}

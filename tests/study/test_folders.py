@@ -1,4 +1,5 @@
-"""Folders of pictures as computers leave them: what is no picture is no data, and is said."""
+"""Folders of pictures as operating systems leave them: files that are not pictures are skipped and
+reported."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +18,7 @@ MAC = b"\0\5\26\7\0\2\0\0Mac OS X        "
 
 @pytest.fixture
 def people(tmp_path: Path) -> Path:
-    """Twelve pictures in female/ and male/."""
+    """Save twelve pictures in female/ and male/."""
     world = open_world("portraits", n=12)
     gender = world.column("gender")
     for number in range(12):

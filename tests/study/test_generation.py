@@ -1,4 +1,4 @@
-"""Generation: figures of hand-painted images equal what is counted by hand; the whole way on the
+"""Generation: figures of hand-painted images equal manual counts; the full path runs on the
 miniature."""
 
 from collections import Counter
@@ -180,8 +180,8 @@ def test_pictures_are_side_by_side_by_job(painted: Painted, parts: Parts) -> Non
 def test_the_prompt_that_got_worse_is_shown_beside_the_images_without_the_method(
     tmp_path: Path,
 ) -> None:
-    """Even before, then all of one gender: a row as generated and one under the method. Where
-    nothing moved there is no such picture."""
+    """The images are even at first, then all of one gender: one row as generated and one with the
+    method. If nothing changed, there is no such picture."""
     made, _ = paint(tmp_path, np.random.default_rng(0), stated=False, images=20)
     unlucky = UNSEEN[1]
     for image in made:
@@ -224,7 +224,7 @@ def test_prompts_without_known_images_count_most_and_are_reported(tmp_path: Path
 
 
 def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None:
-    """To see men everywhere is right for one prompt of every concept: half, without any doubt."""
+    """Seeing men everywhere is right for one prompt of every concept: exactly half."""
     men = Judge(
         "men",
         {"gender": GENDERS},
@@ -259,7 +259,7 @@ def test_invalid_settings_are_refused_before_anything_is_generated(
 
 @pytest.mark.filterwarnings("ignore:FID of")
 def test_generation_end_to_end_on_the_miniature(tmp_path: Path) -> None:
-    """Generate, judge, measure, and again from what is there: the same result."""
+    """Generating, judging and measuring again reuses the images and gives the same result."""
     few = make_prompt_set("few", {"male": ["male"], "female": ["female"]}, ["nurse", "plumber"])
     small = {
         "prompts": few,
@@ -289,7 +289,7 @@ def test_generation_end_to_end_on_the_miniature(tmp_path: Path) -> None:
 
 
 def test_evaluate_generates_the_methods_that_it_is_given(tmp_path: Path) -> None:
-    """Methods are variants of the pipeline; without a folder for the images nothing is
+    """Methods are variants of the pipeline; without a folder for the images, nothing is
     generated."""
     tiny_set = make_prompt_set("one", {"male": ["male"], "female": ["female"]}, ["nurse"])
     fields = {
@@ -410,7 +410,7 @@ def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_
 
 
 def test_prompts_as_people_write_them(tmp_path: Path) -> None:
-    """A concept is a row under all wordings; the worst stands beside the mean, chance beside the
+    """All wordings of a concept form one row; the worst is next to the mean, and chance next to the
     gap."""
     drawn, shows = paint(
         tmp_path, np.random.default_rng(6), as_written=True, stated=False, stated_images=3, images=4
@@ -455,7 +455,7 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
 
 
 def test_the_guidance_of_the_user_replaces_that_of_the_suite(tmp_path: Path) -> None:
-    """0 too, which is a choice; and pictures of another scale are those of another plan."""
+    """A guidance of 0 is a valid choice, and pictures with another guidance belong to another plan."""
     generation_task = task(prompts="professions-gender", variants={"cali": {"method": "cali"}})
     for scale in (0.0, 12.0):
         chosen_task = generation_task.with_options(Options(out=tmp_path, guidance=scale))

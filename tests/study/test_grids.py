@@ -1,5 +1,5 @@
-"""Grids: every cell is what the pipeline draws under its method from its seed; names and seeds
-stand beside them."""
+"""Grids: every cell equals what the pipeline generates with its method and seed, with names and
+seeds next to the cells."""
 
 import sys
 from pathlib import Path
@@ -33,7 +33,7 @@ PROFESSIONS = few(load_prompts("professions-gender"))
 def assert_drawn(
     picture: Image.Image, row: int, column: int, pipe: Any, text: str, seed: int
 ) -> None:
-    """One cell, in the size in which it was drawn, is what the pipeline draws by itself."""
+    """A cell at its original size equals what the pipeline generates by itself."""
     noise = torch.Generator().manual_seed(seed)
     expected = pipe(
         text, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil"
@@ -118,7 +118,7 @@ def test_default_texts_are_class_prompts_of_the_set() -> None:
 
 
 def test_prompts_are_balanced_over_all_images_and_not_by_batch() -> None:
-    """Batches of one would each be given a value of their own otherwise."""
+    """Batches of one would otherwise each be assigned a separate value."""
     how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
     picture = grid(load_pipeline(), "professions-gender", methods=["balanced-prompts"], **how)
     pipe = load_pipeline()  # an attachment does not keep its host alive

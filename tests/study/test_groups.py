@@ -1,5 +1,5 @@
-"""GroupsTask: figures against other libraries and naive twins, laws of its intervals, what is
-counted and refused."""
+"""GroupsTask: figures against other libraries and naive versions, laws of its intervals, counts and
+errors."""
 
 import io
 from dataclasses import replace
@@ -41,7 +41,7 @@ evaluate = partial(measure, methods=METHODS)
 
 
 def scores_of(test: Embeddings, method: str) -> torch.Tensor:
-    """The plain way: project the class prompts, normalise, multiply."""
+    """Return the naive result: project the class prompts, normalise, multiply."""
     side = texts()
     projection = fit_method(side, PROMPTS, method, 1000.0)
     rows = side.embed(PROMPTS.classes)
@@ -71,7 +71,7 @@ def test_figures_agree_with_other_libraries(method: str) -> None:
 
 
 def test_the_unedited_model_is_also_measured_at_its_median() -> None:
-    """No label moves its threshold, and it says what it assumes."""
+    """The threshold depends on no label, and its assumption is stated."""
     test = birds(noise=2.0)
     part = evaluate(test)[0]
     margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
@@ -229,13 +229,14 @@ def test_lam_strength_and_edits_reach_the_figures() -> None:
 
 
 def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Of all pairs of a positive row and another the share that is in order; a tie counts half."""
+    """Return the share of correctly ordered pairs of a positive and a negative row; a tie counts
+    half."""
     return float((np.sign(scores[positive][:, None] - scores[~positive]) + 1).mean() / 2)
 
 
 def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
-    """The bootstrap that they stand for: rows drawn with replacement, the worst value picked in
-    each."""
+    """Compare with the plain bootstrap: rows sampled with replacement, with the worst value in each
+    resample."""
     rng = np.random.default_rng(3)
     n = 500
     ends = (0.025, 0.975)
@@ -371,7 +372,8 @@ def test_errors_name_the_invalid_argument(changes: dict[str, Any]) -> None:
 
 
 def test_lambda_is_chosen_by_the_worst_group_on_val_alone() -> None:
-    """The test split decides nothing: a val split on which another lambda is best gets that one."""
+    """Lambda is not selected on the test split: if another lambda is best on the val split, that
+    one is chosen."""
     lams = (0, 10, 1000)
     test = birds()
     chosen = []
@@ -411,7 +413,7 @@ def test_methods_are_compared_with_the_median_on_the_same_images() -> None:
     drawn = np.random.default_rng(1).integers(len(test), size=(2000, len(test)))
 
     def lowest(right: np.ndarray) -> np.ndarray:
-        """The worst group in each resample of images."""
+        """Return the accuracy of the worst group in each resample of images."""
         means = [
             (right[drawn] * (groups[drawn] == group)).sum(1) / (groups[drawn] == group).sum(1)
             for group in range(4)

@@ -1,7 +1,7 @@
 """Headlines of every suite follow the laws of conclusions.
 
 The suites of released data sets run on pictures of the miniature world in the layouts of the
-releases; the others run as they are, on fewer images.
+releases; the others run unchanged on fewer images.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ DATA_SETS = ("waterbirds", "celeba", "fairface")
 
 
 def save(world: ImageData, folder: Path) -> list[str]:
-    """Save the images of a world; return their names."""
+    """Save the images of a world and return their names."""
     folder.mkdir(parents=True)
     names = []
     for row in range(len(world)):
@@ -42,14 +42,14 @@ def save(world: ImageData, folder: Path) -> list[str]:
 
 
 def values(world: ImageData, column: str) -> list[str]:
-    """The value of each image."""
+    """Return the value of each image."""
     labels = world.column(column)
     return [labels.names[code] for code in labels.codes]
 
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with waterbirds, celeba and fairface in the layouts of the releases."""
+    """Create a folder with waterbirds, celeba and fairface in the layouts of the releases."""
     root = tmp_path_factory.mktemp("stand-ins")
     birds = open_world("birds", n=240)
     names = save(birds, root / "waterbirds" / "birds")
@@ -95,7 +95,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def smaller(suite: Suite) -> Suite:
-    """The suite with the same tasks and methods, on few images and resamples."""
+    """Return the suite with the same tasks and methods, on few images and resamples."""
     return suite.model_copy(update={"tasks": tuple(shrunk(suite))})
 
 

@@ -1,4 +1,4 @@
-"""Inputs of diagnose and shares that are slips: each gets a sentence that names what came."""
+"""Mistakes in the inputs of diagnose and shares: each message names what was passed."""
 
 import warnings
 
@@ -18,7 +18,7 @@ GROUPS = np.array(["x", "y", "y"] * (ROWS // 3))
 
 
 def measured(**columns: object) -> list[str]:
-    """Measure a table, and return its warnings."""
+    """Measure a table and return its warnings."""
     roles = {role: role for role in ("method", "weight") if role in columns}
     task = SharesTask(name="shares", **roles)
     with warnings.catch_warnings(record=True) as caught:

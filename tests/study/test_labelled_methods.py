@@ -1,5 +1,5 @@
 """Methods that learn from labelled images, and edits of images, in every evaluator: labels, sides,
-what it costs."""
+cost."""
 
 from pathlib import Path
 

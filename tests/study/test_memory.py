@@ -1,4 +1,4 @@
-"""Millions of images: what an evaluation takes beside their features is a block, whatever their
+"""Millions of images: an evaluation needs one block in addition to the features, whatever their
 number."""
 
 import subprocess
@@ -77,7 +77,7 @@ for task in columns:
 @pytest.mark.slow
 @pytest.mark.skipif(not PEAK.exists(), reason="the peak of a process is read from /proc")
 def test_an_evaluation_stays_within_a_block_of_its_features() -> None:
-    """Of retrieval and of groups, in one process."""
+    """Return the memory of retrieval and of groups, in one process."""
     command = [sys.executable, "-c", MEASURE]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""One figure has one value: page, terminal, pipe, notebook, JSON, comparison and README agree."""
+"""Every figure has one value: page, terminal, pipe, notebook, JSON, comparison and README agree."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def result(request: pytest.FixtureRequest) -> Result:
 
 
 class Shown(NamedTuple):
-    """What a result says in each place, as words with one space between them."""
+    """Return the text of a result in each place, with single spaces between words."""
 
     page: str
     notebook: str
@@ -45,12 +45,12 @@ def shown(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 
 def plain(words: str) -> str:
-    """Words with one space between them, whatever the width or the markup was."""
+    """Return the words with single spaces, whatever the width or markup."""
     return " ".join(unescape(re.sub(r"<[^>]*>", "", words)).split())
 
 
 def printed(result: Result, monkeypatch: pytest.MonkeyPatch, **console: object) -> str:
-    """What a command prints of a result."""
+    """Return what a command prints about a result."""
     shown = io.StringIO()
     fields = {"file": shown, "force_terminal": True, "width": 80, **console}
     monkeypatch.setattr(common, "out", Console(**fields))

@@ -1,5 +1,5 @@
-"""A task and a metric of another package, in one file each: by name in `evaluate`, suites, commands
-and reports."""
+"""A task and a metric from another package, in one file each: usable by name in `evaluate`, suites,
+commands and reports."""
 
 import json
 from pathlib import Path
@@ -99,8 +99,8 @@ class Said(ImageTask):
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a package, installed beside this one as pip would; what is registered is
-    forgotten afterwards."""
+    """Install the folder of a package temporarily, as pip would; its registrations are removed
+    afterwards."""
     dist_info = tmp_path / "mine-1.0.dist-info"
     dist_info.mkdir()
     (tmp_path / "mine_metrics.py").write_text(METRIC_FILE)

@@ -1,4 +1,4 @@
-"""What the paper's tables take, by a clock that is made up, and their rows beside the published
+"""The estimated time of the paper's tables, with a fake clock, and their rows next to the published
 figures."""
 
 from io import StringIO
@@ -23,8 +23,7 @@ from vldebias.utils.progress import SILENT, Progress
 def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a clock that goes on by two seconds for each step and each image; a split of 50 has no
-    sample of 128."""
+    """The clock advances by two seconds per step and image; a split of 50 has no sample of 128."""
     now = [100.0]
     sizes = []
 

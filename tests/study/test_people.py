@@ -1,5 +1,4 @@
-"""People's labels of generated images: the sample that they are asked about, and what follows from
-their answers."""
+"""People's labels of generated images: the sample that they label, and the figures that follow."""
 
 from io import StringIO
 from pathlib import Path
@@ -22,7 +21,7 @@ MODEL = {"pipeline": "Tiny", "fingerprint": None}
 
 @pytest.fixture
 def task() -> PeopleTask:
-    """The task of the suite, with two images of each profession."""
+    """Return the task of the suite, with two images of each profession."""
     (by_gender, _) = load_suite("human").tasks
     assert isinstance(by_gender, PeopleTask)
     return by_gender.model_copy(update={"images": 2, "resamples": 20})
@@ -30,7 +29,7 @@ def task() -> PeopleTask:
 
 @pytest.fixture
 def sample(task: PeopleTask, tmp_path: Path) -> GeneratedImages:
-    """The folder of the images, without pixels: what is measured are answers."""
+    """Create the folder of the images without pixels, because only answers are measured."""
     return task.generation.plan(MODEL).settle(tmp_path / "images")
 
 
@@ -63,7 +62,8 @@ def test_without_answers_it_names_the_command_that_opens_the_page(
 def test_answers_give_discrepancy_and_agreement(
     task: PeopleTask, sample: GeneratedImages, tmp_path: Path
 ) -> None:
-    """Without the method all images show men, with it as many women: gaps of sqrt(1/2) and 0."""
+    """Without the method all images show men, with it half of them show women: gaps of sqrt(1/2)
+    and 0."""
     log = AnnotationLog(tmp_path / "answers.jsonl")
     for number, image in enumerate(sample):
         value = "male"

@@ -1,5 +1,5 @@
-"""98 calls that are plausible and mostly wrong: what each is answered, and that the right ones are
-answered nothing."""
+"""98 plausible calls, most of them mistakes: each mistake gets its message, and correct calls get
+none."""
 
 import copy
 import warnings
@@ -53,8 +53,8 @@ ROW = np.arange(N)[:, None]
 
 @cache
 def world() -> SimpleNamespace:
-    """The miniature, and images of it that are made of texts, so that figures mean something:
-    people, and birds."""
+    """The miniature and images derived from its texts, so that figures are meaningful: people and
+    birds."""
     model, _, tokenizer = load_clip()
 
     @torch.no_grad()
@@ -80,7 +80,7 @@ def world() -> SimpleNamespace:
 
 
 def ev(**options: Any) -> Any:
-    """`evaluate` of people, with what a case changes; functions are called with the features."""
+    """Call `evaluate` for people with the changes of a case; functions receive the features."""
     w = world()
     images = options.pop("images", w.people)
     fields = {
@@ -97,8 +97,8 @@ def ev(**options: Any) -> Any:
 
 
 def gr(**labels: Any) -> Any:
-    """`evaluate` of birds in groups: columns, and as texts which of them are the label and the
-    spurious one."""
+    """Call `evaluate` for groups of birds: columns, and the names of the label and the spurious
+    column."""
     names = {"label": "label", "spurious": "place"} | {
         key: v for key, v in labels.items() if isinstance(v, str)
     }
@@ -139,7 +139,7 @@ def fewer_texts() -> None:
 
 
 def other_tokens(texts: list[str]) -> torch.Tensor:
-    """A tokenizer that gives ids of its own."""
+    """A tokenizer with different ids."""
     ids = world().tokenizer(texts)
     return torch.where(
         (ids > 0) & (ids < ids.max()), (ids * 7 + 13) % (int(ids.max()) - 2) + 1, ids
@@ -158,7 +158,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 @torch.no_grad()
 def tuned_model(tuned: float) -> Any:
-    """The miniature with all weights a little larger, or one of them another."""
+    """The miniature with all weights slightly larger, or with one weight changed."""
     copied = copy.deepcopy(world().model)
     for parameter in copied.parameters():
         parameter.mul_(1 + tuned if parameter.ndim > 1 else 1)
@@ -574,7 +574,8 @@ def test_at_most_five_mistakes_pass_in_silence() -> None:
 
 
 def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> None:
-    """Half of the numbers after a ReLU are 0, and none is below. A tenth of the rows are few."""
+    """After a ReLU, half of the numbers are 0 and none is negative. A tenth of the rows counts as
+    few."""
     rows = RNG.normal(size=(N, 16))
     few_, enough = (rows[np.arange(N) % different] for different in (20, 21))
     for features, sentence in (
@@ -587,8 +588,8 @@ def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> No
 
 
 def test_chance_ends_at_two_standard_errors_and_another_order_begins_at_four() -> None:
-    """The error of 50 images of each of two values is 0.05. Fewer than ten of a value say
-    nothing."""
+    """The standard error with 50 images of each of two values is 0.05. Fewer than ten images of a
+    value are not enough."""
     chance = "more than chance: do"
     second_note = "72% with 'a' as 'b', 'b' as 'a'"
     answers = (

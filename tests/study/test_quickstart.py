@@ -1,5 +1,5 @@
-"""The quickstart end to end on the shipped weights, small; and the committed result behind the
-README."""
+"""The quickstart end to end on the shipped weights, at a small size, and the committed result
+behind the README."""
 
 import json
 from itertools import chain

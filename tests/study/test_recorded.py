@@ -45,8 +45,8 @@ def made(tmp_path: Path) -> GeneratedImages:
 
 
 def codes_of(made: GeneratedImages) -> np.ndarray:
-    """Of each prompt's ten images of "none" seven are women, two men and one unknown; under "cali"
-    all are men."""
+    """Of the ten images of each prompt under "none", seven show women, two men, and one is unknown;
+    under "cali" all show men."""
     codes = []
     for image in made:
         of_none = 1 if image.seed < 7 else 0 if image.seed < 9 else -1

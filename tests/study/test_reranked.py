@@ -28,7 +28,7 @@ K = 40
 
 @pytest.fixture(scope="module")
 def world() -> dict[str, Any]:
-    """Texts and images in which the gender is a direction, and every query leans to one side."""
+    """Texts and images with a gender direction, in which every query leans to one side."""
     rng = np.random.default_rng(0)
     gender = rng.normal(size=D)
     gender /= np.linalg.norm(gender)
@@ -58,7 +58,7 @@ def result(world: dict[str, Any]) -> Result:
 
 
 def naive_skews(world: dict[str, Any], edit: Any = None) -> list[float]:
-    """One query after the other: label by the nearest value, alternate, count true groups."""
+    """For one query at a time: label by the nearest value, alternate, and count the true groups."""
     unit = world["features"] / np.linalg.norm(world["features"], axis=1, keepdims=True)
     values = []
     for texts in SET.by_value().values():
@@ -140,7 +140,7 @@ def test_every_metric_of_rankings_and_the_costs_are_measured(result: Result) -> 
 
 
 def test_a_resample_is_reranked_anew() -> None:
-    """Each label has its places in every resample, as it has in the gallery itself."""
+    """Each label keeps its places in every resample, as in the gallery itself."""
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=600)
     members = [np.flatnonzero(labels == label) for label in (0, 1)]

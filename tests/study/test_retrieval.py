@@ -1,5 +1,4 @@
-"""Retrieval and its galleries against plain loops: every figure, every convention, coverage, every
-refusal."""
+"""Retrieval and its galleries against plain loops: every figure, convention, coverage and error."""
 
 import json
 import warnings
@@ -64,7 +63,7 @@ TEXTS = TextTable(dict(zip(PROMPTS, ROWS, strict=True)), "made up")
 
 
 def make_gallery(empty: int = 0) -> Embeddings:
-    """Images near their captions, which several share; some labels unknown."""
+    """Return images near their captions, which several images share; some labels are unknown."""
     rng = np.random.default_rng(0)
     gender = rng.integers(2, size=N)
     tone = rng.integers(3, size=N)
@@ -244,8 +243,8 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
 
 
 def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out() -> None:
-    """A caption's images hit or miss alike from text to image: as many units as captions, so wide
-    intervals."""
+    """Images of a caption hit or miss together from text to image: there are as many units as
+    captions, so intervals are wide."""
     (part,) = evaluate(GALLERY, resamples=4000)
     row = cell(part, "recall@1", "none", "text to image")
     captions = sorted(set(GALLERY.captions))
@@ -306,7 +305,7 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
 def test_precision_needs_labels_that_queries_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Captions and a column that every query names come with the gallery; a cosine is no
+    """Captions and a column that every query names come with the gallery; a cosine is not a
     utility."""
     skews = {f"{name}@{K}" for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept")}
     skews.add("query_cosine")
@@ -352,7 +351,7 @@ def test_hits_kept_are_those_of_each_value_before_and_after(resample: str) -> No
 
 @pytest.mark.parametrize("resample", ["queries", "images"])
 def test_the_resampled_unit_comes_first(resample: str) -> None:
-    """What "too few to tell" counts, and the column n."""
+    """Return the counts behind "too few to tell", and the column n."""
     (part,) = evaluate(methods=["cali"], resample=resample)
     for row in part.rows:
         expected = resample if not row.subset else "images"
@@ -469,8 +468,8 @@ def test_errors(options: dict) -> None:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
-    """Scores (q, n) with ties, labels with at least two groups of which some may have no image,
-    k."""
+    """Draw scores (q, n) with ties, labels with two groups or more, some of which may have no
+    image, and k."""
     q = draw(st.integers(1, 3))
     n = draw(st.integers(2, 20))
     scores = np.array(
@@ -551,7 +550,7 @@ def test_methods_share_their_resamples_and_memory_changes_no_number(
 def test_random_rankings_are_those_of_drawing_without_replacement(
     n: int, k: int, monkeypatch
 ) -> None:
-    """Of a large gallery few rows are drawn one by one."""
+    """In a large gallery, few rows are sampled individually."""
     gallery = Gallery(Labels((np.arange(n) < n // 4).astype(int), ("a", "b")), [k], resamples=3000)
     random_skews = gallery.random()[f"max_skew@{k}"]
     share = np.random.default_rng(5).hypergeometric(n // 4, n - n // 4, k, size=20_000) / k

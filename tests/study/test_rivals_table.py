@@ -1,4 +1,4 @@
-"""All methods on one set of images: the task of the experiment on a small world, and its tables."""
+"""All methods on one set of images: the experiment's task on a small world, and its tables."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Runs of suites on the miniature world, small: what they write, take over, measure again, and
-leave when stopped."""
+"""Small runs of suites on the miniature world: what they write, reuse, measure again, and leave
+behind when stopped."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -104,7 +104,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def run(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Result, str]]:
-    """Run tasks into tmp_path; gives the result and what was said. Charts take time, so they are
+    """Run tasks in tmp_path; return the result and the messages. Charts take time, so they are only
     drawn on demand."""
 
     def go(

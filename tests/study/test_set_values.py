@@ -1,5 +1,5 @@
-"""Values set in cross-attention of the miniature: dealt to all images of a plan at once, seen in
-the pictures, recorded beside them."""
+"""Values set in the miniature's cross-attention: assigned to all images of a plan at once, visible
+in the pictures, and recorded."""
 
 from collections import Counter
 from functools import partial
@@ -37,7 +37,7 @@ def edit(pipe: Any) -> Any:
 
 
 def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:
-    """Of professions that the fit did not see; evenly over all images, in batches of any size."""
+    """Values of held-out professions are even over all images, in batches of any size."""
     prompts = [prompt for prompt in [*HELD_OUT, STATED] for _ in range(8)]
     noise = list(range(len(prompts)))
     options = {"num_inference_steps": 8, "guidance_scale": 7.5}
@@ -78,8 +78,8 @@ def test_a_plan_takes_a_saved_edit_and_records_values(pipe: Any, edit: Any, tmp_
 
 
 def test_the_gate_reads_embeddings(pipe: Any, edit: Any) -> None:
-    """Passed in place of prompts: open ones get values, evenly; stated ones are left alone. The
-    call may start anywhere and take any number of steps."""
+    """Embeddings passed instead of prompts: open ones are assigned even values, stated ones are
+    left unchanged. The call may start at any step and take any number of them."""
     assert edit.can_read
     prompts = HELD_OUT * 2 + [STATED, "A photo of a male chef."]
     with torch.no_grad():

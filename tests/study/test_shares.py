@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]
 
 
 def table(seed=0, prompts=8, images=30):
-    """Columns of a judge that calls every fourth woman a man; people are asked about every fifth
-    image."""
+    """Return columns for a judge that mistakes every fourth woman for a man; people label every
+    fifth image."""
     rng = np.random.default_rng(seed)
     rows = []
     for p in range(prompts):
@@ -197,7 +197,7 @@ def test_prompts_that_differ_by_case_or_blanks_are_reported():
     spelt = [p.title() if i % 3 == 0 else p for i, p in enumerate(columns["text"])]
     with pytest.warns(
         SuspectInputWarning,
-        match="text: 2 prompts are written in several ways.*'Prompt 0' and 'prompt 0'.*one spelling",
+        match="text: 2 prompts are written in several ways.*'Prompt 0' and 'prompt 0'.*spelling",
     ):
         measure(columns | {"text": spelt})
     # A blank at the end is none; no warning, which would be an error here.
@@ -253,8 +253,8 @@ MEANING = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}
 
 @pytest.fixture
 def people(tmp_path):
-    """Figures of what people say: (variant, concept) -> a string of letters for each annotator, a
-    letter an image."""
+    """Measure people's answers: (variant, concept) -> one string per annotator, with one letter per
+    image."""
     drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
     log = AnnotationLog(tmp_path / "labels.jsonl")
 
@@ -288,8 +288,8 @@ def test_means_over_prompts_are_those_of_the_metric(people):
 
 
 def test_the_change_is_paired_by_prompt(people):
-    """Prompts differ a lot, the variant lowers each by the same: the change is known though the
-    mean is not."""
+    """Prompts differ a lot, but the variant lowers each by the same amount: the change is precise
+    although the mean is not."""
     answers = {
         ("none", "pilot"): ["m" * 8],
         ("none", "clerk"): ["mmmmmmff"],

@@ -1,5 +1,5 @@
-"""Suites: every shipped one is valid, comes with the wheel and names what exists; mistakes are
-answered by name."""
+"""Suites: each shipped suite is valid, is part of the wheel and refers to existing names; mistakes
+are reported by name."""
 
 import json
 import tomllib

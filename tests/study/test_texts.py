@@ -1,4 +1,4 @@
-"""Texts under a projection are what a model with the attachment gives; distances of pairs are those
+"""Projected texts equal the output of a model with the attachment; distances of pairs equal those
 of a loop."""
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Offline, single-threaded and deterministic for every test."""
+"""Run every test offline, single-threaded and deterministically."""
 
 import functools
 import gc
@@ -31,7 +31,7 @@ REGISTRIES: list[Any] = []
 
 @functools.cache
 def prepare() -> None:
-    """Import torch, on one thread, and find what other packages register, once and not in every
+    """Import torch on one thread, and load what other packages register, once instead of in every
     test."""
     if not HAS_TORCH:
         return
@@ -56,8 +56,8 @@ def prepare() -> None:
 
 
 def pytest_collectstart() -> None:
-    """Prepare those processes that collect tests: the one that hands them out to workers starts
-    them five seconds sooner without torch."""
+    """Prepare only processes that collect tests: the one that distributes them to workers starts
+    five seconds earlier without torch."""
     prepare()
 
 
@@ -86,12 +86,12 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take longest first, each as it is."""
+    """Put the files that take longest first."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Call a case by what it holds, `method=cali, lam=20.0`, instead of `options0`."""
+    """Name a case by its content, such as `method=cali, lam=20.0`, instead of `options0`."""
     if isinstance(val, (str, bytes)):
         return None  # pytest's own way
     return case_name(val) or None
@@ -99,8 +99,8 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen() -> None:
-    """What stays from earlier files, imported modules for the most part, is not walked again by
-    each `gc.collect`."""
+    """Objects of earlier files, mostly imported modules, are excluded from later `gc.collect`
+    calls."""
     gc.collect()
     gc.freeze()
 
@@ -116,7 +116,8 @@ def _seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test registers (or an example of the documentation), the next does not find."""
+    """Forget what a test (or an example of the documentation) registered before the next one
+    runs."""
     for registry in REGISTRIES:
         monkeypatch.setattr(registry, "data", dict(registry.data))
         monkeypatch.setattr(registry, "_searched", registry._searched)
@@ -124,8 +125,8 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs leave their charts out, which take longer than the measuring; the tests of runs and
-    pages draw them."""
+    """Runs skip their charts, which take longer than measuring; the tests of runs and pages draw
+    them."""
     monkeypatch.setattr("vldebias.report.page._drawn", lambda *rows: [])
 
 

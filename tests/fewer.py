@@ -1,5 +1,5 @@
-"""Prompt sets with fewer concepts: texts are embedded sooner, and what is asked of a method stays
-the same."""
+"""Prompt sets with fewer concepts: texts are embedded faster, and methods are tested in the same
+way."""
 
 from dataclasses import replace
 
@@ -16,5 +16,5 @@ _ALONG_CONCEPTS = (
 
 
 def few(prompts: PromptSet, step: int = 5) -> PromptSet:
-    """Every fifth concept of a set."""
+    """Return every fifth concept of a set."""
     return replace(prompts, **{name: getattr(prompts, name)[::step] for name in _ALONG_CONCEPTS})

@@ -1,5 +1,4 @@
-"""What the tests in a browser share: a server as a process, a page of a given width, pictures,
-axe-core."""
+"""Helpers for tests in a browser: a server process, a page of a given width, pictures, axe-core."""
 
 import io
 import os
@@ -34,8 +33,8 @@ def free_port() -> int:
 def served(
     arguments: Sequence[str], log: Path, port: int
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """`python -m vldebias ...` as a process of its own: (address, process) once it answers; ended
-    afterwards."""
+    """Run `python -m vldebias ...` in a separate process; yield (address, process) once it answers,
+    and end it afterwards."""
     address = f"http://127.0.0.1:{port}"
     with log.open("ab") as output:
         command = [sys.executable, "-m", "vldebias", *arguments, "--port", str(port)]
@@ -101,8 +100,8 @@ def opened(
 
 
 def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
-    """Nothing that axe-core finds, grave or not, nobody scrolls sideways; with a name, a picture
-    among the artefacts."""
+    """Check that axe-core finds no violation and that nobody scrolls sideways; with a name, save a
+    picture as an artefact."""
     from axe_playwright_python.sync_playwright import Axe
 
     settled(page)
@@ -129,8 +128,8 @@ def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
 
 
 def settled(page: Any) -> None:
-    """Wait until styles and fonts have come and no colour is on its way to another: contrast is
-    measured after that."""
+    """Wait until styles and fonts are loaded and no colour is in transition, because contrast is
+    measured next."""
     page.wait_for_load_state("load")
     # Gradio shows "Loading..." outside of all landmarks until its page is there.
     page.wait_for_function("!document.querySelector('p.loading')")

@@ -1,5 +1,5 @@
-"""The browser of the end-to-end tests: without one hosted CI fails, and elsewhere the summary says
-so in capitals."""
+"""The browser of the end-to-end tests. Without one, hosted CI fails; elsewhere the summary says so
+in capitals."""
 
 import gc
 import os
@@ -19,14 +19,14 @@ MISSING = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _swept() -> Iterator[None]:
-    """Gradio leaves event loops open wherever it is imported: collected here, not in some other
-    test."""
+    """Gradio leaves event loops open wherever it is imported; collect them here rather than in
+    another test."""
     yield
     gc.collect()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The loops that `_swept` collects are no news in the tests of the pages."""
+    """Ignore warnings about the loops that `_swept` collects."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless Chromium; one for each module, since playwright keeps an event loop running in
+    """Start a headless Chromium for each module, because playwright keeps an event loop running in
     this thread."""
     try:
         from playwright.sync_api import sync_playwright
@@ -61,7 +61,7 @@ def _skip() -> NoReturn:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """In capitals, and for the last lines of .ci/run."""
+    """Print the reason in capitals, and for the last lines of .ci/run."""
     reports = terminalreporter.getreports("skipped")
     skipped = [report for report in reports if MISSING in str(report.longrepr)]
     if skipped:

@@ -1,4 +1,5 @@
-"""A server of the images API that makes no images: words of a prompt say how it fails."""
+"""A server of the images API that generates no images; words in the prompt determine how it
+fails."""
 
 from __future__ import annotations
 
@@ -235,7 +236,7 @@ class FalseServices:
 
 
 def text_of(path: str, body: dict[str, Any]) -> str:
-    """Return the texts of the prompt of a request, whatever its path; "" where it has none."""
+    """Return the texts of the prompt of a request for any path; "" if it has none."""
     try:
         return _text_of(body)
     except (AttributeError, IndexError, KeyError, TypeError):
@@ -281,7 +282,7 @@ def served(app: Any, **options: Any) -> Iterator[str]:
 
 @contextmanager
 def serving(upstream: str, *options: str) -> Iterator[tuple[int, int]]:
-    """Run `vldebias serve` before a server; yield the id of the process and its port."""
+    """Run `vldebias serve` in front of a server; yield the process id and the port."""
     command = [sys.executable, "-m", "vldebias", "serve", "--upstream", upstream, "--port", "0"]
     command += ["--attribute", "gender", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""A small study: images that a plan says were drawn, and the modules of the labelling page."""
+"""A small study: images planned as generated, and the modules of the labelling page."""
 
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ PEOPLE = PromptSet(
 
 
 def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
-    """Plain images of every prompt under "none" and "cali", each of a colour of its own, with its
-    prompt inside."""
+    """Return plain images of every prompt under "none" and "cali", each in a different colour, with
+    its prompt stored inside."""
     defaults = {
         "prompts": PEOPLE,
         "attributes": ["gender"],
@@ -63,7 +63,7 @@ def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
 
 
 def study(folder: Path, *questions: Any, out: Path | None = None, **options: Any) -> Any:
-    """The engine for a folder; its answers lie in it."""
+    """Return the engine for a folder that also contains its answers."""
     log = AnnotationLog(out or folder / "answers.jsonl")
     return engines.Labelling(
         studies.ImageFolder.open(folder), questions or (GENDER,), log, **options

@@ -1,4 +1,4 @@
-"""`vldebias label` and the loader of pages: what the commands say before any page is served."""
+"""`vldebias label` and the loader of pages: what the commands print before any page is served."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def test_a_name_that_no_address_can_hold_is_refused(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["wheel", "checkout"])
 def test_a_wheel_and_a_checkout_have_their_pages(where: str, tmp_path: Path) -> None:
-    """The same code finds the pages inside the package and beside it; inside comes first."""
+    """The same code finds the pages inside the package and next to it; inside takes precedence."""
     package = Path(apps.__file__).parents[2]
     shutil.copytree(
         package, tmp_path / "vldebias", ignore=shutil.ignore_patterns("_resources", "__pycache__")

@@ -1,4 +1,4 @@
-"""What the nodes for ComfyUI compute, without ComfyUI; tests/integrations has the real one."""
+"""What the ComfyUI nodes compute, without ComfyUI; tests/integrations use the real one."""
 
 import json
 import subprocess
@@ -313,7 +313,7 @@ def test_other_text_encoders_are_refused_by_name() -> None:
 
 
 def test_the_text_node_needs_the_text_core_alone() -> None:
-    """Neither torch nor a library of models is imported for it."""
+    """It imports neither torch nor a model library."""
     program = (
         "import sys; from apps.comfyui.balancing import balance; balance(['A CEO'], 'gender', 2);"
         " print(sorted({'torch', 'transformers', 'diffusers', 'numpy'} & set(sys.modules)))"

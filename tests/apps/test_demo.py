@@ -1,5 +1,5 @@
-"""The demo without a browser: what is asked, what is generated, what its line says, what is put on
-and taken off."""
+"""The demo without a browser: its requests, its images, its sentences, and what is attached and
+removed."""
 
 import threading
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def test_options_that_do_not_go_together_are_refused(option: str, value: Any, na
 
 
 def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> Any:
-    """Twelve pictures a row: 0 male, 1 female, -1 unknown."""
+    """Return twelve pictures per row: 0 male, 1 female, -1 unknown."""
     request = Request("A photo of a doctor.", number=12)
     plain = Row(rows.PLAIN, codes=tuple(codes_before), recognised=TWELVE)
     mitigated = replace(
@@ -116,7 +116,7 @@ def test_a_prompt_without_a_person_is_rightly_left_alone() -> None:
 
 
 class Painter:
-    """A pipeline in which the noise gives the hue, and the prompt the brightness."""
+    """A pipeline in which the noise determines the hue and the prompt the brightness."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -260,7 +260,7 @@ def test_the_projection_is_fitted_once_and_comes_off(engine: Any) -> None:
 
 @pytest.mark.slow
 def test_the_page_opens_with_what_is_generated_now(engine: Any) -> None:
-    """The same verdict, and pictures that differ by rounding alone."""
+    """The verdict is the same, and the pictures only differ by rounding."""
     opening = page("demo.opening").saved_result()
     now = run(engines.Engine(), opening.request)
     assert now.sentences() == opening.sentences()

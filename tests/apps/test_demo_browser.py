@@ -1,5 +1,4 @@
-"""`vldebias demo` in a browser: what a visitor sees first, a click, a wide and a narrow window,
-light and dark."""
+"""`vldebias demo` in a browser: first view, a click, wide and narrow windows, light and dark."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The built documentation in a browser: nothing runs out of its place, and axe finds nothing."""
+"""The built documentation in a browser: nothing overflows, and axe finds no violation."""
 
 import functools
 import os
@@ -39,7 +39,7 @@ SMALL_PICTURES = """() =>
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    """Serve files without a line for each request."""
+    """Serve files without logging each request."""
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -47,7 +47,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of the documentation, built into a folder of its own."""
+    """Build the documentation into a temporary folder and return its address."""
     pytest.importorskip("mkdocs")
     site = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]

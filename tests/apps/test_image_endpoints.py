@@ -1,4 +1,4 @@
-"""Every path by which clients ask for images is balanced, or says that it is not."""
+"""Every path by which clients request images is balanced, or reports that it is not."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def post(app: Any, path: str, *bodies: Any, **how: Any) -> list[httpx2.Response]
 
 
 def changed(body: dict[str, Any], name: str, number: Any) -> dict[str, Any]:
-    """Return a copy of fields with one of them, "a.b", set."""
+    """Return a copy of fields with one of them, such as "a.b", set."""
     first, _, rest = name.partition(".")
     if rest:
         return {**body, first: changed(body.get(first, {}), rest, number)}
@@ -445,7 +445,7 @@ def test_the_guardrail_refuses_what_is_no_list_of_texts() -> None:
 
 
 class FalseEmbeddings:
-    """Embed texts as a model of 64 dimensions does, in floats or base64; record what was asked."""
+    """Embed texts like a model of 64 dimensions, as floats or base64; record the requests."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -480,7 +480,7 @@ class FalseEmbeddings:
 
 @pytest.fixture(scope="module")
 def edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an edit that was fitted on the false service."""
+    """Return a folder with an edit that was fitted on the fake service."""
     service = FalseEmbeddings()
 
     def embed(texts: list[str]) -> np.ndarray:

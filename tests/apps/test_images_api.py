@@ -1,4 +1,4 @@
-"""The images API with balanced prompts, before a server that makes no images."""
+"""The images API with balanced prompts, in front of a server that generates no images."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Calls = Callable[[httpx2.AsyncClient], Awaitable[Any]]
 
 
 def ask(app: Any, calls: Calls) -> Any:
-    """Return what calls of an app in this process give."""
+    """Return the result of calls of an app in this process."""
 
     async def asking() -> Any:
         transport = httpx2.ASGITransport(app=app)

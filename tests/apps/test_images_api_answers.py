@@ -1,5 +1,5 @@
 """Whatever a client or the upstream server sends, the answer is HTTP with `x-vldebias`: no request
-fails without a word, and no image that was paid for is lost."""
+fails silently, and no image that was paid for is lost."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ async def pieces(content: bytes) -> AsyncIterator[bytes]:
 
 
 def reply(content: bytes = b"{}", status: int = 200, headers: Any = ()) -> httpx2.Response:
-    """Return an answer whose body has not been read, as one of a real server."""
+    """Return an unread answer, like that of a real server."""
     return httpx2.Response(status, content=pieces(content), headers=headers)
 
 
 def before(
     content: bytes = b"{}", status: int = 200, kind: str = "application/json", **headers: str
 ) -> Any:
-    """Return the proxy before a server that always answers this."""
+    """Return the proxy in front of a server that always gives this answer."""
 
     def answer(_: httpx2.Request) -> httpx2.Response:
         return reply(content, status, {"content-type": kind, **headers})
@@ -282,7 +282,7 @@ def test_every_method_gets_an_answer(method: str) -> None:
 
 
 class Invalid(BaseHTTPRequestHandler):
-    """Answer with a status that HTTP does not have."""
+    """Answer with a status that HTTP does not define."""
 
     def do_GET(self) -> None:
         self.send_response(999, "No")

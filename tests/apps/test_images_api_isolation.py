@@ -1,4 +1,5 @@
-"""Nothing of one client of the images API reaches another, and requests pass byte for byte."""
+"""No client of the images API receives anything of another, and requests pass through byte for
+byte."""
 
 from __future__ import annotations
 
@@ -102,7 +103,7 @@ class Answer(NamedTuple):
 
 
 def send(port: int, method: str, target: str, body: Any = None, **headers: str) -> Answer:
-    """Send a request over a socket; nothing of its target is changed or encoded."""
+    """Send a request over a socket, without changing or encoding its target."""
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     content = None if body is None else json.dumps(body).encode()
     connection.request(

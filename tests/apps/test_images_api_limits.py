@@ -1,4 +1,4 @@
-"""Clients that stall, and servers that answer without end, take their share and no more."""
+"""Stalled clients, and servers whose answers never end, cannot use more than their share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATHS = ("/v1/images/generations", "/v1/chat/completions", "/v1/files", "/v1/any
 
 
 def half_sent(port: int, path: str, content: bytes = b"{") -> socket.socket:
-    """Open a connection, and send headers and a part of the body."""
+    """Open a connection, and send headers and part of the body."""
     client = socket.create_connection(("127.0.0.1", port))
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n"
     client.sendall(head.encode() + content)
@@ -37,7 +37,7 @@ def half_sent(port: int, path: str, content: bytes = b"{") -> socket.socket:
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Return whether the server has closed a connection; what it sent before is read."""
+    """Return whether the server has closed a connection, after reading what it sent."""
     client.setblocking(False)
     try:
         while client.recv(65536):
@@ -61,7 +61,7 @@ def upstream() -> FalseUpstream:
 
 @pytest.fixture(scope="module")
 def port(upstream: FalseUpstream) -> Iterator[int]:
-    """The port of `vldebias serve` in a process of its own."""
+    """Run `vldebias serve` in a separate process and yield its port."""
     with served(upstream.app) as address, serving(address, "--seconds", str(SECONDS)) as (_, port):
         yield port
 
@@ -256,7 +256,7 @@ def test_answers_of_one_request_count_together() -> None:
 
 
 def test_requests_that_share_memory_all_complete_within_its_bound() -> None:
-    """Each of ten requests needs nine tenths of what one may hold."""
+    """Each of ten requests needs nine tenths of the limit of one."""
     most = 0
 
     async def run(answers: Any) -> None:
@@ -278,7 +278,7 @@ def test_requests_that_share_memory_all_complete_within_its_bound() -> None:
 
 
 def test_a_slow_request_does_not_keep_the_memory_from_others() -> None:
-    """Its server takes long, and it holds nothing; all others hold a part of what they need."""
+    """Its server is slow, but it uses no memory; all others hold part of what they need."""
 
     async def read(answers: Any, first: asyncio.Event) -> None:
         async with answers.holding() as held:
@@ -397,8 +397,8 @@ def test_a_prompt_beyond_the_limit_passes_unbalanced_and_at_once() -> None:
 
 @pytest.mark.parametrize("text", ["a", "5", "\n", "A", "_", "a-", "(", "5,", "\u0438", "doctor"])
 def test_the_longest_prompt_is_read_in_seconds(text: str) -> None:
-    """A run of one character took minutes, in which nobody else was served; the bound is wide
-    enough for a busy machine."""
+    """A run of one character used to take minutes, during which nobody else was served; the limit
+    is generous enough for a busy machine."""
     upstream = FalseUpstream()
     prompt = f"{CEO} {text * (31_000 // len(text))}"
     began = time.monotonic()

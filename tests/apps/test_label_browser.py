@@ -1,4 +1,4 @@
-"""`vldebias label` in a browser: by keys alone, two people at once, through a crash of the
+"""`vldebias label` in a browser: by keyboard, with two people at once, and through a crash of the
 server."""
 
 import os
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three portraits of each of two unseen professions under two variants; one file is broken."""
+    """Return three portraits of each of two unseen professions under two variants; one file is
+    broken."""
     path = tmp_path_factory.mktemp("study") / "images"
     generated = draw(path)
     world = open_world("portraits", n=40)
@@ -46,14 +47,15 @@ def asking(folder: Path, out: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """(address, file of answers) of one server, in which each test has an annotator of its own."""
+    """Yield (address, file of answers) of one server, on which each test uses a separate
+    annotator."""
     path = tmp_path_factory.mktemp("shared")
     with served(asking(folder, path / "answers.jsonl"), path / "log", free_port()) as (address, _):
         yield address, path / "answers.jsonl"
 
 
 def answers(out: Path, *annotators: str) -> list[Answer]:
-    """Of these annotators, or of all."""
+    """Return the answers of these annotators, or of all."""
     return [
         answer
         for answer in AnnotationLog(out).read()
@@ -62,7 +64,7 @@ def answers(out: Path, *annotators: str) -> list[Answer]:
 
 
 def begin(page: Any, name: str) -> None:
-    """By keys: the field has the focus already."""
+    """Log in by keyboard: the field already has the focus."""
     page.get_by_label("Your name").wait_for()
     page.wait_for_function("document.activeElement.matches('#name textarea, #name input')")
     page.keyboard.type(name)
@@ -71,7 +73,7 @@ def begin(page: Any, name: str) -> None:
 
 
 def press(page: Any, key: str) -> None:
-    """A key, and then what it brings."""
+    """Press a key, and wait for its effect."""
     step = page.locator("#question h2").get_attribute("data-step")
     page.keyboard.press(key)
     page.wait_for_function(
@@ -90,8 +92,8 @@ def shown(page: Any) -> str:
 def test_a_whole_session_by_keys(
     shared: tuple[str, Path], browser: Any, width: int, scheme: str, ink: Any
 ) -> None:
-    """Every screen, and what axe-core finds of contrast: a name, a name that is wrong, questions,
-    answers, the end."""
+    """Every screen passes axe-core's contrast check: a name, a wrong name, questions, answers, the
+    end."""
     address, out = shared
     name = f"Ada {scheme} {width}"
     with opened(browser, address, width, color_scheme=scheme) as page:

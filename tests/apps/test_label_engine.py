@@ -36,7 +36,7 @@ def paper(*paths: str) -> Paper:
 
 
 def pictures_seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
-    """All pictures in the order in which an annotator who answers the same throughout sees them."""
+    """Return all pictures in the order in which an annotator with constant answers sees them."""
     place = engine.start(name)
     pictures = []
     while place.step is not None:
@@ -113,8 +113,8 @@ def test_large_images_are_made_smaller_for_the_page(tmp_path: Path) -> None:
 
 
 class Twin:
-    """What an annotator should see, in the plainest terms: answers by question, and where they
-    are."""
+    """A plain model of what an annotator should see: answers by question, and the current
+    position."""
 
     def __init__(self, images: int, questions: int) -> None:
         self.k = questions

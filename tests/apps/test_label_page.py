@@ -1,5 +1,5 @@
-"""The labelling page without a browser: what it lets out, what a click makes of it, what the end
-says."""
+"""The labelling page without a browser: what it reveals, the effect of clicks, and the final
+text."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def engine(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def page(engine: Any) -> Any:
-    """The components, outside of any server."""
+    """Return the components, outside of any server."""
     import gradio as gr
 
     with gr.Blocks():

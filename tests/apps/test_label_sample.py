@@ -1,5 +1,4 @@
-"""The sample of a study: drawn by the judge's answers, kept, made larger, and what its answers
-say."""
+"""The sample of a study: sampled by the judge's answers, stored, extended, and evaluated."""
 
 from itertools import chain
 from pathlib import Path
@@ -25,8 +24,8 @@ SETS = 100
 
 
 def read(images: Any) -> dict[str, np.ndarray]:
-    """Calls every image a man, of every third one it is less sure, and of every seventh it cannot
-    tell."""
+    """Call every image a man, with less confidence for every third one, and unknown for every
+    seventh."""
     red = np.array([image.getpixel((0, 0))[0] for image in images])
     sure = np.where(red % 7 == 0, 0.5, np.where(red % 3 == 0, 0.82, 0.99))
     return {"gender": np.stack([sure, 1 - sure], axis=1)}
@@ -39,7 +38,7 @@ READER = SimpleNamespace(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """60 unseen images of two variants that a judge has read."""
+    """Return 60 unseen images of two variants that a judge has labelled."""
     generated = draw(tmp_path / "images", images=15)
     judge_images(READER, generated)
     return tmp_path / "images"
@@ -118,8 +117,8 @@ def test_images_that_went_are_named(folder: Path) -> None:
 
 
 def world(rng: Any, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What is true, what a judge says, and its confidence: of women it is less sure, and then it
-    calls them men."""
+    """Return the truth, a judge's answers and its confidence: less sure about women, whom it then
+    calls men."""
     truth = rng.choice(2, size=n, p=(0.4, 0.6))
     sure = np.where(rng.random(n) < np.where(truth == 1, 0.3, 0.1), 0.6, 0.99)
     wrong = rng.random(n) < np.where(truth == 1, np.where(sure > 0.9, 0.02, 0.6), 0.02)
@@ -195,7 +194,8 @@ def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(
 
 @pytest.mark.parametrize("labels", [4, 12, 30])
 def test_no_more_is_asked_than_the_number_of_questions(folder: Path, labels: int) -> None:
-    """Few labels do for coarser strata: nine strata of two labels had asked for 36 of 12."""
+    """Few labels are enough for coarser strata: nine strata of two labels would have required 36
+    instead of 12."""
     file = folder / f"{labels}.jsonl"
     study = page("label").open_study(folder, ["gender"], file=file, most=labels)
     records = study.folder.records

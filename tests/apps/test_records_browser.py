@@ -1,4 +1,4 @@
-"""The table of records in a browser: sorted by a click, readable on a telephone and in the dark."""
+"""The table of records in a browser: sorted by a click, readable on a phone and in dark mode."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
-"""The page of a result in a browser: its table on the first screen, nothing wider than a telephone,
-readable by all."""
+"""The page of a result in a browser: its table is on the first screen, nothing is wider than a
+phone, and it is accessible."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 28, 35)"}
 def report(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, str]:
-    """Name and page: the largest of the committed results, the one that a newcomer makes, and an
+    """Return name and page: the largest committed result, the one that a newcomer creates, and an
     audit."""
     folder = tmp_path_factory.mktemp("report")
     if request.param == "audit":

@@ -1,5 +1,5 @@
-"""The list of runs and the page of impact ratios in a browser: sorted by a click, as wide as a
-telephone, readable by all."""
+"""The list of runs and the page of impact ratios in a browser: sorted by a click, no wider than a
+phone, accessible."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +20,7 @@ SCREENS = [(WIDE, "light"), (NARROW, "dark")]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of two runs and of a file that cannot be read."""
+    """Return the page of two runs and an unreadable file."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("quickstart", "audit_texts"):
         (folder / name).mkdir()
@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def impact(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of applicants of seven races with long names."""
+    """Return the page of applicants of seven races with long names."""
     folder = tmp_path_factory.mktemp("impact")
     lines = ["sex,race,hired"]
     for place, race in enumerate(("Native Hawaiian or Other Pacific Islander", "White", "Asian")):

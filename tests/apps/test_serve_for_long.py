@@ -1,5 +1,5 @@
-"""`vldebias serve` in a process of its own, for 2,000 requests of 100 clients: none is lost, every
-value is the one that was sent, memory stays flat, and clients that stall change nothing."""
+"""`vldebias serve` in a separate process, with 2,000 requests by 100 clients: none is lost, every
+value matches the one that was sent, memory stays flat, and stalled clients change nothing."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ MOST_MEMORY = 600_000_000
 
 
 class Received(NamedTuple):
-    """What the upstream server received for an image."""
+    """The request that the upstream server received for an image."""
 
     prompt: str
     cookie: str | None
 
 
 class Recorder:
-    """Answer requests for images; remember the prompt and the cookie of each by its number."""
+    """Answer requests for images, and store the prompt and cookie of each by its number."""
 
     def __init__(self) -> None:
         self.received: dict[str, list[Received]] = {}
@@ -63,7 +63,7 @@ class Recorder:
 
 
 def memory_of(process: int, field: str) -> int:
-    """Return the bytes of a process: VmRSS now, VmHWM at most so far."""
+    """Return the memory of a process in bytes: current VmRSS and maximum VmHWM."""
     status = Path(f"/proc/{process}/status").read_text()
     kilobytes = re.search(rf"{field}:\s+(\d+) kB", status)
     assert kilobytes is not None
@@ -71,13 +71,14 @@ def memory_of(process: int, field: str) -> int:
 
 
 def value_of(prompt: str) -> str:
-    """Return the value that is written in a prompt."""
+    """Return the value that a prompt states."""
     (value,) = re.findall(r"\b(female|male)\b", prompt)
     return str(value)
 
 
 def ask(client: httpx2.Client, base_url: str, number: int) -> tuple[str, list[str], list[str]]:
-    """Ask for one or two images; return the number, the values reported, and those sent back."""
+    """Ask for one or two images; return the number, the reported values, and those in the
+    images."""
     prompt = f"A photo of a {JOBS[number % len(JOBS)]}."
     images = 1 + number % 2
     fields: dict[str, Any] = {"n": images, "user": f"{number}{PADDING}"}
@@ -102,7 +103,7 @@ def ask(client: httpx2.Client, base_url: str, number: int) -> tuple[str, list[st
 
 
 def stall(port: int) -> list[socket.socket]:
-    """Open connections that send a part of a body."""
+    """Open connections that send part of a body."""
     stalled = []
     for number in range(STALLED):
         client = socket.create_connection(("127.0.0.1", port))
@@ -160,7 +161,7 @@ def test_2000_requests_of_100_clients_get_their_own_values() -> None:
 
 
 def test_large_answers_of_many_clients_stay_within_the_memory() -> None:
-    """Eight answers of 60 MB at once, and four that are too large: 1.3 GB in all."""
+    """Request eight answers of 60 MB at once, and four that are too large: 1.3 GB in total."""
 
     async def answer(request: Request) -> StreamingResponse:
         size = (await request.json())["size"]

@@ -1,4 +1,4 @@
-"""What stands between a page and the network: hosts and origins, passwords, uploads, ports,
+"""The protection of a page from the network: hosts and origins, passwords, uploads, ports,
 signals."""
 
 import asyncio
@@ -39,7 +39,7 @@ def ask(
     body: bytes = b"",
     **headers: str,
 ) -> int:
-    """The status of the answer to a request; headers as `x_forwarded_host`."""
+    """Return the status of the answer to a request, with headers such as `x_forwarded_host`."""
     messages: list[Any] = []
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "method": method, "client": (client, 1), "headers": raw}
@@ -132,7 +132,7 @@ def test_an_error_behind_the_guard_is_a_line_of_the_log(caplog: pytest.LogCaptur
 
 
 class Queue:
-    """A page that accepts calls, gives their results, and notes what is cancelled."""
+    """A page that accepts calls, returns their results, and records cancelled ones."""
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
@@ -244,8 +244,7 @@ def status_of(address: str, **headers: str) -> int:
 def test_a_signal_ends_the_server_within_two_seconds(
     command: str, number: int, tmp_path: Path
 ) -> None:
-    """With a stream open, and for the demo in the middle of a drawing; what was answered is in the
-    file."""
+    """With an open stream, and for the demo during generation; finished answers are in the file."""
     from gradio_client import Client
 
     arguments = ["demo"]

@@ -1,5 +1,4 @@
-"""`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is
-refused."""
+"""`vldebias.audit`: predictions from texts only, their intervals, calibrations, and errors."""
 
 import re
 from collections.abc import Mapping
@@ -54,8 +53,8 @@ def lean_of(text: str) -> float:
 
 @pytest.fixture(scope="module")
 def texts() -> Texts:
-    """Texts of 40 jobs on one line between the values of gender, near to each other but for one
-    stranger."""
+    """Return texts of 40 jobs along a line between the values of gender, close to each other except
+    for an outlier."""
     rows = {}
     rng = np.random.default_rng(0)
     for text in (*GENDER.texts, *JOBS, CHAIR, STATED):
@@ -71,7 +70,7 @@ def texts() -> Texts:
 
 @pytest.fixture(scope="module")
 def judged() -> pd.DataFrame:
-    """Counts that follow the lean but for noise, of every second job."""
+    """Return counts of every second job that follow the lean, with noise."""
     rng = np.random.default_rng(1)
     share = [
         np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]
@@ -287,7 +286,7 @@ OPPOSED = ["A photo of a writer.", "A photo of a doctor.", "A photo of an author
 
 @pytest.fixture(scope="module")
 def unknown_model() -> Result:
-    """An audit for a pipeline that nobody judged."""
+    """Return an audit for a pipeline that nobody judged."""
     pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
     prompts = [*OPPOSED, *AGREED, "A CEO in an office", STATED]
     return vldebias.audit(prompts, "gender", pipe=pipe)
@@ -384,7 +383,7 @@ class TestUnknownModel:
 def test_counted_shares_lean_if_even_shares_would_rarely_give_them(
     texts: Texts, hits: int, n: int, leans: bool
 ) -> None:
-    """By the two-sided exact test of the binomial at 5 %, its tails from tables."""
+    """Use the two-sided exact binomial test at 5 %, with tails from tables."""
     judged = pd.DataFrame({"prompt": JOBS[:1], "male": [n - hits], "female": [hits]})
     result = vldebias.audit(JOBS[:1], "gender", texts=texts, calibration=judged)
     advice = result.provenance[0].settings["prompts"][JOBS[0]]
@@ -398,12 +397,12 @@ def advice_of(result: Result) -> list[str]:
 
 @pytest.fixture(scope="module")
 def of_a_nurse() -> Result:
-    """A prompt in English with one person, by the counts that come with the package."""
+    """Draw a prompt in English about one person, from the packaged counts."""
     return vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
 
 
 def test_prompts_in_other_languages_are_reported(of_a_nurse: Result) -> None:
-    """The packaged counts are of English prompts, so other prompts need a warning."""
+    """The packaged counts are for English prompts, so other prompts need a warning."""
     assert not any("English" in sentence for sentence in advice_of(of_a_nurse))
     prompts = ["a photo of a nurse", "Ein Arzt im Krankenhaus", "一位医生"]
     mixed = vldebias.audit(prompts, "gender", model="miniature")

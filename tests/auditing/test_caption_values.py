@@ -1,4 +1,4 @@
-"""Which values captions state, for which nouns; captions are read without their images."""
+"""Which values captions state, and for which nouns; captions are read without their images."""
 
 import json
 import os

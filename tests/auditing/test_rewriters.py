@@ -1,4 +1,4 @@
-"""How a rewriter of prompts leans: the share of open prompts into which it writes a value."""
+"""How a rewriter of prompts leans: the share of open prompts to which it adds a value."""
 
 import pytest
 

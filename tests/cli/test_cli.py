@@ -1,4 +1,4 @@
-"""The command line: JSON alone on stdout, one clear message and exit code 2 on bad input, examples
+"""The command line: only JSON on stdout, one clear message and exit code 2 on bad input, examples
 in every help."""
 
 import json
@@ -291,7 +291,7 @@ def test_an_interrupt_while_a_library_is_imported_is_an_interrupt(
     capsys: pytest.CaptureFixture[str],
     outer: type[Exception],
 ) -> None:
-    """Compiled libraries make an ImportError of it, which a host may raise as one of ours."""
+    """Compiled libraries turn it into an ImportError, which a host may raise as one of ours."""
 
     def interrupted() -> None:
         try:
@@ -446,8 +446,8 @@ HEAVY = ("torch", "numpy", "pyarrow", "pandas", "datasets")
 
 
 def run_and_look_for_imports(*args: str, folder: Path | None = None) -> tuple[str, str]:
-    """Run a command in a process of its own; return stderr, and stdout with a last line that lists
-    the `HEAVY` modules that were imported."""
+    """Run a command in a separate process; return stderr, and stdout with a last line that lists
+    the imported `HEAVY` modules."""
     code = (
         "import sys; from vldebias.cli import main\n"
         "try: main()\n"

@@ -1,4 +1,5 @@
-"""`vldebias prompts balance`: prompts in, prompts and reasons out, from any file, without torch."""
+"""`vldebias prompts balance`: reads prompts from any file and returns prompts and reasons, without
+torch."""
 
 import csv
 import json
@@ -129,7 +130,7 @@ def test_standard_input_is_read_without_torch_and_may_be_piped_to_head() -> None
 
 
 def balance_into(path: Path, prompts: Path, *options: str) -> subprocess.Popen[str]:
-    """A process that balances prompts, with its output in a file."""
+    """Return a process that balances prompts, with its output in a file."""
     command = [sys.executable, "-m", "vldebias", "prompts", "balance", str(prompts)]
     # As most users have it: Python writes once more at its end what it could not write.
     environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}

@@ -1,5 +1,5 @@
-"""`vldebias eval`: a suite by its name, results on stdout and progress on stderr, one clear message
-on bad input."""
+"""`vldebias eval`: suites by name, results on stdout and progress on stderr, one clear message on
+bad input."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -330,7 +330,7 @@ AUDIT = ("audit", "prompts.txt", "--attribute", "gender")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with prompts and 80 rows, of which number 9 has the wrong label."""
+    """Return a folder with prompts and 80 rows, of which number 9 has the wrong label."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n")
     smile = np.arange(80) % 2

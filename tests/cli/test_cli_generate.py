@@ -1,4 +1,4 @@
-"""`vldebias generate`: two rows from the same noise; a second run goes on with the folder."""
+"""`vldebias generate`: two rows from the same noise; a second run continues in the folder."""
 
 import errno
 import json
@@ -21,13 +21,13 @@ QUICK = ("--images", "4", "--steps", "2")
 
 
 def generate(folder: Path, *options: str, prompt: str = EDITOR) -> dict[str, Any]:
-    """The JSON of a run with four pictures a row."""
+    """Return the JSON of a run with four pictures per row."""
     command = ("generate", prompt, "--out", str(folder), "--json", *QUICK, *options)
     return json.loads(run(*command))
 
 
 def pixels(folder: Path) -> dict[str, str]:
-    """Digest of each picture by its path."""
+    """Return the digest of each picture by path."""
     return {str(path.relative_to(folder)): digest(path) for path in folder.glob("*/*/*.png")}
 
 
@@ -86,7 +86,7 @@ def test_several_attributes_and_methods(tmp_path: Path) -> None:
 
 
 def ends_after(count: int, error: BaseException) -> Callable[..., Any]:
-    """A `write_png` that raises after so many pictures."""
+    """Return a `write_png` that raises after this many pictures."""
     pictures_written = []
     write = variants.write_png
 

@@ -1,5 +1,5 @@
-"""Commands whose files cannot be written end with one sentence and exit code 2, and leave no half
-of a file."""
+"""Commands whose files cannot be written end with one sentence and exit code 2, and leave no
+partial file."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Prompts are data: what spreadsheets and terminals would run is escaped."""
+"""Prompts are data: anything that spreadsheets or terminals would execute is escaped."""
 
 import csv
 import json

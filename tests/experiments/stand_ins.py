@@ -1,5 +1,8 @@
-"""What the documentation's commands need and this machine lacks: weights, data sets, files of the
-reader. Small ones stand in for them, under the names that are printed."""
+"""Stand-ins for what the documentation's commands need but is not available: weights, data sets and
+the reader's files.
+
+They are small and have the printed names.
+"""
 
 import csv
 import json
@@ -49,8 +52,8 @@ DIM = 16
 
 
 def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded models are loaded by the names of others: of open_clip those that it lists with
-    such weights, of the hub those that look like an id or a folder."""
+    """Load the embedded models under other names: those that open_clip lists with such weights, and
+    those that look like an id on the hub or a folder."""
 
     def clip(name: str, pretrained: str | None = None, **_: Any) -> tuple[Any, Any]:
         assert (name, pretrained) in open_clip.list_pretrained()
@@ -75,13 +78,13 @@ def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_place_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever device is named, the CPU works."""
+    """Use the CPU whatever device is named."""
     for module in ("apps", "audit", "debias", "evaluate", "results"):
         monkeypatch.setattr(f"vldebias.cli.{module}.device_of", lambda name: "cpu")
 
 
 def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures that nobody looks at are ready after two steps."""
+    """Generate pictures that nobody looks at in two steps."""
     set_timesteps = DDIMScheduler.set_timesteps
 
     def set_few(scheduler: Any, num_inference_steps: int, *arguments: Any, **named: Any) -> None:
@@ -92,8 +95,8 @@ def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Suites generate an image of every tenth prompt in two steps, read 300 pictures of an embedded
-    world, try two lambdas and a baseline, and resample 20 times; training reads as few pictures,
-    and ends after two updates of at most 64 pictures."""
+    world, try two lambdas and a baseline, and resample 20 times; training reads as few pictures and
+    ends after two updates of at most 64 pictures."""
 
     def small(name: Any) -> Suite:
         suite = load_suite(name)
@@ -129,7 +132,7 @@ def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Pages are built to the end, and instead of waiting for visitors noted in the list."""
+    """Build pages completely, but record them in the list instead of waiting for visitors."""
     from vldebias.cli import apps
 
     served: list[Any] = []
@@ -143,7 +146,7 @@ def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]
 
 
 def data_sets(root: Path) -> None:
-    """The three data sets in the layouts of their releases, each in a folder of its own."""
+    """Create the three data sets in the layouts of their releases, each in a separate folder."""
     # Training takes batches of 64.
     waterbirds(root / "waterbirds", [*product((0, 1), (0, 1, 2), (0, 1))] * 20)
     values = np.random.default_rng(0).integers(0, 2, (24, 40)) * 2 - 1
@@ -156,7 +159,7 @@ def data_sets(root: Path) -> None:
 
 
 def features() -> None:
-    """images.npz and texts.npz, the same people in shards with a table, and features.npz."""
+    """Create images.npz and texts.npz, the same people in shards with a table, and features.npz."""
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(RANKED, DIM)).astype(np.float32)
     people = list(islice(cycle(PEOPLE), RANKED))
@@ -179,7 +182,7 @@ def features() -> None:
 
 
 def tables() -> None:
-    """What people and judges said of generated images, and a table of pictures."""
+    """Create answers by people and judges about generated images, and a table of pictures."""
     draw = np.random.default_rng(0)
     rows = pd.DataFrame({"prompt": ["a nurse", "a pilot"] * 60})
     rows["gender"] = rows["judge"] = draw.choice(["female", "male"], 120)
@@ -212,7 +215,7 @@ def tables() -> None:
 
 
 def pictures() -> None:
-    """Folders of pictures, and one with captions in two splits."""
+    """Create folders of pictures, and one with captions in two splits."""
     for folder in ("images", "my-images", "pictures"):
         for i in range(4):
             save(Path(folder) / f"{i}.png", i)
@@ -235,7 +238,7 @@ def pictures() -> None:
 
 
 def answers() -> None:
-    """A folder of generated images, and what three people said about each."""
+    """Create a folder of generated images, with the answers of three people about each."""
     draw = np.random.default_rng(0)
     task = GenerationTask.build(
         {

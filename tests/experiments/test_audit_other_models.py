@@ -1,4 +1,4 @@
-"""Counts of some models, compared with those of a model that is left out."""
+"""Counts of some models, compared with those of a held-out model."""
 
 import pandas as pd
 import pytest
@@ -55,7 +55,7 @@ def test_the_committed_result_is_what_the_tables_give() -> None:
 
 
 def test_models_that_agree_are_no_guide_to_another_one() -> None:
-    """The audit gives no verdict on a model that nobody judged, and this is why."""
+    """The audit gives no verdict on a model that nobody judged; this is why."""
     (opposite,) = [
         row
         for row in read("audit_other_models").rows

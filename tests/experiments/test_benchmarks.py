@@ -1,5 +1,5 @@
-"""Benchmarks on tiny sizes, whose times are never tested, and the command that compares this
-version with another."""
+"""Benchmarks at tiny sizes, without testing times, and the command that compares this version with
+another."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
-"""Every figure of README and docs names the command or the file it is from, and quick commands give
-their committed figures again."""
+"""Every figure in README and docs names its command or file, and quick commands reproduce their
+committed figures."""
 
 import re
 from collections import Counter
@@ -44,7 +44,7 @@ QUOTED = (
 
 
 def sections(text: str) -> list[str]:
-    """The text between two headings, without blocks of code and without names in quotes."""
+    """Return the text between two headings, without code blocks and quoted names."""
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     text = re.sub(r"`[^`]*`", lambda name: name[0] if SOURCE.search(name[0]) else "``", text)
     return re.split(r"^#+ .*$", text, flags=re.MULTILINE)
@@ -55,7 +55,7 @@ def figures(paragraph: str) -> list[str]:
 
 
 def unsourced(text: str) -> tuple[int, list[str]]:
-    """How many figures there are, and those in a section that names neither command nor file."""
+    """Return the number of figures, and those in a section that names neither command nor file."""
     total = 0
     without = []
     for section in sections(text):

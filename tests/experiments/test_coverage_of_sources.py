@@ -26,7 +26,7 @@ ROWS = [pytest.param(row, id=f"{row['source']} {row['what']}") for row in covere
 
 
 def is_suite(name: str) -> bool:
-    """Whether a suite is packaged."""
+    """Return whether a suite is packaged."""
     try:
         load_suite(name)
     except InvalidInputError:
@@ -35,7 +35,7 @@ def is_suite(name: str) -> bool:
 
 
 def is_command(words: list[str]) -> bool:
-    """Whether the command line has a command, or a suite of `eval`, and its options."""
+    """Return whether the command line has a command, or a suite of `eval`, with its options."""
     command = typer.main.get_command(app)
     for place, word in enumerate(words):
         if word.startswith("--"):
@@ -48,20 +48,20 @@ def is_command(words: list[str]) -> bool:
 
 
 def is_test(path: str, name: str) -> bool:
-    """Whether a file of tests has a test of this name."""
+    """Return whether a file of tests contains a test with this name."""
     file = ROOT / path
     pattern = rf"^ *def {re.escape(name)}\("
     return file.is_file() and bool(re.search(pattern, file.read_text("utf-8"), re.MULTILINE))
 
 
 def is_importable(name: str) -> bool:
-    """Whether a dotted name is an attribute of a module."""
+    """Return whether a dotted name is an attribute of a module."""
     module, _, attribute = name.rpartition(".")
     return hasattr(importlib.import_module(module), attribute)
 
 
 def exists(proof: str) -> bool:
-    """Whether a command, a test, a file or a Python name exists."""
+    """Return whether a command, a test, a file or a Python name exists."""
     if proof.startswith("vldebias "):
         return is_command(proof.split()[1:])
     if "::" in proof:

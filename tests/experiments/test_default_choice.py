@@ -1,5 +1,5 @@
-"""The rule that names a default, on made-up tables and the committed ones; how generated images are
-counted."""
+"""The rule that selects a default, on made-up tables and the committed ones, and the counting of
+generated images."""
 
 import json
 from dataclasses import replace
@@ -159,7 +159,8 @@ def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
 
 
 def test_what_fits_differ_in_widens_the_interval() -> None:
-    """Alike inside of each fit, unlike between: prompts alone would look certain."""
+    """Values are alike within each fit and differ between fits: resampling only prompts would look
+    certain."""
     values = {"none": np.ones(60), "one": np.repeat([0.0, 0.5, 1.0], 20)}
     widths = []
     for fits in (np.repeat(np.arange(3), 20), np.zeros(60, int)):

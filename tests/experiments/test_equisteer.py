@@ -71,7 +71,8 @@ def fitted() -> Fitted:
 
 @pytest.mark.slow
 def test_outputs_lose_the_span_and_get_one_direction(fitted: Fitted) -> None:
-    """Against a loop over directions, each made orthogonal to those before, at every position."""
+    """Compare with a loop over directions, each made orthogonal to the previous ones, at every
+    position."""
     _, edit, _ = fitted
     place = 1
     start = edit.layers[0][1]
@@ -104,7 +105,7 @@ def test_fit_and_gate_are_those_of_outputs_that_are_recorded_here(
     pipe, edit, gate = fitted
 
     def first_output(layer: str, text: str, noise: int) -> Any:
-        """Return what a layer gives in the first pass, (positions, d)."""
+        """Return the output of a layer in the first pass, (positions, d)."""
         seen = []
         module = dict(pipe.unet.named_modules())[layer.removeprefix("unet.")]
         handle = module.register_forward_hook(lambda module, args, output: seen.append(output[-1]))

@@ -1,4 +1,5 @@
-"""Linear evaluation: its readers of binary layouts, and its figures beside scikit-learn's."""
+"""Linear evaluation: its readers of binary layouts, and its figures compared with
+scikit-learn's."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +24,12 @@ NAMES = ("cat", "dog", "ship")
 
 
 def pictures(n: int, side: int, seed: int) -> np.ndarray:
-    """(n, side, side, 3) pixels."""
+    """Return (n, side, side, 3) pixels."""
     return np.random.default_rng(seed).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
 
 
 def write_cifar(folder: Path, labels: np.ndarray, images: np.ndarray, files: list[str]) -> None:
-    """Write records as the CIFAR-10 page describes them: a label, then red, green and blue rows."""
+    """Write records as described on the CIFAR-10 page: a label, then red, green and blue rows."""
     folder.mkdir(exist_ok=True)
     (folder / "batches.meta.txt").write_text("\n".join(NAMES) + "\n")
     for part, file in enumerate(files):
@@ -39,7 +40,7 @@ def write_cifar(folder: Path, labels: np.ndarray, images: np.ndarray, files: lis
 
 
 def write_stl(folder: Path, labels: np.ndarray, images: np.ndarray, split: str) -> None:
-    """Write STL-10's files: channels whose pixels run down the columns, labels from 1."""
+    """Write STL-10's files: channels with pixels in column order, and labels from 1."""
     folder.mkdir(exist_ok=True)
     (folder / "class_names.txt").write_text("\n".join(NAMES) + "\n")
     (folder / f"{split}_X.bin").write_bytes(images.transpose(0, 3, 2, 1).tobytes())
@@ -95,8 +96,8 @@ def test_pickled_and_damaged_layouts_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mean_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An encoder that gives the mean colours of four parts of an image: the figures are then those
-    of any other program on the same features."""
+    """An encoder that returns the mean colours of four parts of an image, so any other program gets
+    the same figures from these features."""
 
     def embed(data: linear.ImageData, encoder: object) -> Embeddings:
         rows = [np.asarray(data.read(row), dtype=np.float64) for row in range(len(data))]
@@ -108,7 +109,7 @@ def mean_colours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def coloured(labels: np.ndarray, side: int, seed: int) -> np.ndarray:
-    """Pictures whose classes differ in colour, with much noise."""
+    """Return pictures whose classes differ in colour, with much noise."""
     tints = np.array([[90, 0, 0], [0, 90, 0], [0, 0, 90]])
     rng = np.random.default_rng(seed)
     noise = rng.normal(80, 60, (len(labels), side, side, 3))
@@ -175,8 +176,8 @@ def test_the_worst_group_is_the_lowest_of_its_rows_and_lies_in_its_interval() ->
 
 
 def test_features_before_the_head_are_what_the_head_reads() -> None:
-    """Times the head they are those of the joint space, for a head that is a matrix and for one
-    that is a layer; a head that is never called is refused."""
+    """Multiplied by the head, they are those of the joint space, for a matrix and for a layer; a
+    head that is never called is refused."""
     model, preprocess, _ = miniature.load_clip()
     encoder = image_encoder(model, preprocess)
     head = resolve(model).image_head

@@ -25,14 +25,15 @@ NAMES = ("coarse_digits", "noisy_mnist", "nuclr_variants", "rare_digit", "ssa")
 
 
 def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
-    """Write the IDX format: two zeros, the type of a byte, the number of axes, the shape."""
+    """Write the IDX format: two zeros, the type code of bytes, the number of axes, and the
+    shape."""
     head = struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
     path.write_bytes(head + values.tobytes())
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both data sets in the layout of their files, with the small digits of scikit-learn."""
+    """Write both data sets in the layout of their files, with scikit-learn's small digits."""
     folder = tmp_path_factory.mktemp("downloads")
     loaded = load_digits()
     pixels = interpolate(torch.from_numpy(loaded.images / 16)[:, None], (28, 28), mode="bilinear")
@@ -54,7 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def downloads(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of these files, from which the experiments read."""
+    """Return the folder of these files, from which the experiments read."""
     monkeypatch.setattr(mnist, "DOWNLOADS", files)
     mnist.read.cache_clear()
     yield files
@@ -150,7 +151,7 @@ class TestViews:
 
 
 def test_partners_share_the_label_of_their_image() -> None:
-    """Images that show their label alone: both views of a pair are equal."""
+    """Return images that only show their label: both views of a pair are equal."""
     labels = torch.arange(3).repeat(20)
     images = (labels / 2).float()[:, None, None, None].expand(-1, 1, 8, 8)
     batches = mnist.Partners(

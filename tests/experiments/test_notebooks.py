@@ -1,4 +1,4 @@
-"""The notebooks of the documentation show what they make, run from top to bottom."""
+"""The notebooks of the documentation run from top to bottom and show their actual output."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
-"""The measurement on real photographs: what it samples, counts and skips; and the reference test on
-the photographs themselves, where they are there."""
+"""The measurement on real photographs: what it samples, counts and skips, and the reference test on
+the photographs themselves if they are available."""
 
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,8 @@ def test_kinds_that_get_worse_are_counted_in_each_draw_and_in_both() -> None:
 @pytest.mark.skipif(not photographs.is_present("photos"), reason="no photographs in $VLDEBIAS_REAL")
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_more_photographs_are_never_used_less() -> None:
-    """All 4,050 scenes look like one group along the texts, and a sixth of them like two."""
+    """Along the texts, the 4,050 scenes together look like one group, and a sixth of them like
+    two."""
     scenes = photographs.photographs("flickr_train").features
     table = photographs.texts()
     for number in (700, len(scenes)):

@@ -42,7 +42,7 @@ MADE = ("sd15",)
 
 
 def printed() -> list[object]:
-    """The blocks of `console` with commands of this package."""
+    """Return the blocks of `console` with commands of this package."""
     blocks = []
     for case in with_output("console"):
         block = str(case.values[0])
@@ -53,7 +53,7 @@ def printed() -> list[object]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every file and folder that a page names as the reader's."""
+    """Create a folder with every file and folder that a page names as the reader's."""
     folder = tmp_path_factory.mktemp("reader")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -102,7 +102,8 @@ def test_a_printed_block_runs_to_its_end(
 
 
 def test_no_page_prints_a_command_that_nothing_runs() -> None:
-    """Fences whose commands no test would find: other kinds than `console` and `bash`."""
+    """Return fences with commands that no test would find, of kinds other than `console` and
+    `bash`."""
     fences = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for kind, block in fences.findall(path.read_text(encoding="utf-8")):

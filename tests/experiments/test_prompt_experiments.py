@@ -107,7 +107,7 @@ def test_labels_are_compared_with_what_was_done(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "limit"), [("one", 1), ("shared_counter", 1), ("four", 4)])
 def test_workers_are_as_even_as_their_memories(name: str, limit: int) -> None:
-    """Each memory is off by one image at most; so is an odd number of requests."""
+    """Each memory is off by at most one image, and so is an odd number of requests."""
     arranged = getattr(workers, name)
     apart = [workers.apart(arranged(np.random.default_rng(seed)), 21) for seed in range(5)]
     assert max(apart) <= limit

@@ -39,12 +39,12 @@ FILES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs"
 
 
 def fenced(kind: str) -> list[Any]:
-    """The blocks of one kind, of all files."""
+    """Return the blocks of one kind in all files."""
     return [pytest.param(*parameter.values[:1], id=parameter.id) for parameter in with_output(kind)]
 
 
 def with_output(kind: str) -> list[Any]:
-    """Block, the output that stands beneath it or None, and its file."""
+    """Return each block with the output below it, or None, and its file."""
     blocks = re.compile(rf"```{kind}\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
     cases = []
     for path in FILES:
@@ -59,7 +59,7 @@ def with_output(kind: str) -> list[Any]:
 
 
 def check_output(block: str, expected: str | None, path: Path, printed: str) -> None:
-    """What stands beneath a block is what it prints; with VLDEBIAS_REWRITE=1 it is made so."""
+    """The output below a block is what it prints; VLDEBIAS_REWRITE=1 rewrites it."""
     if expected is None:
         return
     printed = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
@@ -75,8 +75,8 @@ def check_output(block: str, expected: str | None, path: Path, printed: str) -> 
 
 
 def commands(block: str) -> Iterator[list[str]]:
-    """The words of each `vldebias` command of a block, without what a shell would do with its
-    output."""
+    """Return the words of each `vldebias` command in a block, without shell redirections and
+    pipes."""
     for line in block.replace("\\\n", " ").splitlines():
         words = shlex.split(re.split(r" [>|] ", line)[0], comments=True)
         if "vldebias" in words:
@@ -84,7 +84,7 @@ def commands(block: str) -> Iterator[list[str]]:
 
 
 def known(words: list[str]) -> click.Command:
-    """The command that the words call, every option of which it has."""
+    """Return the command that the words call, after checking that it has every option."""
     command: Any = typer.main.get_command(app)
     rest = list(words)
     while getattr(command, "commands", None) and rest:
@@ -107,7 +107,7 @@ def test_commands_exist_with_their_options(block: str) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded models in the place of those that the documentation loads from the hub; no page
+    """Use the embedded models instead of those that the documentation loads from the hub; no page
     prints what their pictures show."""
     import open_clip
     from diffusers import StableDiffusionPipeline
@@ -153,7 +153,7 @@ def test_python_runs_and_prints_what_stands_beneath(
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_the_lines_for_an_index_run_on_stand_ins() -> None:
-    """The `py` block of README: `embed` is a function, `index` searches vectors."""
+    """Run the `py` block of README: `embed` is a function, and `index` searches vectors."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
     model, _, tokenize = load_clip()
@@ -175,7 +175,7 @@ def test_the_lines_for_an_index_run_on_stand_ins() -> None:
 def test_the_server_of_the_lines_for_a_hosted_api_balances_what_a_client_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A server on this machine stands for the public one, and a free port for the printed one."""
+    """Replace the public server by one on this machine, and the printed port by a free one."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```console\n(vldebias serve .*?)```", text, re.DOTALL)
     block = block.replace("8790", str(free_port()))
@@ -211,7 +211,7 @@ def test_the_server_of_the_lines_for_a_hosted_api_balances_what_a_client_asks(
 def test_the_lines_for_comfyui_link_the_nodes_and_install_the_package(
     page: str, tmp_path: Path
 ) -> None:
-    """A folder stands for ComfyUI, and its Python writes down what it was asked for."""
+    """Replace ComfyUI by a folder whose Python records its arguments."""
     text = (ROOT / page).read_text(encoding="utf-8")
     (block,) = re.findall(r"```console\n(ln -s .*?)```", text, re.DOTALL)
     nodes = tmp_path / "ComfyUI" / "custom_nodes"
@@ -253,8 +253,8 @@ def test_what_one_has_is_six_blocks_of_few_lines() -> None:
 def test_commands_run_and_print_what_stands_beneath(
     block: str, expected: str | None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of `bash` run offline as they stand; those of `console` name models of the hub or
-    folders of yours."""
+    """Blocks of `bash` run offline unchanged; those of `console` name models on the hub or the
+    reader's folders."""
     monkeypatch.chdir(tmp_path)
     printed = ""
     for line in block.replace("\\\n", " ").splitlines():
@@ -304,7 +304,7 @@ def printed_modules() -> list[tuple[str, str]]:
 def test_a_printed_module_takes_its_arguments(
     module: str, arguments: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads its arguments; what it measures then takes hours for some."""
+    """The command parses its arguments; some measurements then take hours."""
     path = ROOT / Path(*module.split("."))
     assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     loaded = importlib.import_module(module)
@@ -330,4 +330,4 @@ def test_a_printed_module_takes_its_arguments(
 
 
 class ParsedError(Exception):
-    """A command has read its arguments."""
+    """Raised once a command has parsed its arguments."""

@@ -1,4 +1,4 @@
-"""Contributed results: verified by digest, versions and n, and shown as rows; an empty row names
+"""Contributed results are verified by digest, versions and n, and shown as rows; an empty row names
 its command."""
 
 import hashlib
@@ -13,7 +13,7 @@ from vldebias.report.result import Measurement, Result, TaskProvenance
 
 
 def contributed(folder: Path, **wrong: Any) -> Path:
-    """A folder as a run on a real model leaves it."""
+    """Return a folder as a run on a real model would leave it."""
     common = {
         "task": "waterbirds",
         "metric": "worst_group",

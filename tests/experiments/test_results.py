@@ -1,5 +1,5 @@
-"""Every committed result opens, its rows hold together, a page quotes it, and pages show the
-figures that are there."""
+"""Every committed result can be read, its rows are consistent, a page quotes it, and pages show its
+current figures."""
 
 import json
 import re
@@ -34,7 +34,7 @@ CONCLUDED = {
 
 
 def problems(result: Result) -> list[str]:
-    """What is wrong with rows and protocol."""
+    """Return the problems of rows and protocol."""
     messages = []
     tasks = {protocol.task for protocol in result.provenance}
     for row in result.rows:
@@ -129,7 +129,7 @@ def test_tables_of_pages_are_those_of_the_committed_results() -> None:
 
 
 def arms(**changes: float) -> training.Arms:
-    """Accuracies of .8 and a change, with intervals of .01 either side, at two shares."""
+    """Return accuracies of .8 and a change, with intervals of .01 on either side, at two shares."""
     rows_of_arm = {
         training.BASE: {
             share: row(value=0.8, interval=(0.79, 0.81), better="higher") for share in (0.2, 0.4)

@@ -80,7 +80,7 @@ def test_the_two_models_differ_in_encoder_and_prediction_type() -> None:
 def test_the_loss_of_epsilon_prediction_is_the_error_of_the_velocity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without the cap of the weights, both losses of the same guess are equal."""
+    """Without the cap on weights, both losses of the same guess are equal."""
     monkeypatch.setattr(train, "LARGEST_WEIGHT", float("inf"))
     parts = models.make_parts("t5")
     clean = torch.randn(16, 20, 4, 4, generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""Counts by people of what Stable Diffusion 3.5 shows if a prompt states a value."""
+"""People's counts of what Stable Diffusion 3.5 shows if a prompt states a value."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The committed texts of terminals: what is printed today, within the columns, no word broken."""
+"""The committed terminal outputs equal today's, fit into the columns, and break no word."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The training experiments of eval/: the laws of their tables, each on next to nothing."""
+"""The training experiments of eval/: the laws of their tables, each at a tiny size."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +38,8 @@ class TestIntervals:
 
 class TestImages:
     def test_intervals_cover_a_world_of_other_seeds_and_other_images(self) -> None:
-        """Crossed effects of seeds and images: 95 % over both cover the truth, over seeds alone far
-        too seldom."""
+        """Crossed effects of seeds and images: 95 % intervals over both cover the truth, those over
+        seeds far too rarely."""
         generator = np.random.default_rng(1)
         both = 0
         alone = 0
@@ -146,7 +146,7 @@ class TestCells:
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[None]:
-    """Worlds of a few renders, batches that fit into them."""
+    """Create worlds of a few renders, and batches that fit them."""
     patch = pytest.MonkeyPatch()
     for name, value in {
         "IMAGES": 48,
@@ -165,7 +165,7 @@ def small() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def renders(small: None) -> Iterator[None]:
-    """A pool of ten renders of each species, of which half are learned from."""
+    """Create a pool of ten renders per species, half of which are used for training."""
     patch = pytest.MonkeyPatch()
     patch.setattr(every_loss, "POOL", 480)
     patch.setattr(captions, "FEWER", 240)

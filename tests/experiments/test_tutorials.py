@@ -51,8 +51,8 @@ def run_python(code: str, folder: Path) -> str:
 
 
 def answer_as_two_people(folder: Path) -> None:
-    """Answer the questions of `vldebias label` about the images of a folder: what the judge saw, by
-    two annotators of whom one errs in every tenth image."""
+    """Answer the questions of `vldebias label` about the images of a folder by the judge's answers,
+    with two annotators, one of whom is wrong for every tenth image."""
     from vldebias.judge.plan import GeneratedImages
     from vldebias.judge.stored import last_judgements
 

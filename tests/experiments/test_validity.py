@@ -1,5 +1,5 @@
-"""The miniature answers as real models do: geometry and ranking of methods, so that the next
-edition cannot drift."""
+"""The miniature agrees with real models on geometry and on the ranking of methods, so that the next
+version cannot drift."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "validity.json"
 
 @pytest.fixture
 def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Images of eight dimensions beside a gender along the first axis; pairs that say it along the
-    second, too."""
+    """Return images of eight dimensions with a gender along the first axis, and pairs that also
+    differ along the second."""
     rng = np.random.default_rng(0)
     groups = np.arange(4000) % 2
     images = rng.normal(size=(4000, 9)) * 0.1
@@ -91,8 +91,8 @@ def test_geometry_of_the_real_model_is_in_its_range():
 
 
 def test_what_ships_has_the_geometry_that_is_committed():
-    """So that the next edition cannot drift from its table unseen: on fewer pictures, the first of
-    the same stream."""
+    """The next version cannot drift from its table unnoticed: fewer pictures, the first of the same
+    stream."""
     committed = {
         (r.task, r.metric): r.value for r in Result.read(COMMITTED).rows if r.method == "none"
     }

@@ -121,8 +121,8 @@ def test_constant_groups_get_wilson_intervals() -> None:
 
 
 def test_resampling_cells_equals_resampling_images() -> None:
-    """The naive twin draws indices; values of both bootstraps come from one distribution, and so do
-    paired changes."""
+    """The naive version samples indices; both bootstraps and their paired changes have the same
+    distribution."""
     rng = np.random.default_rng(1)
     n = 300
     group = rng.choice(3, n, p=np.arange(1, 4) / 6)

@@ -32,14 +32,14 @@ JUDGES = {  # rows: what is true, columns: what the judge says
 
 
 def world(rng, judge, n=1500):
-    """What is true, and what the judge says."""
+    """Return the truth, and the judge's answers."""
     truth = rng.choice(3, size=n, p=TRUE)
     judged = (rng.random(n)[:, None] > judge.cumsum(1)[truth]).sum(1)
     return truth, np.minimum(judged, 2)
 
 
 def sampled(rng, truth, judged, n, *, stratified):
-    """Labels of n images by lot, and their weights."""
+    """Return randomly sampled labels of n images, and their weights."""
     people = np.full(len(truth), NOT_LABELLED)
     weights = np.ones(len(truth))
     parts = (
@@ -80,8 +80,8 @@ def test_corrected_shares_are_unbiased_and_covered_for_any_judge(name, stratifie
 
 @pytest.mark.parametrize(("labels", "warning"), [(10, True), (29, True), (30, False), (100, False)])
 def test_few_labels_warn_and_every_interval_has_a_width(labels, warning):
-    """Also where judge and people agree about every image that was labelled, and all labels are one
-    value."""
+    """This includes the case in which judge and people agree about every labelled image, and all
+    labels are one value."""
     judged = np.zeros(400, int)
     people = np.full(400, NOT_LABELLED)
     people[:labels] = 0

@@ -1,4 +1,4 @@
-"""Hits that stay inside each value: naive twins, chance, and the two ends."""
+"""Hits kept within each value: naive versions, chance, and the two extremes."""
 
 from collections import Counter
 

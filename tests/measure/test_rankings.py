@@ -1,4 +1,4 @@
-"""Rankings and skew: every convention against naive twins, resampled galleries against a sort of
+"""Rankings and skew: every convention against naive versions, resampled galleries against sorting
 each."""
 
 import math
@@ -34,7 +34,7 @@ def ranked_by(scores: np.ndarray) -> np.ndarray:
 
 @st.composite
 def galleries(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
-    """Scores (q, n) with many ties, groups (n,) of which some may be empty, k."""
+    """Draw scores (q, n) with many ties, groups (n,) of which some may be empty, and k."""
     q = draw(st.integers(1, 4))
     n = draw(st.integers(1, 25))
     levels = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 2.0]), min_size=n, max_size=n)

@@ -1,4 +1,4 @@
-"""MPR and AWRF: their naive twins, laws, and the chance of a small pool."""
+"""MPR and AWRF: their naive versions, laws, and the chance level of a small pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from vldebias.study.tasks.gallery import Gallery
 
 
 def authors_gap(rows, curated, selected, regressor):  # type: ignore[no-untyped-def]
-    """As the authors compute it: fit a regressor to the signed weights, scale it, and subtract."""
+    """Compute it like the authors: fit a regressor to the signed weights, scale it, and
+    subtract."""
     k = int(selected.sum())
     m = len(curated)
     both = np.vstack([rows, curated])
@@ -76,7 +77,7 @@ def test_gaps_of_rankings_equal_the_gap_of_their_labels(counts: tuple[int, int])
 
 
 def slow_fairness(groups: list[int], prior: list[float]) -> float:
-    """One place after the other, with scipy's distance."""
+    """Compute it one place at a time, with scipy's distance."""
     exposure = [0.0] * len(prior)
     for place, group in enumerate(groups, start=1):
         exposure[group] += 1 / np.log2(max(place, 2))
@@ -105,7 +106,7 @@ def test_scales_are_bounded() -> None:
 
 
 def test_priors_of_each_ranking() -> None:
-    """Resamples of a gallery are held against their own shares."""
+    """Resamples of a gallery are compared with their own shares."""
     groups = np.random.default_rng(3).integers(2, size=(4, 9))
     priors = np.array([[0.5, 0.5], [0.2, 0.8], [1.0, 0.0], [0.4, 0.6]])
     for compute in (representation_gaps, rank_fairness):
@@ -121,7 +122,7 @@ def test_both_are_registered_as_metrics_of_rankings() -> None:
 
 @pytest.mark.parametrize(("sizes", "k"), [((12, 8), 6), ((30, 10), 20)])
 def test_chance_level_of_a_finite_pool(sizes: tuple[int, int], k: int) -> None:
-    """Results are drawn without replacement: counts are hypergeometric."""
+    """Results are sampled without replacement, so counts are hypergeometric."""
     labels = Labels.from_values(np.repeat(["a", "b"], sizes).tolist())
     gallery = Gallery(labels, [k], resamples=4000)
     values = gallery.random()

@@ -48,7 +48,7 @@ def test_agrees_with_scipy() -> None:
 
 
 def test_the_worst_group_is_selected_again_in_every_resample() -> None:
-    """The worse of two noisy accuracies that are equal lies below either of them."""
+    """The minimum of two equal but noisy accuracies lies below either of them."""
     groups = np.repeat([0, 1], 100)
     predictions = np.tile(np.repeat([1, 0], [80, 20]), 2)
     interval = bootstrap_interval(
@@ -65,7 +65,7 @@ def test_the_worst_group_is_selected_again_in_every_resample() -> None:
 
 
 def test_methods_share_their_resamples() -> None:
-    """So a difference of two draws is paired: narrow where the errors are shared."""
+    """A difference of two draws is therefore paired: narrow if the errors are shared."""
     rng = np.random.default_rng(12)
     values = {name: rng.random(80) for name in ("none", "cali")}
     point, drawn = resampled_values(

@@ -28,8 +28,8 @@ def test_pictures_survive_encoding_and_decoding_with_a_saved_autoencoder(small, 
 
 
 def test_the_first_level_moves_pixels_and_loses_none(small):
-    """What the inner network sees of a patch are its 2 x 2 pixels, and what it says of them comes
-    back in place."""
+    """The inner network sees each patch as 2 x 2 pixels, and its output returns to the same
+    place."""
     seen = []
     handle = small.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     x = torch.arange(3 * 16 * 16.0).view(1, 3, 16, 16)

@@ -52,7 +52,7 @@ def pixels(data):
 
 
 def features(output):
-    """Newer transformers wrap what `get_text_features` gives."""
+    """Newer transformers wrap the output of `get_text_features`."""
     return getattr(output, "pooler_output", output)
 
 
@@ -75,7 +75,7 @@ def test_what_ships_is_small():
 
 
 def test_features_and_logits_of_the_twins_agree(clip, people):
-    """Padding follows the end token, and the tower is causal, so that how much there is does not
+    """Padding follows the end token and the tower is causal, so the amount of padding does not
     matter."""
     model, preprocess, tokenizer = clip
     assert isinstance(model, open_clip.CLIP)
@@ -121,8 +121,8 @@ def test_clip_reads_what_the_pictures_show(clip, people):
 
 
 def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
-    """The bias that the world of birds is there for: rare groups are read much worse than frequent
-    ones."""
+    """The world of birds was designed for this bias: rare groups are classified much worse than
+    frequent ones."""
     model, preprocess, tokenizer = clip
     flock = open_world("birds", n=400)
     prompts = [f"This is a picture of a {name}." for name in words.CLASSES]

@@ -25,7 +25,7 @@ def test_splits_are_disjoint_and_have_the_documented_size(name: str) -> None:
 
 
 def test_pixels_are_those_that_the_committed_results_were_measured_on() -> None:
-    """Bit for bit: the noise of a picture is drawn when it is loaded."""
+    """Pictures are bit-identical: their noise is sampled when they are loaded."""
     digests = ["9dca6c3418700b98", "c2363dbfe044fd0f", "a435a713d3f9667b", "f27e08534371e64e"]
     for (name, split), digest in zip(
         product(words.WORLDS, ("test", "reference")), digests, strict=True

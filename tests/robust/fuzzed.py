@@ -88,7 +88,7 @@ def changed(sound: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def with_edits(sound: Any, edits: list[tuple[int, Any]]) -> Any:
-    """Return a copy with the value at some places replaced; `...` takes it out."""
+    """Return a copy with the values at some places replaced; `...` removes them."""
     copy = json.loads(json.dumps(sound))
     for number, value in edits:
         places = places_of(copy)
@@ -156,7 +156,7 @@ CELLS = st.one_of(WORDS, st.sampled_from(["", '"', "a,b", "1e999", "nan", "\n", 
 
 
 def delimited(mark: str) -> st.SearchStrategy[bytes]:
-    """Rows of cells, of unequal length too, with a head or without."""
+    """Draw rows of cells, possibly of unequal length, with or without a header."""
     rows = st.lists(st.lists(CELLS, max_size=4), max_size=5)
     return rows.map(lambda lines: "\n".join(mark.join(line) for line in lines).encode()) | TEXTS
 

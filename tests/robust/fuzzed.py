@@ -184,7 +184,7 @@ def with_header(header: Any, body: bytes) -> bytes:
 
 
 def edits() -> st.SearchStrategy[bytes]:
-    """Sound tensors under a header that is changed, its settings among them; any header."""
+    """Draw sound tensors with a changed header, including its settings, or any header."""
     content = sound_edit()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
@@ -203,7 +203,7 @@ def edits() -> st.SearchStrategy[bytes]:
 
 
 def texted(value: Any) -> str:
-    """Write a setting as a header holds it."""
+    """Format a setting as in a header."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -54,7 +54,7 @@ class Kind:
 
 
 def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
-    """Makes a file of this name and content in a folder."""
+    """Create a file with this name and content in a folder."""
 
     def make(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

@@ -240,7 +240,7 @@ def open_data(
     found = read(data_set.find_root(root), split or data_set.split, **options)
     if isinstance(found, ImageData):
         return found
-    # Only now: the module imports what it takes to ask the hub.
+    # Import late, because the module imports the libraries for the hub.
     from vldebias.data.huggingface import ImageStream
 
     if not isinstance(found, ImageStream):

@@ -251,7 +251,7 @@ class Contrast:
         return torch.cat([joint, joint]) if self.within_view else joint
 
     def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Return the similarities (2, n, M) of each anchor to M rows of its own.
+        """Return the similarities (2, n, M) of each anchor to its own M rows.
 
         Args:
             features: (n, M, d) for both directions, or a tuple of two.

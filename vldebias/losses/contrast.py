@@ -353,7 +353,7 @@ class Temperature(nn.Module):
         )
 
     def forward(self) -> float | Tensor:
-        """Return the temperature: a number if it is fixed, else a tensor () with a gradient."""
+        """Return the temperature: a fixed number, or a tensor () with a gradient."""
         if self.log_temperature is None:
             return self.fixed
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tables of cases: what a test refuses, and how a case is called in the report."""
+"""Tables of cases: invalid inputs of a test, and the name of a case in the report."""
 
 import inspect
 import re
@@ -13,8 +13,8 @@ _LONGEST_NAME = 60  # characters; a longer value is cut off
 
 
 def case_name(value: Any) -> str:
-    """Return how a report calls a value: `k=90`, `cali, 20.0`, `float32 (3, 4)`; "" for a value
-    without a short name, such as a lambda."""
+    """Return the name of a value in a report: `k=90`, `cali, 20.0`, `float32 (3, 4)`; "" for a
+    value without a short name, such as a lambda."""
     if isinstance(value, Mapping):
         entries = [f"{key}={case_name(item)}" for key, item in value.items()]
         text = ", ".join(entries) or "nothing"
@@ -35,8 +35,11 @@ def case_name(value: Any) -> str:
 def refused(
     *rows: tuple[Any, ...], error: type[Exception] = InvalidInputError
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Make each row a case of the test: its last arguments, and a regular expression that the
-    error matches. The case is called by both."""
+    """Turn each row into a case of the test: its last arguments, and a regular expression that the
+    error matches.
+
+    Both form the name of the case.
+    """
 
     def table(test: Callable[..., Any]) -> Any:
         signature = inspect.signature(test)

@@ -18,7 +18,8 @@ def plain(name: str) -> str:
 
 
 def needed(*extras: str) -> dict[str, str]:
-    """Package -> bound of what these extras need beyond the core; an extra may name others."""
+    """Return package -> bound of the requirements of these extras beyond the core; extras may refer
+    to others."""
     bounds_of_name: dict[str, str] = {}
     for requirement in chain(*(EXTRAS[extra] for extra in extras)):
         extras_of_ours = re.fullmatch(r"vldebias\[(.+)\]", requirement)

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's ways name definitions that are there, at most six each."""
+"""The walkthroughs of CONTRIBUTING name existing definitions, at most six each."""
 
 import ast
 import re

@@ -1,5 +1,5 @@
-"""Real clients of services that generate images, through `images_proxy`, before a server that
-makes no images; LiteLLM's gateway asks the guardrail."""
+"""Real clients of services that generate images, through `images_proxy`, in front of a server that
+generates no images; LiteLLM's gateway calls the guardrail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def services() -> FalseServices:
 
 @pytest.fixture(scope="module")
 def address(services: FalseServices) -> Iterator[str]:
-    """Serve the proxy before the false services; yield its base_url with /v1."""
+    """Serve the proxy in front of the fake services; yield its base_url with /v1."""
     with served(services.app) as upstream:
         proxy = images_proxy(upstream.removesuffix("/v1"), "gender", seed=0)
         with served(proxy) as base_url:
@@ -60,7 +60,7 @@ def gemini(address: str) -> Any:
 
 
 def asks(client: Any, gemini: Any, address: str) -> dict[str, Callable[[], Any]]:
-    """Return what asks for one image, of each client and path."""
+    """Return a request for one image for each client and path."""
     config = genai.types.GenerateContentConfig(response_modalities=["TEXT", "IMAGE"])
     models = gemini.models
     return {

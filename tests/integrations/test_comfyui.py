@@ -1,5 +1,8 @@
-"""The nodes in a real ComfyUI. It needs a checkout (COMFYUI=DIR) and a Python that has what
-ComfyUI requires (COMFYUI_PYTHON=PATH); without them it is skipped, and the summary says so."""
+"""The nodes in a real ComfyUI.
+
+They need a checkout (COMFYUI=DIR) and a Python with ComfyUI's requirements (COMFYUI_PYTHON=PATH);
+otherwise these tests are skipped, and the summary says so.
+"""
 
 import os
 import subprocess

@@ -49,7 +49,7 @@ ROWS = (
 
 
 def printed_rows() -> dict[str, list[str]]:
-    """Return the expressions in the last column of the page's table, by what one has."""
+    """Return the expressions in the last column of the page's table, by the first column."""
     table = PAGE.read_text(encoding="utf-8").partition("| you have |")[2].partition("\n\n")[0]
     lines_of_row = {}
     for line in table.splitlines()[2:]:
@@ -59,12 +59,12 @@ def printed_rows() -> dict[str, list[str]]:
 
 
 def run(line: str, **names: Any) -> Any:
-    """Return what an expression of the page gives."""
+    """Return the value of an expression of the page."""
     return eval(compile(line, PAGE.name, "eval"), names)
 
 
 def printed_blocks() -> list[str]:
-    """Return the blocks of the page that need data of the reader's own."""
+    """Return the blocks of the page that need the reader's data."""
     return re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
@@ -91,7 +91,7 @@ def vectors(model: Any) -> np.ndarray[Any, Any]:
 
 @pytest.fixture(scope="module")
 def expected(queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any]) -> list[int]:
-    """The first results by a plain product: what every index has to give."""
+    """Return the top results by a plain product, which every index must return."""
     return ranked(vectors, queries.embed(QUERY))
 
 

@@ -1,4 +1,4 @@
-"""The task of inspect-ai from end to end, before a fake images API that serves women and men."""
+"""The inspect-ai task from end to end, in front of a fake images API that returns women and men."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ImagesApi(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def people() -> list[tuple[bytes, str]]:
-    """Pictures of the embedded pipeline, three women for each man."""
+    """Return pictures of the embedded pipeline, three women for each man."""
     pipe = load_host(pipeline="miniature").host
     pipe.set_progress_bar_config(disable=True)
     values = ["female", "female", "male", "female"]

@@ -1,7 +1,7 @@
-"""The programs of the page on graphs, sentences and frames, as they are printed: `make
+"""The programs of the page on graphs, sentences and frames run as printed: `make
 test-integrations`.
 
-Without the libraries they are skipped, and say so.
+Without the libraries, they are skipped with a message.
 """
 
 import os
@@ -30,7 +30,7 @@ def printed(program: str, capsys: pytest.CaptureFixture[str]) -> list[float]:
 
 @pytest.fixture
 def archive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Go to the folder that has the source archive of the sentences."""
+    """Change to the folder that contains the source archive of the sentences."""
     folder = Path(os.environ.get("VLDEBIAS_SENTENCES", Path(sys.prefix) / "share"))
     if not (folder / ARCHIVE).is_file():
         pytest.skip(f"{ARCHIVE} is not in {folder}: {REASON}")

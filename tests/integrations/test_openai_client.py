@@ -1,4 +1,5 @@
-"""The real openai client through `vldebias serve`, before a server that makes no images."""
+"""The real openai client through `vldebias serve`, in front of a server that generates no
+images."""
 
 from __future__ import annotations
 

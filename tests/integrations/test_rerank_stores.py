@@ -34,7 +34,7 @@ ROWS = (
 
 
 def printed_lines() -> dict[str, str]:
-    """Return the first expression of each row of the page's table, by what one has."""
+    """Return the first expression of each row of the page's table, by the first column."""
     table = PAGE.read_text(encoding="utf-8").partition("| library |")[2].partition("\n\n")[0]
     line_of_row = {}
     for line in table.splitlines()[2:]:
@@ -44,7 +44,7 @@ def printed_lines() -> dict[str, str]:
 
 
 def run(row: str, **names: Any) -> Any:
-    """Return what the page's line gives."""
+    """Return the result of the page's line."""
     return eval(compile(printed_lines()[row], PAGE.name, "eval"), {"vldebias": vldebias, **names})
 
 

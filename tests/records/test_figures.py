@@ -20,7 +20,7 @@ SUBJECTS = ("nurse", "pilot", "baker", "judge")
 
 
 def made(triples: list[tuple[int, int, int]], **fields: object) -> Record:
-    """A record with counts (women, men, unknown) of the first subjects."""
+    """Return a record with counts (women, men, unknown) of the first subjects."""
     rows = [
         PromptCounts(subject=s, prompt=f"A photo of a {s}.", counts=(women, men), unknown=unknown)
         for s, (women, men, unknown) in zip(SUBJECTS, triples, strict=False)

@@ -1,4 +1,5 @@
-"""The prompts of the protocol follow its rule; the numbers give the wished widths."""
+"""The prompts of the protocol follow its rule, and the computed numbers give the requested
+widths."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""Records of published counts: what each source prints comes back, and files are what the script
-writes."""
+"""Records of published counts: they reproduce what each source prints, and files equal the output
+of the script."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_a_committed_record_has_no_problems_and_names_its_authors_and_licence(na
 
 
 def same_counts(name: str, table: pd.DataFrame, qualifier: str = "") -> None:
-    """Every count of a table is in the record, and no other."""
+    """Every count of a table is in the record, and no others are."""
     rows = {row.subject: row for row in COMMITTED[name].counts}
     values = COMMITTED[name].values
     assert set(rows) == set(table.prompt)

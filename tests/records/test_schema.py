@@ -1,4 +1,4 @@
-"""What a record may hold, and the schema that others can check it by."""
+"""The valid contents of a record, and the schema with which others can check it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The laws of conclusions, written without the code that concludes."""
+"""The laws of conclusions, written independently of the code that draws them."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ REFERENCES = ("none", "none@median", "random", "dealt evenly")
 
 
 def broken_laws(result: Result) -> list[str]:
-    """Return which laws the conclusions of a result break, in words; [] if none."""
+    """Return the laws that the conclusions of a result break, in words; [] if none."""
     frame = readable(result)
     conclusions = result.conclusions()
     broken = []
@@ -32,8 +32,7 @@ def broken_laws(result: Result) -> list[str]:
 
 
 def _measured(conclusion: Conclusion, rows: list[Any]) -> list[Any]:
-    """The rows of methods that a conclusion may be about, in the order in which they were
-    measured."""
+    """Return the rows of methods that a conclusion may be about, in order of measurement."""
     measured = []
     for row in rows:
         is_same = (row.metric, row.subset) == (conclusion.metric, conclusion.subset)
@@ -44,7 +43,7 @@ def _measured(conclusion: Conclusion, rows: list[Any]) -> list[Any]:
 
 def _about_another_method(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     """A headline is about what `debias` attaches by default, else the paper's setting, else the
-    first method, whatever any of them achieved."""
+    first method, whatever their results."""
     measured = _measured(conclusion, rows)
     if not measured:
         return []
@@ -60,7 +59,7 @@ def _about_another_method(conclusion: Conclusion, rows: list[Any]) -> list[str]:
 
 
 def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """A lambda in a sentence is the method's own, the paper's, or was chosen on val."""
+    """A lambda in a sentence is the method's own, the paper's, or was selected on val."""
     before, _, rest = conclusion.sentence.partition("With λ chosen on val:")
     on_val, _, after = rest.partition(" Cost:")
     sentence = before + after
@@ -79,7 +78,8 @@ def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> li
 
 
 def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """Every utility whose interval shows a loss is a cost, and no other has no clear loss."""
+    """Every utility whose interval shows a loss is listed as a cost, and every other one as no
+    clear loss."""
     utilities: dict[str, Any] = {}
     for row in rows:
         is_utility = row.kind == "utility" and row.is_whole and row.moved

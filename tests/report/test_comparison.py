@@ -1,4 +1,4 @@
-"""Two results compared: which figures belong together, what moved, what else differs."""
+"""Comparing two results: which figures correspond, what changed, and what else differs."""
 
 import math
 from itertools import product
@@ -18,7 +18,7 @@ from vldebias.study import compare
 def test_half_widths_are_added_in_squares_each_to_its_side(
     a: float, b: float, widths: tuple[float, ...]
 ) -> None:
-    """And swapping the sides mirrors the interval."""
+    """Swapping the sides mirrors the interval."""
     first = result([figure("none", a, interval=(a - widths[0], a + widths[1]))], protocol())
     second = result([figure("none", b, interval=(b - widths[2], b + widths[3]))], protocol())
     row, back = (compare(*pair).to_pandas().iloc[0] for pair in ((first, second), (second, first)))

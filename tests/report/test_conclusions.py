@@ -89,7 +89,7 @@ def test_an_interval_as_wide_as_the_bias_is_too_few_with_the_number_that_is_need
 def test_where_two_priors_of_an_uneven_gallery_disagree_there_is_no_verdict(
     uniform_change: tuple[float, float, float], expected: str
 ) -> None:
-    """Both verdicts stand in the table, side by side."""
+    """Both verdicts are in the table, side by side."""
     rows = [bias("none", 0.9), bias("default", 0.4, change=DOWN)]
     rows += [
         figure("none", 0.9, metric="max_skew_dataset@10", better="lower", task="search"),
@@ -158,7 +158,7 @@ def test_without_the_default_it_is_about_the_first_method_without_labels(made: R
 
 
 def sweep(*methods: str) -> Result:
-    """Methods at their own setting, then lambdas of which one is best on the measured images."""
+    """Methods at their own setting, then lambdas, one of which is best on the measured images."""
     rows = [figure("none", 0.2, metric="worst_group")]
     for method in methods:
         lam = 1000.0 if method == "orth-cali" else None
@@ -220,7 +220,7 @@ def test_the_best_lambda_of_a_sweep_is_reported_only_if_it_was_chosen_on_val() -
     ],
 )
 def test_a_utility_that_starts_at_its_optimum_has_a_cost(change: Any, expected: str) -> None:
-    """A share of hits that is kept is 1 without a method: there is always something to lose."""
+    """The share of hits kept is 1 without a method, so a method can only lose some."""
     rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
     kept = {"metric": "kept@10", "better": "higher"}
     rows += [

@@ -1,5 +1,5 @@
-"""Rows whose interval is too narrow for so few prompts, queries or images say so wherever they are
-shown."""
+"""Rows whose interval is too narrow for the number of prompts, queries or images say so wherever
+they are shown."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A figure fails a limit only where its whole interval lies beyond it."""
+"""A figure fails a limit only if its whole interval is beyond it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A result is written, read, put into a frame to the last digit."""
+"""A result can be written, read and converted to a frame without losing a digit."""
 
 import json
 import math
@@ -113,7 +113,7 @@ def test_a_row_is_found_by_name_and_a_miss_lists_the_closest() -> None:
 
 
 def test_a_part_of_any_name_is_not_the_whole() -> None:
-    """Neither "all" nor a name with slashes is taken for another row."""
+    """Neither "all" nor a name with slashes is mistaken for another row."""
     part = TaskResult(protocol())
     part.add("gap", "none", 0.1, n={"images": 9})
     part.add("gap", "none", 0.2, n={"images": 9}, subset="all")
@@ -160,7 +160,7 @@ def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
 
 
 def test_parts_are_the_arguments_of_a_metric_frame() -> None:
-    """Those that fairlearn documents: metrics, y_true, y_pred, sensitive_features,
+    """Return the parameters that fairlearn documents: metrics, y_true, y_pred, sensitive_features,
     sample_params."""
     part = TaskResult(protocol())
     part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")

@@ -76,7 +76,7 @@ def test_strips_open_the_page_with_their_words_as_text(made: Result, tmp_path: P
 
 
 def test_the_first_table_shows_every_method_at_its_own_setting_and_the_papers() -> None:
-    """The rule is stated on the page; what a method achieved decides nothing."""
+    """The rule is stated on the page; the results of a method have no influence."""
     rows = []
     for task in ("task 0", "task 1", "task 2"):
         rows.append(bias("none", 0.5, task=task))
@@ -167,7 +167,7 @@ def test_settings_evidence_and_cartoons_are_mentioned(tmp_path: Path) -> None:
 
 
 def test_every_sentence_of_advice_is_supported_by_a_row_of_the_first_table(tmp_path: Path) -> None:
-    """With many methods and groups too: the worst group and the wrong labels are not cut off."""
+    """With many methods and groups, the worst group and the wrong labels are still not cut off."""
     methods = ("none", *(f"method {i}" for i in range(6)))
     metrics = ("linear_probe", "neighbour_probe", "class_probe")
     rows = [

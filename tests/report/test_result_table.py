@@ -1,4 +1,4 @@
-"""The table of a result: which cell a figure stands in, and what was published beside it."""
+"""The table of a result: the cell of each figure, and the published figure next to it."""
 
 from itertools import product
 
@@ -146,8 +146,8 @@ TRAINING_SIZES = (3498, 184, 56, 1057)
 def test_every_published_average_can_be_the_one_that_it_is_listed_as(
     suite: str, model: str
 ) -> None:
-    """An average is greatest where all groups but the smallest are right: with a worst group of
-    .079 a plain average on Waterbirds is at most .898, so .935 weighs groups as training does."""
+    """An average is greatest if all groups but the smallest are right: with a worst group of .079,
+    a plain average on Waterbirds is at most .898, so .935 weights groups as in training."""
     n_pairs = 0
     for lam in (None, *SWEPT):
         figures = published(suite, model, lam=lam)

@@ -1,4 +1,4 @@
-"""What the terminal prints of a result, and the rows for other programs."""
+"""The terminal output of a result, and the rows for other programs."""
 
 from itertools import product
 

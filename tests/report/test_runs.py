@@ -1,4 +1,4 @@
-"""Many results on one page: a row for each task and method, and no file left out in silence."""
+"""Many results on one page: one row per task and method, and no file is skipped silently."""
 
 import json
 import math
@@ -19,7 +19,7 @@ SCRIPT = '<script>alert("x")</script>'
 
 @pytest.fixture
 def folder(made: Result, tmp_path: Path) -> Path:
-    """Two runs, one with a page and a hostile name, and a file that is no result."""
+    """Write two runs, one with a page and a hostile name, and a file that is not a result."""
     made.model_copy(update={"date": "2026-11-01T10:00:00+00:00"}).write(tmp_path / "a/result.json")
     (tmp_path / "a" / "index.html").write_text("")
     newer = result([bias("none", 0.25)], protocol("search", title="Search", model=SCRIPT))

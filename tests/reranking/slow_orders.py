@@ -1,4 +1,4 @@
-"""Naive twins of the methods that re-rank: loops over lists, as their papers write them."""
+"""Naive versions of the re-ranking methods: loops over lists, as in their papers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 
 
 def best_first(scores: Sequence[float]) -> list[int]:
-    """Rows by score; of equal scores the earlier row."""
+    """Return rows by score; ties go to the earlier row."""
     return sorted(range(len(scores)), key=lambda row: (-scores[row], row))
 
 
 def can_be_completed(counts: Sequence[int], shares: Sequence[Fraction], place: int) -> bool:
-    """Whether one candidate a place, each inside its window, can follow: earliest end first."""
+    """Return whether one candidate per place, each inside its window, is possible: earliest end
+    first."""
     held = list(counts)
     end = place + 2 * max(ceil(1 / share) for share in shares) + 2
     for step in range(place, end):
@@ -35,7 +36,8 @@ def can_be_completed(counts: Sequence[int], shares: Sequence[Fraction], place: i
 def quota(
     scores: Sequence[float], groups: Sequence[int], shares: Sequence[Fraction], k: int
 ) -> list[int]:
-    """At each place the best candidate of all groups after which the bound can still be kept."""
+    """Choose at each place the best candidate of all groups that still allow the bound to be
+    met."""
     members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
     counts = [0] * len(shares)
     order: list[int] = []
@@ -54,7 +56,7 @@ def quota(
 
 
 def binomial_quantile(draws: int, share: Fraction, alpha: float) -> int:
-    """The least q of which so few or fewer come with probability alpha, by exact sums."""
+    """Return the smallest q with a cumulative probability of at least alpha, by exact sums."""
     total = Fraction(0)
     for q in range(draws + 1):
         total += comb(draws, q) * share**q * (1 - share) ** (draws - q)
@@ -70,8 +72,8 @@ def fair(
     k: int,
     alpha: float,
 ) -> list[int]:
-    """At each place the best candidate of all, unless too few places would be left for the minima
-    of the prefixes that follow; then the best of the groups that wait for these."""
+    """Choose at each place the best candidate of all, unless too few places would remain for the
+    minima of later prefixes; then the best of the groups that these require."""
     members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
     end = 2 * k
     minima = []
@@ -93,7 +95,8 @@ def fair(
 
 
 def pbm(scores: Sequence[float], labels: Sequence[int], g: int, k: int) -> list[int]:
-    """As the authors of MOPR write it (their `pbm.py`): labels 1 .. g, 0 is neutral, no chance."""
+    """Follow the code of MOPR's authors (their `pbm.py`): labels 1 .. g, 0 is neutral, no
+    randomness."""
     ranked = best_first(scores)
     neutrals = [row for row in ranked if labels[row] == 0]
     classes = [[row for row in ranked if labels[row] == a] for a in range(1, g + 1)]
@@ -114,7 +117,7 @@ def pbm(scores: Sequence[float], labels: Sequence[int], g: int, k: int) -> list[
 
 
 def mmr(scores: Sequence[float], features: np.ndarray, k: int, weight: float) -> list[int]:
-    """One candidate after the other, each compared with every one before it."""
+    """Choose one candidate at a time, comparing each with every earlier one."""
     chosen = [best_first(scores)[0]]
     while len(chosen) < k:
         best, best_value = -1, -np.inf
@@ -132,7 +135,7 @@ def mmr(scores: Sequence[float], features: np.ndarray, k: int, weight: float) ->
 def det_const_sort(
     scores: Sequence[float], groups: Sequence[int], shares: Sequence[float], k: int
 ) -> list[int]:
-    """Algorithm 3 of Geyik et al., with swaps; positions from 0, so that an item stays in its
+    """Algorithm 3 of Geyik et al., with swaps; positions start at 0, so that an item stays in its
     prefix."""
     members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
     counts = [0] * len(shares)

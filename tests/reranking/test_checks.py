@@ -1,4 +1,5 @@
-"""True shares of a report: from which checks they come, and how often their intervals hold."""
+"""True shares in a report: which checks they are computed from, and the coverage of their
+intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SCORES = np.random.default_rng(0).permutation(np.linspace(1, 0, N))
 
 
 def labels(accuracy: float) -> list[str]:
-    """Return labels, of which a random part is wrong."""
+    """Return labels, a random part of which is wrong."""
     is_right = np.random.default_rng(1).random(N) < accuracy
     return np.where(is_right, TRUE, np.where(TRUE == "m", "f", "m")).tolist()
 
@@ -85,7 +86,7 @@ def test_better_labels_narrow_the_interval() -> None:
 
 
 def test_a_query_that_prefers_a_group_makes_its_labels_less_reliable() -> None:
-    """Among those labelled "f", the scores put members of "m" first."""
+    """Among rows labelled "f", the scores put members of "m" first."""
     rng = np.random.default_rng(0)
     true = np.arange(4000) % 2
     codes = np.where(rng.random(4000) < 0.85, true, 1 - true)

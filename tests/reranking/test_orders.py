@@ -1,4 +1,4 @@
-"""The laws of the orders, and their naive twins."""
+"""The laws of the orders, and their naive versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHARES = (
 def made(
     seed: int, shares: list[Fraction], n: int = 120, unknown: float = 0.0, tied: bool = False
 ) -> Candidates:
-    """Candidates of groups that the scores prefer one after the other, enough of each."""
+    """Return candidates of groups that the scores prefer in turn, enough of each."""
     rng = np.random.default_rng(seed)
     g = len(shares)
     codes = np.concatenate([np.arange(g).repeat(n // g), rng.integers(g, size=n - n // g * g)])
@@ -48,7 +48,7 @@ def made(
 
 
 def reach(shares: list[Fraction], n: int = 120) -> int:
-    """The longest prefix for which no group lacks candidates."""
+    """Return the longest prefix for which no group runs out of candidates."""
     return int(min(n // len(shares) / share for share in shares))
 
 
@@ -239,7 +239,7 @@ def test_mmr_needs_features() -> None:
 
 @pytest.mark.parametrize("shares", SHARES[:4], ids=str)
 def test_mopr_takes_the_best_of_each_group_in_its_share(shares: list[Fraction]) -> None:
-    """With one-hot labels and no gap the programme has a closed form: p_a k of each, best first."""
+    """With one-hot labels and no gap, the program has a closed form: p_a k of each, best first."""
     k = 30
     candidates = made(3, shares)
     order = mopr(candidates, k)
@@ -267,7 +267,7 @@ def test_mopr_stays_within_its_gap_at_the_highest_score() -> None:
 
 
 def test_mopr_of_trees_reads_intersections() -> None:
-    """Even gender and even age, but all women young: a linear function sees nothing of it."""
+    """Gender and age are even, but all women are young: a linear function cannot detect it."""
     rng = np.random.default_rng(0)
     table = rng.integers(2, size=(200, 2))
     scores = rng.normal(size=200) + 3 * (table[:, 0] == table[:, 1])
@@ -300,7 +300,7 @@ def test_the_best_rows_are_those_of_a_stable_sort(scores: list[int], k: int) -> 
 
 
 def test_a_prefix_contains_no_more_of_a_group_than_its_exact_share() -> None:
-    """Half of two places is one, even if the group has the best scores."""
+    """Half of two places is one place, even if the group has the best scores."""
     labels = list("aaaaabbbcccc")
     positions = vldebias.rerank(
         np.linspace(1, 0, len(labels)),

@@ -1,4 +1,4 @@
-"""What `rerank` takes and gives, with errors by what they name."""
+"""Inputs and outputs of `rerank`, with errors that name the cause."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_k_none_is_all_and_a_large_k_too() -> None:
 
 @pytest.mark.parametrize("method", sorted(set(RERANKERS) - {"mmr"}))
 def test_a_part_of_many_candidates_is_that_of_all(method: str) -> None:
-    """Few candidates are read of many; the answer is as if all were."""
+    """Only few of many candidates are read; the answer is the same as if all were."""
     rng = np.random.default_rng(0)
     n = 3000
     scores = rng.normal(size=n).round(1)  # with ties
@@ -103,7 +103,7 @@ def test_ids_by_mapping() -> None:
 
 
 def test_ids_of_an_index_with_gaps() -> None:
-    """As faiss returns them: rows of the index, and -1 where a list is shorter."""
+    """Input as returned by faiss: rows of the index, with -1 at the end of shorter lists."""
     labels = np.array(["m", "f"])[np.arange(20) % 2]
     ids = np.array([[2, 4, 6, 7, 9, 11], [1, 3, 0, -1, -1, -1]])
     scores = np.array([SCORES[:6], [0.9, 0.8, 0.7, -1e38, -1e38, -1e38]])

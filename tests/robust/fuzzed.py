@@ -88,7 +88,7 @@ def changed(sound: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def with_edits(sound: Any, edits: list[tuple[int, Any]]) -> Any:
-    """Return a copy with the value at some places replaced; `...` takes it out."""
+    """Return a copy with the values at some places replaced; `...` removes them."""
     copy = json.loads(json.dumps(sound))
     for number, value in edits:
         places = places_of(copy)
@@ -156,7 +156,7 @@ CELLS = st.one_of(WORDS, st.sampled_from(["", '"', "a,b", "1e999", "nan", "\n", 
 
 
 def delimited(mark: str) -> st.SearchStrategy[bytes]:
-    """Rows of cells, of unequal length too, with a head or without."""
+    """Draw rows of cells, possibly of unequal length, with or without a header."""
     rows = st.lists(st.lists(CELLS, max_size=4), max_size=5)
     return rows.map(lambda lines: "\n".join(mark.join(line) for line in lines).encode()) | TEXTS
 
@@ -184,7 +184,7 @@ def with_header(header: Any, body: bytes) -> bytes:
 
 
 def edits() -> st.SearchStrategy[bytes]:
-    """Sound tensors under a header that is changed, its settings among them; any header."""
+    """Draw sound tensors with a changed header, including its settings, or any header."""
     content = sound_edit()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
@@ -203,7 +203,7 @@ def edits() -> st.SearchStrategy[bytes]:
 
 
 def texted(value: Any) -> str:
-    """Write a setting as a header holds it."""
+    """Format a setting as in a header."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -52,8 +52,8 @@ Left = dict[str, str]  # what a run leaves: a digest by name
 
 @dataclass(frozen=True)
 class Work:
-    """do: what is not done yet in a folder. left: what is there at the end. kills: how many of them
-    by default."""
+    """An operation: `do` returns the remaining work in a folder, `left` the final content, and
+    `kills` is the default number of kills."""
 
     do: Callable[[Path], None]
     left: Callable[[Path], Left]
@@ -65,8 +65,8 @@ class Work:
 
 
 def train(folder: Path) -> None:
-    """The loss with the largest state, averaged weights, all negatives of a step; a checkpoint
-    after each."""
+    """Train with the loss with the largest state, averaged weights and all negatives of a step, and
+    a checkpoint after each step."""
     loss = {"loss": "nuclr", "popularity_lr": 0.05, "temperature": 0.2, "fourier": 0.2}
     steps = {
         "steps": 6,
@@ -83,7 +83,7 @@ def train(folder: Path) -> None:
 
 
 def trained(folder: Path) -> Left:
-    """Models, scores of the pairs, and the history without its seconds."""
+    """Return models, scores of the pairs, and the history without its times."""
     models = {
         path.relative_to(folder).as_posix(): digest(path)
         for path in folder.glob("model*/**/*.safetensors")
@@ -104,7 +104,7 @@ def trained(folder: Path) -> Left:
 
 
 def suite(name: str, task: int, **changed: Any) -> Callable[[Path], None]:
-    """One task of a suite that comes with the package, on a few images."""
+    """Run one task of a packaged suite on a few images."""
 
     def do(folder: Path) -> None:
         content = yaml.safe_load(suite_path(name).read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def suite(name: str, task: int, **changed: Any) -> Callable[[Path], None]:
 
 
 def measured(folder: Path) -> Left:
-    """Figures, features and pictures."""
+    """Return figures, features and pictures."""
     images = {
         path.relative_to(folder).as_posix(): digest(path) for path in folder.glob("images/**/*.png")
     }
@@ -136,7 +136,7 @@ def measured(folder: Path) -> Left:
 
 
 def embed(folder: Path) -> None:
-    """Twelve shards through the shipped image tower."""
+    """Embed twelve shards with the shipped image tower."""
     model, preprocess, _ = load_clip()
     encoder = image_encoder(model, preprocess)
     embeddings = embed_images(
@@ -152,13 +152,14 @@ def embed(folder: Path) -> None:
 
 
 def embedded(folder: Path) -> Left:
-    """What was returned, and the shards."""
+    """Return the returned value and the shards."""
     shards = {path.name: digest(path) for path in folder.glob("**/shard-*.safetensors")}
     return {"returned": digest(folder.parent / "features"), **shards}
 
 
 def label(folder: Path) -> None:
-    """Two questions about each of 30 images; an answer is acknowledged once `answer` returns."""
+    """Answer two questions about each of 30 images; an answer is acknowledged once `answer`
+    returns."""
     pictures = folder.parent / "pictures"
     for number in range(30):  # whole or not there, or a kill would change what is asked
         picture = Image.new("RGB", (4, 4), (8 * number, 0, 0))
@@ -180,8 +181,7 @@ def label(folder: Path) -> None:
 
 
 def labelled(folder: Path) -> Left:
-    """The answers, without the time; a step that was acknowledged must have been answered no second
-    time."""
+    """Return the answers without the times; no acknowledged step may have been answered twice."""
     acknowledged = (folder.parent / "acknowledged").read_text().split()
     answers = AnnotationLog(folder / "answers.jsonl").answers()
     values = sorted([*key, answer.value] for key, answer in answers.items())
@@ -208,7 +208,7 @@ def _sha(content: object) -> str:
 
 
 def _life(work: Work, folder: Path) -> None:
-    """In a process of its own: what goes wrong is left beside the folder."""
+    """Run in a separate process that writes its error next to the folder."""
     warnings.simplefilter("ignore")
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
@@ -219,7 +219,7 @@ def _life(work: Work, folder: Path) -> None:
 
 
 def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator) -> dict[str, Any]:
-    """One run, killed at random moments until it ends or has been killed often enough."""
+    """Kill one run at random moments until it finishes or has been killed often enough."""
     fork = multiprocessing.get_context("fork")
     killed = 0
     with tempfile.TemporaryDirectory() as place:
@@ -248,7 +248,7 @@ def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator
 
 
 def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
-    """Runs of one kind until they have been killed so often, beside one that nobody killed."""
+    """Kill runs of one kind this many times, and compare them with one that was not killed."""
     work = WORKS[name]
     # Lives are forks: what this process has imported, none of them imports anew.
     load_clip()

@@ -48,7 +48,7 @@ LEFT_ALONE = (ast.Raise, ast.JoinedStr, ast.Assert)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one node: the number that it has in `ast.walk` of its file."""
+    """One change of one node, identified by its index in `ast.walk` of its file."""
 
     file: str
     line: int
@@ -58,7 +58,7 @@ class Mutant:
 
 
 def changed(node: ast.AST) -> ast.AST | None:
-    """Return another node for the place of this one; None where nothing is changed."""
+    """Return the node that replaces this one; None if nothing changes."""
     mutated = copy.deepcopy(node)
     match mutated:
         case ast.Compare(ops=[op, *_]) if type(op) in SWAPS:
@@ -89,7 +89,7 @@ def changed(node: ast.AST) -> ast.AST | None:
 
 
 def first_line(node: ast.AST) -> str:
-    """Return how the code of a node begins."""
+    """Return the start of a node's code."""
     return ast.unparse(node).partition("\n")[0][:90]
 
 
@@ -124,7 +124,7 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
 
 
 def sampled(seed: int, number: int, only: str) -> list[Mutant]:
-    """Return mutants of the package, `number` places by chance, one change of each line at most."""
+    """Return `number` random mutants of the package, with at most one change per line."""
     mutant_of_line = {}
     for path in sorted((ROOT / "vldebias").rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
@@ -136,8 +136,8 @@ def sampled(seed: int, number: int, only: str) -> list[Mutant]:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return the tests of a file's room and those beside the folders that name it; tests that name
-    the file come first."""
+    """Return the tests of a file's package and those next to the folders that name it; tests that
+    name the file come first."""
     tests = ROOT / "tests"
     path = Path(file)
     folder = tests / path.parts[1]
@@ -152,7 +152,7 @@ def tests_of(file: str) -> list[str]:
 
 
 def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:
-    """Return "killed", "survived" or "never ended" of a change in a copy of the checkout."""
+    """Return "killed", "survived" or "never ended" for a change in a copy of the checkout."""
     path = checkout / mutant.file
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
@@ -191,7 +191,7 @@ def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:
 
 
 def main() -> None:
-    """Try mutants one after the other and print those that survive."""
+    """Try one mutant after the other and print those that survive."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

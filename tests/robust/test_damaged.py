@@ -54,7 +54,7 @@ class Kind:
 
 
 def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
-    """Makes a file of this name and content in a folder."""
+    """Create a file with this name and content in a folder."""
 
     def make(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def read_embeddings(path: Path) -> Any:
 
 
 def npz_bombs(folder: Path) -> dict[str, Path]:
-    """Archives whose headers promise other things than features."""
+    """Archives whose headers promise something other than features."""
 
     def archive(name: str, dtype: str, shape: str, body: bytes = b"") -> Path:
         described = dtype if dtype.startswith("[") else repr(dtype)
@@ -161,7 +161,7 @@ def make_parquet(path: Path) -> Path:
 
 
 def read_labels(path: Path) -> Any:
-    """What is asked of a table: a column of texts and one of labels."""
+    """Read a table as callers do: a column of texts and one of labels."""
     table = read_table(path)
     labels = Labels.from_column(column_of(table, "gender", path), None, "gender")
     return as_texts(column_of(table, "image", path), "image"), labels.names, labels.codes.tolist()
@@ -175,8 +175,8 @@ def make_picture(path: Path) -> Path:
 
 
 def read_picture(path: Path) -> Any:
-    """Its pixels; an OSError is what callers expect of an image that cannot be read: they count it
-    and go on."""
+    """Return its pixels. Callers expect an OSError for an unreadable image: they count it and
+    continue."""
     try:
         return decode(path).tobytes()
     except OSError as error:
@@ -191,7 +191,7 @@ def make_run(path: Path) -> Path:
 
 
 def read_run(path: Path) -> Any:
-    """The result, of a folder that is as the run left it."""
+    """Read the result of a folder that is unchanged since its run."""
     differences = verify(path)
     if any(differences.values()):
         raise InvalidInputError(f"{path}: {differences}")
@@ -217,7 +217,7 @@ def make_state(path: Path) -> Path:
 
 
 def read_state(path: Path) -> str:
-    """Everything in it, as a text."""
+    """Return its whole content as text."""
     with torch.no_grad():
         return str(loop.read_state(path))
 
@@ -248,8 +248,8 @@ RENAMED = (
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
-    """One to three changes: bits flipped, bytes cut, doubled, zeroed or exchanged, another type in
-    a header."""
+    """Draw one to three changes: bits flipped, bytes cut, doubled, zeroed or exchanged, or another
+    type in a header."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not data:
@@ -277,7 +277,7 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 
 
 def opened(kind: Kind, path: Path, sound: Any) -> str:
-    """How one try ended."""
+    """The outcome of one attempt."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -296,7 +296,7 @@ def opened(kind: Kind, path: Path, sound: Any) -> str:
 
 
 def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
-    """How so many damaged copies, then the crafted ones, were read."""
+    """Return the outcomes of reading this many damaged copies, then the crafted ones."""
     rng = random.Random(str(seed))
     ends = Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
@@ -322,7 +322,7 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
 
 
 def failures(ends: Counter[str]) -> Counter[str]:
-    """Other exceptions than ours, and other content without a word."""
+    """Return exceptions other than ours, and content that changed silently."""
     return Counter(
         {end: count for end, count in ends.items() if end not in ("same", "refused", "warned")}
     )

@@ -1,5 +1,5 @@
-"""Whatever a file holds, a parser reads it or refuses it in words: arbitrary structure, with a
-fixed budget."""
+"""Whatever a file contains, a parser reads it or rejects it with a message: arbitrary structure,
+with a fixed budget."""
 
 import importlib.util
 import subprocess
@@ -17,7 +17,7 @@ CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 
 
 def check(name: str, examples: int) -> dict[str, int]:
-    """Try a parser; return how often each end came."""
+    """Try a parser; return how often each outcome occurred."""
     parser = PARSERS[name]
     ends = {"read": 0, "refused": 0}
 

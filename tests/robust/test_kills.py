@@ -1,4 +1,4 @@
-"""`python -m tests.robust.kills` in short: every kind of work, killed and begun again."""
+"""A short run of `python -m tests.robust.kills`: every kind of work, killed and restarted."""
 
 import multiprocessing
 from collections.abc import Iterator

@@ -23,7 +23,8 @@ KNOWN |= {"public domain (US government)"}
 
 
 def shipped() -> list[str]:
-    """The files that need a row: all that is no code or text, and of results the pictures."""
+    """Return the files that need a row: everything except code and text, and only the pictures of
+    results."""
     listed = subprocess.run(
         ["git", "ls-files", *SHIPPED], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -36,7 +37,7 @@ def shipped() -> list[str]:
 
 
 def rows() -> list[list[str]]:
-    """The cells of the table: files, what, from where, licence."""
+    """Return the cells of the table: files, description, origin, licence."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     cells = [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines if line.startswith("| `")]
     assert {len(row) for row in cells} == {4}
@@ -88,7 +89,7 @@ def test_licences_are_known_and_those_of_others_lie_beside_their_files() -> None
 
 
 def test_what_a_file_says_of_its_licence_is_what_the_table_says(files: list[str]) -> None:
-    """Heads of lists say "licence: NAME" where it is not that of the whole."""
+    """Headers of lists say "licence: NAME" if it differs from the licence of the whole."""
     stated = re.compile(r"^#.*\blicen[cs]e:? (Apache-2\.0|CC BY-SA 4\.0|CC BY 4\.0|CC0)", re.M)
     found = 0
     for file in files:

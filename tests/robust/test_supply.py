@@ -1,4 +1,5 @@
-"""Continuous integration and packages: actions by the digest of their commit, what is built."""
+"""Continuous integration and packages: actions are pinned by commit, and packages have the right
+content."""
 
 import re
 import tomllib
@@ -47,7 +48,7 @@ def test_what_is_published_was_tried_and_attested() -> None:
 
 
 def test_what_pip_installs_first_has_hashes() -> None:
-    """The rest is installed by that, at the versions of `.ci/*.txt`."""
+    """It installs the rest, at the versions of `.ci/*.txt`."""
     installed = []
     for path in WORKFLOWS:
         installed += re.findall(r"(?<!uv )\bpip install [^\n]*", path.read_text(encoding="utf-8"))

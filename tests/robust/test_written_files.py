@@ -105,7 +105,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def run_as_user(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:
-    """Return the exit code of the command as its entry point gives it."""
+    """Return the exit code of the command as returned by its entry point."""
     monkeypatch.setattr("sys.argv", ["vldebias", *arguments])
     try:
         cli.main()

@@ -455,7 +455,7 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
 
 
 def test_the_guidance_of_the_user_replaces_that_of_the_suite(tmp_path: Path) -> None:
-    """A guidance of 0 is valid, and pictures with another guidance belong to another plan."""
+    """A guidance of 0 is a valid choice; pictures with another guidance need another plan."""
     generation_task = task(prompts="professions-gender", variants={"cali": {"method": "cali"}})
     for scale in (0.0, 12.0):
         chosen_task = generation_task.with_options(Options(out=tmp_path, guidance=scale))

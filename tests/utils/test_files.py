@@ -433,7 +433,7 @@ with only_writer(sys.argv[1]):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that writes in `tmp_path / "out"` until it gets a line."""
+    """Another process that writes in `tmp_path / "out"` until it receives a line."""
     command = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -479,7 +479,7 @@ def test_a_run_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_worker_that_outlives_its_run_does_not_hold_the_lock(tmp_path: Path) -> None:
-    """As readers of data do, for seconds after their run was killed."""
+    """Keep files open as readers of data do, for seconds after their run was killed."""
     script = """
 import os, signal, sys
 from vldebias.utils.files import only_writer

@@ -1,4 +1,4 @@
-"""Notebooks show tables of what was done, and nothing of them is markup."""
+"""Notebooks show tables of results, and no part of them is interpreted as markup."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Names that are known without importing a library are those of the library."""
+"""Names that are listed without importing a library equal those of the library."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def tags_of_architecture() -> dict[str, list[str]]:
-    """What is known in a process that has imported neither torch nor open_clip."""
+    """Return the names known in a process that has imported neither torch nor open_clip."""
     script = """
 import json, sys
 from vldebias.utils.names import _tags_of, architectures
@@ -81,7 +81,7 @@ SLIPS = [
 
 @pytest.fixture(scope="module")
 def answers_to_slips() -> list[tuple[int, str]]:
-    """The exit code and the message of each, in one process without torch until its end."""
+    """Return exit code and message of each command, in one process that never imports torch."""
     script = """
 import contextlib, io, json, sys
 from vldebias.cli import main

@@ -1,4 +1,4 @@
-"""Every kind of picture becomes RGB, everything else an OSError."""
+"""Every kind of picture is converted to RGB, and everything else is an OSError."""
 
 import contextlib
 import errno
@@ -69,7 +69,7 @@ def test_every_format_that_is_named_is_read(form: str) -> None:
 def test_no_picture_starts_a_program(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pillow takes a file for EPS by its first bytes, and has Ghostscript run what it says."""
+    """Pillow recognises EPS by its first bytes, and lets Ghostscript execute the content."""
     program = tmp_path / "bin" / "gs"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
@@ -281,7 +281,7 @@ def test_a_page_contains_small_images_as_png_and_large_ones_as_jpeg(
 
 
 def others() -> PngInfo:
-    """The text chunks of A1111 and ComfyUI."""
+    """Return the text chunks of A1111 and ComfyUI."""
     info = PngInfo()
     info.add_text("parameters", "a nurse\nSteps: 20, Seed: 1")
     info.add_text("workflow", '{"nodes": []}')

@@ -1,4 +1,4 @@
-"""Bars on a terminal, a line a minute in a log, nothing where it is silent."""
+"""Progress: bars on a terminal, one line per minute in a log, nothing if silent."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Registries: lookup by name, entry points of other packages, and what is refused."""
+"""Registries: lookup by name, entry points of other packages, and errors."""
 
 import re
 import subprocess
@@ -23,8 +23,8 @@ class Letter:
 
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> Registry[Letter]:
-    """An entry point that is broken, one that names a class, and one that takes the name of a
-    built-in object."""
+    """Entry points: a broken one, one that names a class, and one with the name of a built-in
+    object."""
 
     def points(*, group: str) -> list[EntryPoint]:
         groups_read.append(group)

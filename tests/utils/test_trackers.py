@@ -1,4 +1,4 @@
-"""Names of figures as trackers take them."""
+"""Names of figures in the form that trackers accept."""
 
 import re
 

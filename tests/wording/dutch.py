@@ -1,4 +1,5 @@
-"""A small Dutch, which the package does not have: the recipe of docs/how-to/languages.md."""
+"""A small Dutch grammar, which the package does not include: the recipe of
+docs/how-to/languages.md."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class Dutch(Language):
     name = "Dutch"
 
     def reads(self, text):
-        """Return whether a Dutch article stands before a noun that is known."""
+        """Return whether a Dutch article precedes a known noun."""
         return bool(re.search(r"\b(?:een|de|het)\b", text) and NOUN.search(text))
 
     def states(self, text, attribute):
@@ -27,7 +28,7 @@ class Dutch(Language):
         return bool(STATED.search(text))
 
     def find(self, text, attribute):
-        """Return the persons, or why nobody gets a value."""
+        """Return the persons, or the reason why nobody gets a value."""
         if not set(attribute.words.values()) <= WORDS.keys():
             return "no word"
         if self.states(text, attribute):

@@ -1,5 +1,5 @@
-"""Balanced prompts: where a value is stated and where not (lists written by hand), shares, seeds,
-order, refusals."""
+"""Balanced prompts: which prompts state a value (lists written by hand), shares, seeds, order,
+errors."""
 
 import json
 import os
@@ -435,7 +435,7 @@ def test_what_cannot_be_balanced_is_refused(options):
 
 
 def in_child(function):
-    """What a function gives in a forked child."""
+    """Return the result of a function in a forked child."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -498,7 +498,8 @@ def test_whatever_the_indices_a_call_is_even(indices, seed):
     ],
 )
 def test_accents_in_two_characters_are_read_as_in_one(prompt: str) -> None:
-    """As macOS writes them; what is left alone stays as it came, character for character."""
+    """macOS writes accents as separate characters; unchanged prompts stay identical, character for
+    character."""
     apart = unicodedata.normalize("NFD", prompt)
     assert apart != prompt
     expected = balance_prompts([prompt] * 2, "gender", seed=0)

@@ -1,4 +1,4 @@
-"""Groups: the persons of one picture get different values, and the shares hold over images."""
+"""Groups: the persons in one picture get different values, and the shares hold over images."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ for size, number in enumerate(NUMBERS, 2):
 
 
 def written_counts(prompt: str) -> dict[str, int]:
-    """Return the numbers of women and men that a prompt says."""
+    """Return the numbers of women and men that a prompt states."""
     mentions = re.findall(r"\b(?:a|[a-z]+) (?:women|men|woman|man)\b", prompt)
     return dict(WORDS[text] for text in mentions if text in WORDS)
 

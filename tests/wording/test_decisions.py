@@ -1,4 +1,4 @@
-"""`decide=`: a function of the user says which values the facts of a prompt allow."""
+"""`decide=`: a user's function determines which values the facts in a prompt allow."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Pictures of persons in a prompt state a value as words do."""
+"""Emoji of persons in a prompt state a value, like words."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Balanced prompts in other languages: labelled prompts of our own, and laws of all languages."""
+"""Balanced prompts in other languages: our own labelled prompts, and laws for all languages."""
 
 import json
 from collections.abc import Mapping

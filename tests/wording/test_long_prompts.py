@@ -1,5 +1,5 @@
-"""Prompts of strangers, which a server reads for months: no prompt takes minutes, and no word is
-remembered for ever."""
+"""Untrusted prompts on a server that runs for months: no prompt takes minutes, and no word is
+stored forever."""
 
 import time
 from typing import Any
@@ -32,7 +32,8 @@ def test_so_many_words_are_remembered_and_no_more(function: Any) -> None:
 
 
 def test_the_time_of_a_long_word_does_not_grow_with_its_square() -> None:
-    """A million letters took more than a minute; a digit repeated 16,000 times more than 20 s."""
+    """A million letters used to take more than a minute, and a digit repeated 16,000 times more
+    than 20 s."""
     prompts = ["A photo of a doctor " + "a" * 300_000, "A photo of a doctor " + "5" * 300_000]
     began = time.monotonic()
     assert len(balance_prompts(prompts, "gender", seed=0).prompts) == 2

@@ -1,4 +1,4 @@
-"""A word of the medium moves nothing: how a picture is made is no fact about who is in it."""
+"""Words about the medium have no effect: how a picture is made says nothing about who is in it."""
 
 import json
 import sys
@@ -39,13 +39,13 @@ MEDIA = [
 
 
 def decisions(prompts: list[str], name: str) -> list[bool]:
-    """Return which prompts a value is written into."""
+    """Return which prompts get a value."""
     return [reason is None for reason in balance_prompts(prompts, name, seed=0).reasons]
 
 
 @cache
 def decisions_without_medium(prompts: tuple[str, ...], name: str) -> list[bool]:
-    """Return the same of bare prompts, which every medium is compared with."""
+    """Return the same for bare prompts, with which every medium is compared."""
     return decisions(list(prompts), name)
 
 
@@ -71,7 +71,7 @@ def test_a_medium_moves_no_rule(kind: str, medium: str) -> None:
 
 
 def calls(prompt: str) -> int:
-    """Count the calls of functions that a prompt takes: the same on every machine."""
+    """Count the function calls for a prompt, which are the same on every machine."""
     counted = Counter[str]()
 
     def count(_: object, event: str, __: object) -> None:

@@ -1,4 +1,4 @@
-"""Prompts of every kind that other people labelled: few of them may be changed wrongly."""
+"""Prompts of every kind labelled by others: few of them may be changed wrongly."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Prompts in what people hold them in: one reader, refusals by the name of file and line."""
+"""Prompts in common file formats: one reader, and errors that name file and line."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Prompts that a language model rewrote: the user's prompt decides, what was added is turned."""
+"""Prompts rewritten by a language model: the user's prompt decides, and added values are
+replaced."""
 
 import re
 from collections import Counter

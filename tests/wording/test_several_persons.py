@@ -1,4 +1,4 @@
-"""Several persons in one picture: each gets a value of their own."""
+"""Several persons in one picture: each gets a separate value."""
 
 import itertools
 from collections import Counter
@@ -12,7 +12,7 @@ VALUES = ("female", "male")
 
 
 def values_of(people):
-    """Return the values of the persons of an image."""
+    """Return the values of the persons in an image."""
     return tuple(value for _, value in people)
 
 

@@ -1,4 +1,4 @@
-"""Tools' syntax: the word goes beside the noun, inside its bracket, and nothing else is touched."""
+"""Tool syntax: the word goes next to the noun, inside its bracket, and nothing else changes."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Values that image models are known not to show: a set that states one warns."""
+"""Values that image models are known not to show: a set that states one causes a warning."""
 
 import warnings
 from typing import Any

@@ -15,8 +15,8 @@ WORDS = ("man", "woman", "African American", "dark-skinned", "white woman", "yea
 
 
 def naive(words: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """The same rule with regular expressions, for texts in scripts that put spaces between
-    words."""
+    """Return the result of the same rule with regular expressions, for scripts that separate words
+    by spaces."""
 
     def pieces(word: str) -> list[str]:
         return [p for p in re.split(r"[\W_]+", unicodedata.normalize("NFKC", word).casefold()) if p]

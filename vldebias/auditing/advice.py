@@ -112,7 +112,7 @@ def audit(
     for prediction in predictions:
         if prediction.calibration is not None:
             model_of_method[prediction.calibration.name] = str(prediction.calibration)
-    # Rows from several counts are distinguished by their names; only packaged counts are several.
+    # Rows from several counts are distinguished by name; only packaged counts have several.
     methods = [NONE]
     source = predictions[0].source
     if len(predictions) > 1:

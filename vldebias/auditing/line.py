@@ -142,7 +142,7 @@ def find_calibration(name: str | Path) -> Calibration | Path:
     """Look up counts by name, such as "sd3" or, for another guidance, "sd3@3".
 
     Returns:
-        The counts, or the path if the name is that of a file.
+        The counts, or the path if the name refers to a file.
 
     Raises:
         InvalidInputError: there is neither such a name nor such a file, or there are no counts for

@@ -1,4 +1,4 @@
-"""Predict the shares of an attribute's values in images from their prompts alone.
+"""Predict the shares of an attribute's values in images from only their prompts.
 
 The lean of a text is its cosine with the direction between the attribute's values. A line from
 leans to shares is fitted on prompts whose images were judged (the calibration).

@@ -392,7 +392,7 @@ class _Run:
                 rows.append(row)
                 batch.append(pixels)
             is_full = len(batch) == self.batch_size
-            # If the last image cannot be read, the remaining images are embedded nevertheless.
+            # If the last image cannot be read, the remaining images are still embedded.
             is_last = row == places[-1]
             if batch and (is_full or is_last):
                 batches.add(batch, first_id=data.ids[rows[-len(batch)]])

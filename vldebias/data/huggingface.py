@@ -281,7 +281,7 @@ def _tars_of_splits(root: str | Path) -> dict[str, list[str]]:
 
 
 def _name_of(root: str | Path) -> str:
-    """Return the name of a data set: that of its file or folder, or of the folder of a pattern."""
+    """Return the name of a data set: its file or folder name, or the folder name of a pattern."""
     path = Path(root)
     if is_pattern(root) or len(expanded(root)) > 1:
         return path.parent.name or "files"

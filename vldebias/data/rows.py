@@ -386,7 +386,7 @@ def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
         products[name] = torch.empty(len(rows), len(text_rows))
     for start, block in zip(range(0, len(rows), BLOCK), rows.split(), strict=True):
         for name, text_rows in texts.items():
-            # A product with one text alone is summed in another order than with two.
+            # A product with a single text is summed in a different order than with two.
             scores = _filled(block) @ _filled(text_rows, 2).T
             kept = scores[: len(block), : len(text_rows)]
             products[name][start : start + len(block)] = kept

@@ -251,7 +251,7 @@ def open_data(
                 f" {', '.join(missing)} too, which it declares as `columns`"
             )
         return found
-    # Only now: the module imports what it takes to ask the hub.
+    # Import late, because the module imports the libraries for the hub.
     from vldebias.data.huggingface import ImageStream
 
     if not isinstance(found, ImageStream):

@@ -373,7 +373,7 @@ def _report_incomplete(
 def stream_of_tars(files: Sequence[str | Path]) -> IterableDataset:
     """Return the samples of tars as a stream of `datasets`, with a shard for each tar.
 
-    The fields are those of the first tar.
+    The fields are read from the first tar.
     """
     datasets = need("datasets")
     features: dict[str, object] = {}

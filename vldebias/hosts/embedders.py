@@ -104,7 +104,7 @@ def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
     if _has(embed, "get_query_embedding", "get_text_embedding_batch"):  # llama-index
         return _one_by_one(embed, "get_query_embedding"), embed.get_text_embedding_batch, True
     if _has(embed, "encode"):
-        # sentence-transformers, which before release 5 had `encode` alone.
+        # sentence-transformers, which only had `encode` before release 5.
         queries = getattr(embed, "encode_query", embed.encode)
         documents = getattr(embed, "encode_document", embed.encode)
         return queries, documents, False

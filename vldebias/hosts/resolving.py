@@ -89,7 +89,7 @@ def resolve(
         )
     if not isinstance(host, Host):
         # Packages that define the class of the model, or a base of it, the longest first, because
-        # modular pipelines of diffusers have a host of their own.
+        # modular pipelines of diffusers have a separate host.
         packages = list[str]()
         for base in type(host).__mro__:
             parts = base.__module__.split(".")

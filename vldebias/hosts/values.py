@@ -91,7 +91,7 @@ class SamplingAttachment(Attachment):
     def last_call(self) -> CallRecord | None:
         """Return the record of the last call in this thread or task, or None without one.
 
-        The record of a call in a thread of its own, such as by `asyncio.to_thread`, is read in that
+        The record of a call in a separate thread, such as by `asyncio.to_thread`, is read in that
         thread.
         """
         record = self.log.last

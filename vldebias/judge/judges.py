@@ -55,7 +55,7 @@ class Opener(Protocol):
 
 
 class JudgedTask(Protocol):
-    """Describes what judges read of the task whose images they judge, a `GenerationTask`."""
+    """The properties of a `GenerationTask` that judges of its images use."""
 
     @property
     def prompts(self) -> PromptSet:
@@ -71,7 +71,7 @@ class JudgedTask(Protocol):
 
     @property
     def noun(self) -> str:
-        """Return what the concepts are called, such as "professions"."""
+        """Return the noun for the concepts, such as "professions"."""
 
 
 @dataclass(frozen=True)

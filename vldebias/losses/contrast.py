@@ -253,7 +253,7 @@ class Contrast:
         return torch.cat([joint, joint]) if self.within_view else joint
 
     def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Return the similarities (2, n, M) of each anchor to M rows of its own.
+        """Return the similarities (2, n, M) of each anchor to its own M rows.
 
         Args:
             features: (n, M, d) for both directions, or a tuple of two.
@@ -361,7 +361,7 @@ class Temperature(nn.Module):
         )
 
     def forward(self) -> float | Tensor:
-        """Return the temperature: a number if it is fixed, else a tensor () with a gradient."""
+        """Return the temperature: a fixed number, or a tensor () with a gradient."""
         if self.log_temperature is None:
             return self.fixed
         with torch.no_grad():

@@ -141,7 +141,7 @@ def interval_of(
 
 
 def _most_of_worst(hits: Counts, size: Counts) -> float:
-    """Return the upper end of the lowest accuracy if several groups may have it, else the accuracy.
+    """Return the upper end of the lowest accuracy if several groups may have it, or the accuracy.
 
     Candidates are the groups whose Wilson intervals overlap with the lowest one. Their intervals
     have a Bonferroni-corrected level, since the worst group exceeds the lowest upper end only if

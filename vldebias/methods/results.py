@@ -11,7 +11,7 @@ from vldebias.methods.method import Method, get_method
 
 @dataclass(frozen=True)
 class Rerank:
-    """Re-rank results to even shares, or those of the gallery, by the model's zero-shot labels.
+    """Re-rank results to even shares, or to the gallery's shares, by the model's zero-shot labels.
 
     Nothing is attached to a model: `vldebias.rerank` does it, and `vldebias.evaluate` compares it
     with methods that edit queries.

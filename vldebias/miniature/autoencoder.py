@@ -1,4 +1,4 @@
-"""Define an AutoencoderKL on patches of pixels, which saves its most expensive convolutions."""
+"""Define an AutoencoderKL on patches of pixels, to avoid its most expensive convolutions."""
 
 import torch
 import torch.nn.functional as F

@@ -88,7 +88,7 @@ def _answers(endpoint: str) -> bool:
 
 def reason(error: BaseException) -> str:
     """Describe in one line why something could not be loaded, from any exception of a library."""
-    # torch's error advises to run the code; transformers 4 wraps it in errors of its own.
+    # torch's error advises to run the code; transformers 4 wraps it in its own errors.
     is_pickle = False
     cause: BaseException | None = error
     while cause is not None:

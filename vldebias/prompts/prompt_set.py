@@ -673,7 +673,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
             "female": ["female", "woman"]}.
         concepts: concepts of the pairs, such as ["doctor", "nurse"].
         templates: templates with {attribute} and {concept}; "a" becomes "an" if needed.
-        spurious: prompts about the attribute alone, with {attribute} for each word; may be empty.
+        spurious: prompts about only the attribute, with {attribute} for each word; may be empty.
         test_concepts: concepts of the held-out groups.
         class_template: the prompt without the attribute, with {concept}.
         stated_words: words with which a prompt states the attribute; empty: the words of

@@ -61,7 +61,7 @@ LABELLED = "#c9ccd1"
 # Names of models about which nothing is known, such as those of embeddings and tables.
 UNNAMED = ("", "none", "not said", "unnamed model")
 PLAIN = "#8a94a0"  # the model without a method
-OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a color of their own
+OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a specific color
 MOST = 8  # rows in the first table of a result without conclusions
 PROMPTS = 20  # rows in the first table of an audit; prompts.csv contains all
 LABEL = 24  # maximum line length of a method's name in a plot

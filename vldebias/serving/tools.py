@@ -182,7 +182,7 @@ class Tools:
         (task,) = result.provenance
         row_of_prompt = {}
         for row in result.rows:
-            # The advice is about all models, not about single ones, which have rows of their own.
+            # The advice is about all models; single models have separate rows.
             if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 row_of_prompt[prompt] = (value, row)

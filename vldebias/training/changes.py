@@ -157,7 +157,7 @@ def counted(conclusions: Sequence[Conclusion]) -> str:
 
 
 def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
-    """Return the conclusions to print: of scores that changed clearly, else of the main scores."""
+    """Return the conclusions to print: for scores that clearly changed, or else the main scores."""
     clear = [found for found in conclusions if found.verdict in ("better", "worse")]
     return clear or [found for found in conclusions if found.metric in LEADS]
 

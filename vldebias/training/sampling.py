@@ -1,4 +1,4 @@
-"""Derive random generators, and the rows of each micro-batch, from seed and position alone."""
+"""Derive random generators, and the rows of each micro-batch, only from seed and position."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def column_around(names: Sequence[str], name: str) -> str | None:
 def is_json_document(text: str, ending: str) -> bool:
     """Return whether a .json or .jsonl file is a single value, not one value per line.
 
-    The extension alone does not decide: JSON lines are often called .json, and lists .jsonl.
+    The extension is not reliable: JSON lines are often called .json, and lists .jsonl.
 
     Args:
         text: the content of the file; its beginning is sufficient.

@@ -20,7 +20,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 
 SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|"}
 _FULL_WIDTH = ("\uff0c", "\uff1b")  # comma and semicolon on Chinese and Japanese keyboards
-_BYTE_ORDER_MARKS = {  # longest first: the mark of UTF-32 starts with the mark of UTF-16
+_BYTE_ORDER_MARKS = {  # longest first: the BOM of UTF-32 starts with the BOM of UTF-16
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF8: "utf-8-sig",

@@ -303,7 +303,7 @@ def check_refused(comfy: Comfy) -> None:
 
 
 def check_refused_by_name(comfy: Comfy) -> None:
-    """Ask for a row per picture where the family cannot have it."""
+    """Request one row per picture if the family does not support it."""
     words = ", a red roof under tall green trees" * 40
     cases = {"Stable Audio": CEO, "Flux": "a nurse" + words}
     for family, prompt in cases.items():

@@ -1,4 +1,4 @@
-"""Start a ComfyUI in a folder of its own, send it workflows, and read what came out."""
+"""Start ComfyUI in a separate folder, send it workflows, and read the results."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Comfy:
         raise TimeoutError(f"no end after {PATIENCE} s")
 
     def runs(self) -> int:
-        """Return how many workflows have run or wait."""
+        """Return how many workflows have run or are waiting."""
         queue = self.call("/queue")
         waiting = len(queue["queue_running"]) + len(queue["queue_pending"])
         return len(self.call("/history")) + waiting

@@ -218,7 +218,7 @@ class JointHost(Host):
         return self.read_by(self.encode, prompts, role, self.model)
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        # An edit of images is fitted on texts too: both lie in one space.
+        # An edit of images is fitted on texts too, because both share one space.
         return super().embed(list(prompts), TEXT)
 
     def space(self, role: str) -> str:

@@ -165,7 +165,7 @@ class OpenClipHost(JointHost):
         """Count the tokens of each prompt after the tokenizer's own cleaning."""
         inner = getattr(self.tokenizer, "tokenizer", None)
         if inner is None:
-            # `encode` leaves out the start and the end token.
+            # `encode` omits the start and end tokens.
             return [len(self.tokenizer.encode(prompt)) + 2 for prompt in prompts]
         clean = getattr(self.tokenizer, "clean_fn", str)
         return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]

@@ -289,7 +289,7 @@ class PipelineReader(Host):
         is_sequence = change.ndim == 2
         row = change[int(change.sum(-1).argmax())] if is_sequence else change
         share = float(row.float().mean())
-        # A pooled vector may depend on other tokens alone.
+        # A pooled vector may depend only on other tokens.
         if share < 0.2 and (is_sequence or share > 0):
             raise self.refusal(
                 f"changing the state of the last token changes {share:.0%} of a row of {name};"

@@ -75,7 +75,7 @@ def refuse_probabilities(names: Sequence[str], where: str) -> None:
         InvalidInputError: all labels are such numbers.
     """
     fractions = [name for name in names if _FRACTION.fullmatch(name)]
-    # "0.0" and "1.0" alone are codes.
+    # If only "0.0" and "1.0" occur, they are codes.
     has_decimals = any(re.search(r"[.,]0*[1-9]|%", name) for name in fractions)
     if has_decimals and all(name in fractions or name in ("0", "1") for name in names):
         raise InvalidInputError(

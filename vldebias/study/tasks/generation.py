@@ -47,7 +47,7 @@ ABOUT = (
     " over the images that the judge can label; the number of other images is reported."
     f" {ABOUT_GAP} The interval of a single prompt is computed over its images."
 )
-RECORDS = "records"  # folder of the records, below that of the images
+RECORDS = "records"  # folder of the records, inside the folder of the images
 CODES = Mapping[str, Mapping[str, int]]  # attribute -> value in lower case -> code of the judge
 
 

@@ -83,7 +83,7 @@ FLUX = {
 
 
 class Family(NamedTuple):
-    """Hold ComfyUI's classes of a family, and the sizes of its parts."""
+    """Store ComfyUI's classes of a family, and the sizes of its parts."""
 
     model: Any
     sizes: dict[str, Any]
@@ -136,7 +136,7 @@ FAMILIES = {
 
 
 class Target:
-    """Hold what ComfyUI's CLIP asks for: a class of the encoder and one of the tokenizer."""
+    """Store what ComfyUI's CLIP requires: a class of the encoder and one of the tokenizer."""
 
     def __init__(self, family: Family) -> None:
         self.clip = family.text_encoder
@@ -145,7 +145,7 @@ class Target:
 
 
 def randomise(module: torch.nn.Module) -> None:
-    """Fill the weights so that layers keep the size of what goes through them."""
+    """Fill the weights so that layers preserve the scale of their input."""
     generator = torch.Generator().manual_seed(0)
     for name, weight in module.named_parameters():
         if weight.ndim > 1:
@@ -185,7 +185,7 @@ class TinyModel(io.ComfyNode):
 
 
 class TokenCounts(io.ComfyNode):
-    """Return how many tokens the states of a conditioning have."""
+    """Return the number of tokens in the states of a conditioning."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

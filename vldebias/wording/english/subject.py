@@ -7,7 +7,7 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -104,24 +104,42 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
             reason = subject
         if reason == _UNCLEAR and not is_gendered_noun(text.bare[i]):
             is_unclear = True
-    if is_unclear or any(_joins_unknown_noun(text, subject) for subject in subjects):
+    heads = {subject.head for subject in subjects}
+    if is_unclear or (subjects and _has_unknown_person(text, heads)):
         return _UNCLEAR
     if subjects:
         return tuple(subjects)
     return "named" if has_names else _NOBODY
 
 
-def _joins_unknown_noun(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether "and" joins a phrase to an unknown noun: "a cashier and a bagger"."""
-    i = subject.head + 3
-    if i >= len(text.low) or any(text.opens[subject.head + 1 : i]):
-        return False
-    ends = not text.after(i) or listed(text.after(i), *STOPS) or text.after(i).endswith("ing")
-    if not ends or text.low[i - 2] != "and" or text.low[i - 1] not in ("a", "an"):
-        return False
-    noun = text.low[i]
-    is_agent = noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal", "thing")
-    return not person(noun) and not gendered(noun) and (is_agent or not kinds(noun))
+def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
+    """Return whether a noun that is in no list may name one more person: "a show jumper pulls".
+
+    heads: positions of the nouns of known persons.
+    """
+    for i, noun in enumerate(text.low):
+        if text.silent[i] or person(noun) or gendered(noun):
+            continue
+        if listed(noun, *STOPS, "animal", "thing") or (kinds(noun) and "n" not in kinds(noun)):
+            continue
+        after = text.after(i)
+        ends = not after or listed(after, *STOPS) or after.endswith("ing")
+        start, _ = _extend_left(text, i)
+        has_determiner = listed(text.before(start), "one-determiner")
+        opening = start - has_determiner
+        is_joined = text.before(opening) == "and" and opening - 2 in heads
+        is_agent = noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like")
+        is_verb = base(noun) != noun or listed(after, "determiner")
+        if is_joined and ends and start == i and not is_verb and "x" not in kinds(noun):
+            # "a cashier and a bagger", "a rower and cox"; not "a baker and a cake"
+            if is_agent or not (has_determiner and kinds(noun)):
+                return True
+        is_active = after.endswith("s") and base(after) != after and not listed(after, *STOPS)
+        is_active = is_active or listed(after, "human-verb")
+        is_trade = not kinds(noun) and noun.endswith(("ist", "ian", "eer"))
+        if is_agent and has_determiner and (is_active or (ends and is_trade)):
+            return True
+    return False
 
 
 def _may_be_person(text: Text, i: int) -> bool:
@@ -181,6 +199,8 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     if is_make or is_verb or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
         return _NOBODY
     is_bare = not subject.plural and text.start[subject.opening] == subject.start
+    if _is_object_in_brackets(text, subject.opening):
+        return ""
     is_in_list = text.after(head) == "and" and person(text.after(head + 1))
     if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
         # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
@@ -214,7 +234,9 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
     if not _is_head(text, i, is_plural):
         return _UNCLEAR if _may_be_subject(text, i, start, is_plural) else _NOBODY
     if _is_thing(text, i, noun, modifiers) and not _has_face(text, i):
-        return _UNCLEAR if _may_be_human(text, i, noun, determiner) else _NOBODY
+        is_with_animal = has_listed(map(singular, modifiers), "animal")  # "a dog walker"
+        is_unclear = is_with_animal or _may_be_human(text, i, noun, determiner)
+        return _UNCLEAR if is_unclear else _NOBODY
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not is_plural and not has_determiner
@@ -229,6 +251,8 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
         reason = reason or (_UNCLEAR if _is_in_clause(text, i) else _NOBODY)
     if reason:
         return reason
+    if _is_place_unsure(text, start, first_noun, i, is_bare):
+        return _UNCLEAR
     words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
     end = text.start[i] + len(text.bare[i])
     return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
@@ -301,6 +325,11 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     is_person = word_classes.startswith("p") and not listed(text.low[i], "size")
     is_noun = plural or is_person or "a" not in word_classes  # not as in "an alien liquid"
     if after.endswith("ing"):
+        rest = text.after(i + 1)
+        is_activity = classes(after) in ("n", "nl") and classes(base(after)).startswith("n")
+        is_activity = is_activity and not listed(after, "human-verb") and singular(rest) == rest
+        if classes(f"{after} {rest}") or (is_activity and _noun_follows(text, i + 1)):
+            return True  # "a doctor waiting room", "student housing block"
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
@@ -338,7 +367,7 @@ def _ends_with_head(after: str, rest: str) -> bool:
     if adjective(after) and listed(rest, "preposition"):
         return True  # "a master deep in thought"
     is_noun = bool(set(kinds(after)) & set("nx"))
-    return after.endswith("ly") and not is_noun
+    return (after.endswith("ly") or classes(after).startswith("r")) and not is_noun
 
 
 def _noun_follows(text: Text, i: int) -> bool:
@@ -377,6 +406,35 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     return start, first_noun
 
 
+def _is_place_unsure(text: Text, start: int, first_noun: int, i: int, bare: bool) -> bool:
+    """Return whether it is uncertain before which word of a phrase a value goes.
+
+    Words of style may be no part of it, "film still welder"; a word may be an adjective or a noun,
+    "a shy pupil"; and an adjective may describe a noun in between, "a mobile game developer".
+    """
+    for j in range(first_noun, i):
+        is_style = listed(text.low[j], "picture", "style-word")
+        is_style = is_style and bare and not listed(text.low[i], "art-tag", "thing")
+        if is_style and not _is_compound(text.low[j], text.low[j + 1]):
+            return True
+    if first_noun == i:
+        return False
+    word = text.low[first_noun]
+    is_compound = _is_compound(word, text.low[first_noun + 1]) or listed(word, "occupational")
+    if not is_compound and first_noun == i - 1 and not listed(text.low[i], "gerund-head"):
+        is_either = "a" in classes(word) and not adjective(word) and not gendered(word)
+        if is_either and (word.endswith("ing") or classes(word)[0] not in "npx"):
+            return True
+    if first_noun == start or is_compound:
+        return False
+    described = text.low[first_noun - 1]
+    if listed(described, "age", "origin", "style-adjective") or described in origins():
+        return False
+    if described.endswith(("ed", "ing")) or gendered(described):
+        return False
+    return bare or bool(set(classes(described)) & set("no")) or listed(described, "size")
+
+
 def _is_compound(word: str, following: str) -> bool:
     """Return whether a list or a dictionary has two words as one noun: "police officer"."""
     if listed(f"{word} {singular(following)}", "person-phrase", "pair"):
@@ -387,7 +445,11 @@ def _is_compound(word: str, following: str) -> bool:
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     """Return whether the word before start belongs to the noun: "civil engineer"."""
     word = text.low[start - 1]
-    describes = adjective(word) or listed(word, "size", "age", "skin", "style-adjective")
+    # "ceramic" and "classical" are nouns, or adjectives of relation.
+    is_either = {"n", "o"}.issubset(classes(word)) and not gendered(word)
+    describes = adjective(word) and not is_either
+    describes = describes or listed(word, "size", "age", "skin", "style-adjective")
+    describes = describes or word in origins()
     if not describes or listed(word, "occupational"):
         return True
     if listed(word, "place-adjective") and text.words[start].istitle() and text.capital[start]:
@@ -416,7 +478,7 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
         return True
     if listed(noun, "cued-thing"):
-        is_made = noun == "model" and after == "of" and not modifiers  # "a model of an atom"
+        is_made = noun == "model" and after == "of"  # "a model of an atom"
         has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
         return is_made or has_cue
     if noun in ("head", "chair"):
@@ -465,6 +527,8 @@ def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
 
 def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
     """Return whether a noun without a determiner is a subject: "doctor, 4k"."""
+    if _is_object_in_brackets(text, start):
+        return True
     clauses_before = sum(text.opens[1 : start + 1])
     if listed(noun, "style-tag") and not modifiers:
         return False
@@ -474,6 +538,12 @@ def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -
         return True
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
     return any(adjective(word) or set(kinds(word)) & set("npa") for word in modifiers)
+
+
+def _is_object_in_brackets(text: Text, start: int) -> bool:
+    """Return whether a verb stands before a phrase: "(mage:1.1) fighting (paladin:1.1)"."""
+    is_in_brackets = text.prompt[: text.start[start]].endswith(("(", "["))
+    return is_in_brackets and start > 0 and text.low[start - 1].endswith("ing")
 
 
 def _is_on_thing(text: Text, where: int) -> bool:

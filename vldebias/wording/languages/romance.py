@@ -377,10 +377,7 @@ class RomanceLanguage(SpacedLanguage):
             return changes, self.entries(f"sex-{gender}")[0] if changes is None else ""
         if gender == "male":
             return {}, self._word_behind(noun, "boy", "male")
-        changes = self._agree(tokens, phrase)
-        if changes is None:
-            # An ending is not known: "un juge, une femme".
-            return None, f"{self.comma} {self.entries('count-female')[1]}{self.comma}"
+        changes = self._agree(tokens, phrase) or {}
         # "una pianista": the article shows it; "l'artiste femme": it does not.
         is_shown = noun.gender != "mf" or phrase.article in changes
         return changes, "" if is_shown else self._word_behind(noun, "girl", "female")
@@ -457,8 +454,6 @@ class RomanceLanguage(SpacedLanguage):
     def _agree(self, tokens: Reading, phrase: Phrase) -> dict[int, str] | None:
         """Return position -> feminine word; None where one of them is not known."""
         assert phrase.noun is not None
-        if self._is_unsure_behind(tokens, phrase.last):
-            return None
         changes: dict[int, str] = {}
         for position in (*phrase.before, *phrase.behind, *phrase.apart):
             token = tokens[position]
@@ -476,12 +471,21 @@ class RomanceLanguage(SpacedLanguage):
                 self._change_article(tokens, outer, changes)
         return changes
 
+    def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a phrase may be no person, or a word behind it may have to agree."""
+        if super().is_unsure(tokens, phrase):
+            return True
+        if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
+            return False
+        return self._is_unsure_behind(tokens, phrase.last) or self._agree(tokens, phrase) is None
+
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether the next word is an adjective or a verb: "un médecin ronflant"."""
         word = tokens.after(last)
-        if not word.low.endswith(self.entries("unsure-ending")) or self.matcher("no-adjective").has(
-            word
-        ):
+        is_known = any(self.matcher(name).has(word) for name in ("no-adjective", "behind-noun"))
+        if self.noun_of(word) is not None:
+            return True  # "un chef cuisinier"
+        if is_known or not word.low.endswith(self.entries("unsure-ending")):
             return False
         if self.entries("adjective-ending"):
             # "un mecánico debajo de un coche"; not "un surfista esperando"

@@ -134,8 +134,10 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
             # "a cashier and a bagger", "a rower and cox"; not "a baker and a cake"
             if is_agent or not (has_determiner and kinds(noun)):
                 return True
-        is_active = after.endswith("s") and base(after) != after and not listed(after, *STOPS)
-        is_active = is_active or listed(after, "human-verb")
+        # "a jumper pulls", not "a corridor gleams" or "his prayer beads"
+        verb = f"{noun[:-2]}ing"
+        is_verb = after.endswith("s") and classes(base(after)).startswith("v")
+        is_active = (is_verb or listed(after, "human-verb")) and base(verb) != verb
         is_trade = not kinds(noun) and noun.endswith(("ist", "ian", "eer"))
         if is_agent and has_determiner and (is_active or (ends and is_trade)):
             return True
@@ -421,9 +423,10 @@ def _is_place_unsure(text: Text, start: int, first_noun: int, i: int, bare: bool
         return False
     word = text.low[first_noun]
     is_compound = _is_compound(word, text.low[first_noun + 1]) or listed(word, "occupational")
-    if not is_compound and first_noun == i - 1 and not listed(text.low[i], "gerund-head"):
-        is_either = "a" in classes(word) and not adjective(word) and not gendered(word)
-        if is_either and (word.endswith("ing") or classes(word)[0] not in "npx"):
+    is_either = "a" in classes(word) and not adjective(word) and not gendered(word)
+    if is_either and not is_compound and not listed(text.low[i], "gerund-head"):
+        is_verb = first_noun == i - 1 and classes(word)[0] not in "npx"
+        if is_verb or word.endswith("ing"):
             return True
     if first_noun == start or is_compound:
         return False

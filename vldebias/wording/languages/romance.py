@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -11,7 +10,6 @@ from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguag
 from vldebias.wording.languages.detection import GENDER_SIGN, without_gender_sign
 
 _LONGEST_PHRASE = 4
-GONE = "\x00"  # the change of a word that is dropped
 
 
 class RomanceLanguage(SpacedLanguage):
@@ -99,17 +97,7 @@ class RomanceLanguage(SpacedLanguage):
 
     def noun_of(self, token: Token) -> Noun | None:
         """Return the noun of a person that a word is a form of, or None."""
-        if token.low in self.nouns:
-            return self.nouns[token.low]
-        # "neurólogo": a trade by its ending.
-        stem = token.low.removesuffix("s")
-        for ending in self.entries("person-ending"):
-            if stem.endswith(ending) and len(stem) > len(ending) + 2:
-                feminine = self.feminine_of(stem) or stem
-                gender = "mf" if feminine == stem else "m"
-                number = "one" if stem == token.low else "many"
-                return Noun(stem, feminine, gender, number)
-        return None
+        return self.nouns.get(token.low)
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""
@@ -411,21 +399,12 @@ class RomanceLanguage(SpacedLanguage):
         """Return changed words, and texts after the noun."""
         if texts:
             place = self._place_behind(tokens, phrase)
-            text = " ".join(texts).replace(" ,", ",")
-            rest = tokens.text[tokens[place].end :]
-            if text.endswith(",") and re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest):
-                text = text.rstrip(",")
-            if tokens.text.isupper():
-                text = text.upper()
-            space = "" if text.startswith(",") else " "
+            text = " ".join([changes.get(place, tokens[place].text), *texts])
             # Written with the word that it follows, so that no two replacements touch.
-            changes[place] = changes.get(place, tokens[place].text) + space + text
+            changes[place] = text.upper() if tokens.text.isupper() else text
         replacements: list[Replacement] = []
         for i, text in changes.items():
             end = tokens[i].end
-            if text == GONE:
-                replacements.append(Replacement(tokens[i - 1].end, end, ""))
-                continue
             # "un architetto" -> "un'architetta": the space goes.
             if text.endswith("'") and i + 1 < len(tokens):
                 end = tokens[i + 1].start
@@ -528,14 +507,10 @@ class RomanceLanguage(SpacedLanguage):
         agrees = phrase.before or phrase.behind or self._may_agree_behind(tokens, phrase.last)
         if agrees or article is None:
             return None
+        contracted = dict(entry.split("/") for entry in self.entries("contracted"))
+        if f"{tokens[phrase.article - 1].low}+{article}" in contracted:
+            return None  # "de" and "el" would be one word
         changes[phrase.article] = self.like(tokens[phrase.article], article)
-        # "de el" is "del": the article goes with the space before it.
-        before = phrase.article - 1
-        contracted = dict(entry.split("/") for entry in self.entries("contracted"))  # "de+el/del"
-        pair = f"{tokens[before].low}+{article}"
-        if before >= 0 and pair in contracted:
-            changes[before] = self.like(tokens[before], contracted[pair])
-            changes[phrase.article] = GONE
         return changes
 
     def feminine_article(self, article: str, following: str) -> str:

@@ -118,28 +118,29 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     heads: positions of the nouns of known persons.
     """
     for i, noun in enumerate(text.low):
-        if text.silent[i] or person(noun) or gendered(noun):
+        if text.silent[i] or person(noun) or gendered(noun) or listed(noun, *STOPS, "thing"):
             continue
-        if listed(noun, *STOPS, "animal", "thing") or (kinds(noun) and "n" not in kinds(noun)):
+        word_classes = kinds(noun)
+        if (word_classes and "n" not in word_classes) or listed(noun, "animal"):
             continue
         after = text.after(i)
         ends = not after or listed(after, *STOPS) or after.endswith("ing")
         start, _ = _extend_left(text, i)
         has_determiner = listed(text.before(start), "one-determiner")
-        opening = start - has_determiner
-        is_joined = text.before(opening) == "and" and opening - 2 in heads
         is_agent = noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like")
         is_verb = base(noun) != noun or listed(after, "determiner")
-        if is_joined and ends and start == i and not is_verb and "x" not in kinds(noun):
+        opening = start - has_determiner
+        if ends and start == i and text.before(opening) == "and" and opening - 2 in heads:
             # "a cashier and a bagger", "a rower and cox"; not "a baker and a cake"
-            if is_agent or not (has_determiner and kinds(noun)):
+            is_bare = not (has_determiner or is_verb or "x" in word_classes)
+            if is_agent or is_bare or not word_classes:
                 return True
         # "a jumper pulls", not "a corridor gleams" or "his prayer beads"
         verb = f"{noun[:-2]}ing"
-        is_verb = after.endswith("s") and classes(base(after)).startswith("v")
-        is_active = (is_verb or listed(after, "human-verb")) and base(verb) != verb
-        is_trade = not kinds(noun) and noun.endswith(("ist", "ian", "eer"))
-        if is_agent and has_determiner and (is_active or (ends and is_trade)):
+        is_active = after.endswith("s") and classes(base(after)).startswith("v")
+        is_active = (is_active or listed(after, "human-verb")) and base(verb) != verb
+        is_trade = ends and not word_classes and noun.endswith(("ist", "ian", "eer"))
+        if is_agent and has_determiner and (is_active or is_trade):
             return True
     return False
 

@@ -430,9 +430,8 @@ def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
     is_about_noun = word in _LISTS["of-noun"] and text.after(i)  # "a male voice", "blonde hair"
     if text.silent[i] or is_about_noun:
         return False
-    if word in _LISTS["beard"] or word in _LISTS["bearded"]:
-        return True
-    return gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
+    is_stated = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
+    return is_stated or word in _LISTS["beard"] or word in _LISTS["bearded"]
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:

@@ -118,10 +118,10 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     heads: positions of the nouns of known persons.
     """
     for i, noun in enumerate(text.low):
-        if text.silent[i] or person(noun) or gendered(noun) or listed(noun, *STOPS, "thing"):
-            continue
         word_classes = kinds(noun)
-        if (word_classes and "n" not in word_classes) or listed(noun, "animal"):
+        is_noun = not word_classes or "n" in word_classes
+        is_other = person(noun) or gendered(noun) or listed(noun, *STOPS, "animal", "thing")
+        if text.silent[i] or is_other or not is_noun:
             continue
         after = text.after(i)
         ends = not after or listed(after, *STOPS) or after.endswith("ing")
@@ -132,8 +132,9 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
         opening = start - has_determiner
         if ends and start == i and text.before(opening) == "and" and opening - 2 in heads:
             # "a cashier and a bagger", "a rower and cox"; not "a baker and a cake"
-            is_bare = not (has_determiner or is_verb or "x" in word_classes)
-            if is_agent or is_bare or not word_classes:
+            if is_agent or not (
+                word_classes and (has_determiner or is_verb or "x" in word_classes)
+            ):
                 return True
         # "a jumper pulls", not "a corridor gleams" or "his prayer beads"
         verb = f"{noun[:-2]}ing"
@@ -192,7 +193,7 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     It may name somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
     Spitfire"; or a baby, whose gender a picture does not show.
     """
-    if not subjects:
+    if not subjects or _is_object_in_brackets(text, subject.opening):
         return ""
     head = subject.head
     noun = singular(text.low[head])
@@ -202,8 +203,6 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     if is_make or is_verb or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
         return _NOBODY
     is_bare = not subject.plural and text.start[subject.opening] == subject.start
-    if _is_object_in_brackets(text, subject.opening):
-        return ""
     is_in_list = text.after(head) == "and" and person(text.after(head + 1))
     if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
         # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
@@ -429,12 +428,10 @@ def _is_place_unsure(text: Text, start: int, first_noun: int, i: int, bare: bool
         is_verb = first_noun == i - 1 and classes(word)[0] not in "npx"
         if is_verb or word.endswith("ing"):
             return True
-    if first_noun == start or is_compound:
-        return False
     described = text.low[first_noun - 1]
-    if listed(described, "age", "origin", "style-adjective") or described in origins():
-        return False
-    if described.endswith(("ed", "ing")) or gendered(described):
+    is_sure = listed(described, "age", "origin", "style-adjective") or described in origins()
+    is_sure = is_sure or described.endswith(("ed", "ing")) or gendered(described)
+    if first_noun == start or is_compound or is_sure:
         return False
     return bare or bool(set(classes(described)) & set("no")) or listed(described, "size")
 
@@ -520,13 +517,10 @@ def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
 
 def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
     """Return whether a noun that is often a thing is a person: "a fan in the stands"."""
-    if listed(after, "human-verb") or has_listed(modifiers, "thing-person"):
+    is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
+    if is_human or has_listed(text.low, "person-cue"):
         return True
-    if has_listed(text.low, "person-cue"):
-        return True
-    if noun not in ("character", "figure"):
-        return False
-    return not modifiers or adjective(modifiers[-1])
+    return noun in ("character", "figure") and (not modifiers or adjective(modifiers[-1]))
 
 
 def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
@@ -534,9 +528,8 @@ def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -
     if _is_object_in_brackets(text, start):
         return True
     clauses_before = sum(text.opens[1 : start + 1])
-    if listed(noun, "style-tag") and not modifiers:
-        return False
-    if clauses_before and listed(noun, "style-tag", "art-tag"):
+    is_style = listed(noun, "style-tag") and (clauses_before or not modifiers)
+    if is_style or (clauses_before and listed(noun, "art-tag")):
         return False
     if clauses_before < 2:
         return True

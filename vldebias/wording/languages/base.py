@@ -467,12 +467,7 @@ class SpacedLanguage(ListedLanguage):
         return not is_shown and (is_contracted or self.is_genitive(before, phrase))
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase belongs to a thing that opens its clause.
-
-        Args:
-            before: the words of the clause before the phrase, at least one.
-            phrase: the phrase of a person.
-        """
+        """Return whether a phrase belongs to a thing; before: the words of its clause before it."""
         return len(before) > 1 and self.matcher("owner-link").has(before[-1])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:

@@ -337,38 +337,29 @@ class RomanceLanguage(SpacedLanguage):
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
         """Return the replacements that write the values of one person."""
-        assert phrase.noun is not None
-        changes, marker = self._gendered(tokens, phrase, phrase.noun, gender)
-        is_feminine = phrase.noun.gender == "f" if changes is None else gender == "female"
-        texts = list(adjectives)
-        if is_feminine:
-            texts = [self.feminine_of(word) or word for word in adjectives]
-        if marker:
-            texts.append(marker)
-        changes = changes or {}
+        noun = phrase.noun
+        assert noun is not None
+        is_feminine = noun.gender == "f"
+        changes: dict[int, str] = {}
+        marker = ""
+        if gender and noun.gender in ("f", "m!"):
+            as_human = self._as_human(tokens, phrase, gender)
+            marker = self.entries(f"sex-{gender}")[0] if as_human is None else ""
+            is_feminine = is_feminine if as_human is None else gender == "female"
+            changes = as_human or {}
+        elif gender == "male":
+            marker = self._word_behind(noun, "boy", "male")
+        elif gender:
+            is_feminine = True
+            changes = self._agree(tokens, phrase) or {}
+            # "una pianista": the article shows it; "l'artiste femme": it does not.
+            if noun.gender == "mf" and phrase.article not in changes:
+                marker = self._word_behind(noun, "girl", "female")
+        texts = [self.feminine_of(word) or word if is_feminine else word for word in adjectives]
+        texts += [marker] if marker else []
         if gender:
             self._drop_signs(tokens, phrase, changes)
         return self._replacements(tokens, phrase, changes, texts)
-
-    def _gendered(
-        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
-    ) -> tuple[dict[int, str] | None, str]:
-        """Return how a phrase states a gender: position -> changed word, and words after the noun.
-
-        None in place of changes: the phrase stays as it is, and words after it say the gender, if
-        there is one.
-        """
-        if not gender:
-            return None, ""
-        if noun.gender in ("f", "m!"):
-            changes = self._as_human(tokens, phrase, gender)
-            return changes, self.entries(f"sex-{gender}")[0] if changes is None else ""
-        if gender == "male":
-            return {}, self._word_behind(noun, "boy", "male")
-        changes = self._agree(tokens, phrase) or {}
-        # "una pianista": the article shows it; "l'artiste femme": it does not.
-        is_shown = noun.gender != "mf" or phrase.article in changes
-        return changes, "" if is_shown else self._word_behind(noun, "girl", "female")
 
     def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
         """Change "médico/a" into the masculine, where it has not become the feminine."""

@@ -69,10 +69,8 @@ def is_foreign(text: Text) -> bool:
     before = ""
     for word in text.words:
         # "van" of "Vincent van Gogh" is no foreign word.
-        if listed(word.lower(), "foreign") and not before[:1].isupper():
-            foreign += 1
-        if word[0] > "\u024f":
-            foreign += 1
+        is_listed = listed(word.lower(), "foreign") and not before[:1].isupper()
+        foreign += is_listed or word[0] > "\u024f"
         before = word
     return foreign > sum(listed(word, "english") for word in text.low)
 
@@ -154,9 +152,8 @@ def _may_be_person(text: Text, i: int) -> bool:
     if word != text.low[i] and (singular(word) != word or not _shows_body(text, i)):
         return False  # "a nurse's uniform"
     # A thing may be a person by its words: "a fan" is one in "a fan in the stands".
-    if person(word) or listed(singular(word), "thing") or _has_face(text, i):
-        return True
-    if is_gendered_noun(word):
+    is_noun = person(word) or is_gendered_noun(word)
+    if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
     return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
 
@@ -335,8 +332,7 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
-    is_subject_of_verb = plural and "v" in classes(after)
-    if is_subject_of_verb:
+    if plural and "v" in classes(after):
         return False  # "nurses walk"
     return not is_noun or _noun_follows(text, i)
 
@@ -493,10 +489,9 @@ def _may_be_human(text: Text, i: int, noun: str, determiner: str) -> bool:
     """Return whether a word for a thing may be a person: "a clumsy server spilling soup"."""
     after = text.after(i)
     is_described = listed(determiner, "determiner") or listed(after, "preposition")
-    if not is_described or noun != text.bare[i]:
-        return False
     is_unsure = listed(noun, "unsure") and after != "of"
-    return is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
+    is_unsure = is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
+    return is_unsure and is_described and noun == text.bare[i]
 
 
 def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:

@@ -108,12 +108,6 @@ OTHER_PEOPLE = [
         "A man pets a cat; she purrs, her tail curled.",
     ),
     (
-        "an optician",
-        "An optician in a shop. The optician, a calm, middle-aged man, adjusts his tie.",
-        "An optician in a shop. The optician, a calm, middle-aged woman, adjusts her tie.",
-        "An optician in a shop. The optician, a calm, middle-aged man, adjusts his tie.",
-    ),
-    (
         "a nurse",
         "A nurse leans over the bed of an old woman and holds her hand.",
         "A female nurse leans over the bed of an old woman and holds her hand.",

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from vldebias.wording import Balancer, balance_prompts
-from vldebias.wording.syntax import MOST_READINGS, read_alternatives
+from vldebias.wording.syntax import MOST_READINGS, picture_of, read_alternatives
 
 FEMALE = {"female": 1, "male": 0}
 WRITTEN = [
@@ -204,3 +204,19 @@ def test_what_is_no_value_of_the_attribute_keeps_its_place(prompt: str, result: 
 def test_an_artist_in_a_second_prompt_is_nobody_in_the_picture(style: str) -> None:
     written, _ = Balancer("gender", shares={"female": 1}).next_texts([["a cook", style]])
     assert written == [["a female cook", style]]
+
+
+@pytest.mark.parametrize("text", ["\n", " ", "\t", "#", "\n#", "system:\n", ": you are "])
+def test_the_time_to_find_the_picture_is_linear_in_the_length(text: str) -> None:
+    """Spaces before a word were searched from each line again, which took minutes."""
+    assert 4 * _seconds(text * 2000) * 2.5 > _seconds(text * 8000)
+
+
+def _seconds(prompt: str) -> float:
+    """Return the shortest of several times, which a busy machine disturbs least."""
+    seconds: list[float] = []
+    for _ in range(5):
+        began = time.perf_counter()
+        picture_of(prompt)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

@@ -67,13 +67,14 @@ _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 # the role names of chat templates, and the settings that A1111 saves below a prompt.
 _NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|wearing|standing)"
 _NOT_IN_PICTURE = re.compile(
-    r"(?<!\S)--no\b.*?(?=\s--[a-z]|$)|\bnegative prompt\s*:[^\n]*|^\s*steps: \d+,.*"
+    r"(?<!\S)--no\b.*?(?=\s--[a-z]|$)|\bnegative prompt\s*:[^\n]*|^[^\S\n]*steps: \d+,.*"
     rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
-    r"|\bgod[- ]?rays\b|\A.*<prompt start>|(?:^|[>:])\s*you are [^.\n]*[.\n]"
+    r"|\bgod[- ]?rays\b|\A.*<prompt start>|(?:^|[>:])[^\S\n]*you are [^.\n]{0,1000}[.\n]"
     r"|\A\s*/imagine(?: prompt)?:?"
     r"|<\|(?:im_start\|>)?system.*?(?:<\|(?:im_)?end\|>|(?=<\|user)|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
     r"|(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>)\s*\w+"
-    r"|^[#\s]*system\s*:(?:.*?\buser\s*:|[^\n]*)|(?:^|(?<=[.!?] ))[#\s]*(?:user|assistant)\s*:"
+    r"|^[# \t]*system\s*:(?:.{0,4000}?\buser\s*:|[^\n]*)"
+    r"|(?:^|(?<=[.!?] ))[# \t]*(?:user|assistant)\s*:"
     r"|<\|[^<>|]*\|>|</?\w+_of_turn>|\[/?inst\]",
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )

@@ -208,7 +208,6 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     """Return everybody whom a text mentions, each with the pronouns that refer to them."""
     figures = _figures_of_phrases(text, people)
     pronouns = _add_other_words(text, figures)
-    figures = _join_descriptions(text, figures)
     _mark_uncertain(text, figures)
     for i in pronouns:
         candidates = _referents(text, figures, i)
@@ -269,27 +268,14 @@ def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | No
     return named[0] if len(named) == 1 else None
 
 
-def _join_descriptions(text: Text, figures: Sequence[_Figure]) -> list[_Figure]:
-    """Add figures that say who another one is to that figure: "the optician, a man"."""
-    joined = list(figures)
-    for figure in sorted(figures, key=lambda figure: figure.first):
-        other = _described(text, joined, figure.first)
-        if other is None or other is figure or other.is_plural or other.is_animal:
-            continue
-        is_open_again = other.side in ("", figure.side) and figure.number is None
-        if is_open_again and not (figure.is_plural or figure.is_animal):
-            other.words += figure.words
-            other.side = figure.side
-            joined.remove(figure)
-    return joined
-
-
 def _mark_uncertain(text: Text, figures: Sequence[_Figure]) -> None:
     """Mark figures who may be described by a phrase that was not joined to theirs."""
     for figure in figures:
         if figure.number is not None or not figure.side or figure.is_possessed:
             continue
-        is_shown = text.low[figure.first - 1] in _SHOWS
+        # "capturing a man", "the optician is a young man", "the optician, a man"
+        before = text.low[max(0, figure.first - 2) : figure.first]
+        is_shown = not _SHOWS.isdisjoint(before) or text.opens[figure.first]
         for other in figures:
             # "a woman in a coat, a clerk,"
             is_later = figure.first < other.first and text.is_same_sentence(
@@ -298,19 +284,6 @@ def _mark_uncertain(text: Text, figures: Sequence[_Figure]) -> None:
             is_clause = text.opens[other.first] and text.opens[max(other.heads) + 1]
             if is_shown or (is_later and is_clause):
                 other.is_certain = False
-
-
-def _described(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
-    """Return whom a phrase that begins at word i describes: "the optician is a young man"."""
-    while not text.sentence[i]:
-        i -= 1
-        for figure in figures:
-            if i in figure.words:
-                return figure
-        is_adjective = adjective(text.low[i]) and text.low[i] not in _SHOWS
-        if not is_adjective and text.low[i] not in ("a", "an", "is", "was"):
-            return None
-    return None
 
 
 def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
@@ -457,9 +430,8 @@ def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
     is_about_noun = word in _LISTS["of-noun"] and text.after(i)  # "a male voice", "blonde hair"
     if text.silent[i] or is_about_noun:
         return False
-    if word in _LISTS["beard"] or word in _LISTS["bearded"]:
-        return True
-    return gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
+    is_stated = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
+    return is_stated or word in _LISTS["beard"] or word in _LISTS["bearded"]
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:

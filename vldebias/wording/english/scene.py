@@ -164,9 +164,7 @@ class Scene:
             return True  # "a children's librarian"
         if self.first <= fact.first < self.head:
             return self.is_for_age(fact.first)
-        if fact.first == self.head or fact.first < self.first:
-            return False
-        if self.text.opens[fact.first]:
+        if fact.first == self.head or fact.first < self.first or self.text.opens[fact.first]:
             return False
         if fact.name == "young-person":
             # A child of the subject's says that the subject is not old: "her baby".

@@ -270,9 +270,8 @@ def _states_of_picture_alone(
     rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute
 ) -> bool:
     """Return whether only the medium or a thing states a value: "woodblock print of a nurse"."""
-    if attribute.gender and has_gendered(read_text(rest).low):
-        return False
-    if _is_unspecified(rest, attribute):
+    is_gendered = attribute.gender and has_gendered(read_text(rest).low)
+    if is_gendered or _is_unspecified(rest, attribute):
         return False
     scene = read_scene(prompt, subject.start, subject.end)
     kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")

@@ -7,7 +7,7 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -69,10 +69,8 @@ def is_foreign(text: Text) -> bool:
     before = ""
     for word in text.words:
         # "van" of "Vincent van Gogh" is no foreign word.
-        if listed(word.lower(), "foreign") and not before[:1].isupper():
-            foreign += 1
-        if word[0] > "\u024f":
-            foreign += 1
+        is_listed = listed(word.lower(), "foreign") and not before[:1].isupper()
+        foreign += is_listed or word[0] > "\u024f"
         before = word
     return foreign > sum(listed(word, "english") for word in text.low)
 
@@ -104,24 +102,46 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
             reason = subject
         if reason == _UNCLEAR and not is_gendered_noun(text.bare[i]):
             is_unclear = True
-    if is_unclear or any(_joins_unknown_noun(text, subject) for subject in subjects):
+    heads = {subject.head for subject in subjects}
+    if is_unclear or (subjects and _has_unknown_person(text, heads)):
         return _UNCLEAR
     if subjects:
         return tuple(subjects)
     return "named" if has_names else _NOBODY
 
 
-def _joins_unknown_noun(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether "and" joins a phrase to an unknown noun: "a cashier and a bagger"."""
-    i = subject.head + 3
-    if i >= len(text.low) or any(text.opens[subject.head + 1 : i]):
-        return False
-    ends = not text.after(i) or listed(text.after(i), *STOPS) or text.after(i).endswith("ing")
-    if not ends or text.low[i - 2] != "and" or text.low[i - 1] not in ("a", "an"):
-        return False
-    noun = text.low[i]
-    is_agent = noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal", "thing")
-    return not person(noun) and not gendered(noun) and (is_agent or not kinds(noun))
+def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
+    """Return whether a noun that is in no list may name one more person: "a show jumper pulls".
+
+    heads: positions of the nouns of known persons.
+    """
+    for i, noun in enumerate(text.low):
+        word_classes = kinds(noun)
+        is_noun = not word_classes or "n" in word_classes
+        is_other = person(noun) or gendered(noun) or listed(noun, *STOPS, "animal", "thing")
+        if text.silent[i] or is_other or not is_noun:
+            continue
+        after = text.after(i)
+        ends = not after or listed(after, *STOPS) or after.endswith("ing")
+        start, _ = _extend_left(text, i)
+        has_determiner = listed(text.before(start), "one-determiner")
+        is_agent = noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like")
+        is_verb = base(noun) != noun or listed(after, "determiner")
+        opening = start - has_determiner
+        if ends and start == i and text.before(opening) == "and" and opening - 2 in heads:
+            # "a cashier and a bagger", "a rower and cox"; not "a baker and a cake"
+            if is_agent or not (
+                word_classes and (has_determiner or is_verb or "x" in word_classes)
+            ):
+                return True
+        # "a jumper pulls", not "a corridor gleams" or "his prayer beads"
+        verb = f"{noun[:-2]}ing"
+        is_active = after.endswith("s") and classes(base(after)).startswith("v")
+        is_active = (is_active or listed(after, "human-verb")) and base(verb) != verb
+        is_trade = ends and not word_classes and noun.endswith(("ist", "ian", "eer"))
+        if is_agent and has_determiner and (is_active or is_trade):
+            return True
+    return False
 
 
 def _may_be_person(text: Text, i: int) -> bool:
@@ -132,9 +152,8 @@ def _may_be_person(text: Text, i: int) -> bool:
     if word != text.low[i] and (singular(word) != word or not _shows_body(text, i)):
         return False  # "a nurse's uniform"
     # A thing may be a person by its words: "a fan" is one in "a fan in the stands".
-    if person(word) or listed(singular(word), "thing") or _has_face(text, i):
-        return True
-    if is_gendered_noun(word):
+    is_noun = person(word) or is_gendered_noun(word)
+    if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
     return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
 
@@ -171,7 +190,7 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     It may name somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
     Spitfire"; or a baby, whose gender a picture does not show.
     """
-    if not subjects:
+    if not subjects or _is_object_in_brackets(text, subject.opening):
         return ""
     head = subject.head
     noun = singular(text.low[head])
@@ -214,7 +233,9 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
     if not _is_head(text, i, is_plural):
         return _UNCLEAR if _may_be_subject(text, i, start, is_plural) else _NOBODY
     if _is_thing(text, i, noun, modifiers) and not _has_face(text, i):
-        return _UNCLEAR if _may_be_human(text, i, noun, determiner) else _NOBODY
+        is_with_animal = has_listed(map(singular, modifiers), "animal")  # "a dog walker"
+        is_unclear = is_with_animal or _may_be_human(text, i, noun, determiner)
+        return _UNCLEAR if is_unclear else _NOBODY
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not is_plural and not has_determiner
@@ -229,6 +250,8 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
         reason = reason or (_UNCLEAR if _is_in_clause(text, i) else _NOBODY)
     if reason:
         return reason
+    if _is_place_unsure(text, start, first_noun, i, is_bare):
+        return _UNCLEAR
     words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
     end = text.start[i] + len(text.bare[i])
     return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
@@ -301,11 +324,15 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     is_person = word_classes.startswith("p") and not listed(text.low[i], "size")
     is_noun = plural or is_person or "a" not in word_classes  # not as in "an alien liquid"
     if after.endswith("ing"):
+        rest = text.after(i + 1)
+        is_activity = classes(after) in ("n", "nl") and classes(base(after)).startswith("n")
+        is_activity = is_activity and not listed(after, "human-verb") and singular(rest) == rest
+        if classes(f"{after} {rest}") or (is_activity and _noun_follows(text, i + 1)):
+            return True  # "a doctor waiting room", "student housing block"
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
-    is_subject_of_verb = plural and "v" in classes(after)
-    if is_subject_of_verb:
+    if plural and "v" in classes(after):
         return False  # "nurses walk"
     return not is_noun or _noun_follows(text, i)
 
@@ -338,7 +365,7 @@ def _ends_with_head(after: str, rest: str) -> bool:
     if adjective(after) and listed(rest, "preposition"):
         return True  # "a master deep in thought"
     is_noun = bool(set(kinds(after)) & set("nx"))
-    return after.endswith("ly") and not is_noun
+    return (after.endswith("ly") or classes(after).startswith("r")) and not is_noun
 
 
 def _noun_follows(text: Text, i: int) -> bool:
@@ -377,6 +404,34 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     return start, first_noun
 
 
+def _is_place_unsure(text: Text, start: int, first_noun: int, i: int, bare: bool) -> bool:
+    """Return whether it is uncertain before which word of a phrase a value goes.
+
+    Words of style may be no part of it, "film still welder"; a word may be an adjective or a noun,
+    "a shy pupil"; and an adjective may describe a noun in between, "a mobile game developer".
+    """
+    for j in range(first_noun, i):
+        is_style = listed(text.low[j], "picture", "style-word")
+        is_style = is_style and bare and not listed(text.low[i], "art-tag", "thing")
+        if is_style and not _is_compound(text.low[j], text.low[j + 1]):
+            return True
+    if first_noun == i:
+        return False
+    word = text.low[first_noun]
+    is_compound = _is_compound(word, text.low[first_noun + 1]) or listed(word, "occupational")
+    is_either = "a" in classes(word) and not adjective(word) and not gendered(word)
+    if is_either and not is_compound and not listed(text.low[i], "gerund-head"):
+        is_verb = first_noun == i - 1 and classes(word)[0] not in "npx"
+        if is_verb or word.endswith("ing"):
+            return True
+    described = text.low[first_noun - 1]
+    is_sure = listed(described, "age", "origin", "style-adjective") or described in origins()
+    is_sure = is_sure or described.endswith(("ed", "ing")) or gendered(described)
+    if first_noun == start or is_compound or is_sure:
+        return False
+    return bare or bool(set(classes(described)) & set("no")) or listed(described, "size")
+
+
 def _is_compound(word: str, following: str) -> bool:
     """Return whether a list or a dictionary has two words as one noun: "police officer"."""
     if listed(f"{word} {singular(following)}", "person-phrase", "pair"):
@@ -387,7 +442,11 @@ def _is_compound(word: str, following: str) -> bool:
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     """Return whether the word before start belongs to the noun: "civil engineer"."""
     word = text.low[start - 1]
-    describes = adjective(word) or listed(word, "size", "age", "skin", "style-adjective")
+    # "ceramic" and "classical" are nouns, or adjectives of relation.
+    is_either = {"n", "o"}.issubset(classes(word)) and not gendered(word)
+    describes = adjective(word) and not is_either
+    describes = describes or listed(word, "size", "age", "skin", "style-adjective")
+    describes = describes or word in origins()
     if not describes or listed(word, "occupational"):
         return True
     if listed(word, "place-adjective") and text.words[start].istitle() and text.capital[start]:
@@ -416,7 +475,7 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
         return True
     if listed(noun, "cued-thing"):
-        is_made = noun == "model" and after == "of" and not modifiers  # "a model of an atom"
+        is_made = noun == "model" and after == "of"  # "a model of an atom"
         has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
         return is_made or has_cue
     if noun in ("head", "chair"):
@@ -430,10 +489,9 @@ def _may_be_human(text: Text, i: int, noun: str, determiner: str) -> bool:
     """Return whether a word for a thing may be a person: "a clumsy server spilling soup"."""
     after = text.after(i)
     is_described = listed(determiner, "determiner") or listed(after, "preposition")
-    if not is_described or noun != text.bare[i]:
-        return False
     is_unsure = listed(noun, "unsure") and after != "of"
-    return is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
+    is_unsure = is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
+    return is_unsure and is_described and noun == text.bare[i]
 
 
 def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
@@ -454,26 +512,30 @@ def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
 
 def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
     """Return whether a noun that is often a thing is a person: "a fan in the stands"."""
-    if listed(after, "human-verb") or has_listed(modifiers, "thing-person"):
+    is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
+    if is_human or has_listed(text.low, "person-cue"):
         return True
-    if has_listed(text.low, "person-cue"):
-        return True
-    if noun not in ("character", "figure"):
-        return False
-    return not modifiers or adjective(modifiers[-1])
+    return noun in ("character", "figure") and (not modifiers or adjective(modifiers[-1]))
 
 
 def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
     """Return whether a noun without a determiner is a subject: "doctor, 4k"."""
+    if _is_object_in_brackets(text, start):
+        return True
     clauses_before = sum(text.opens[1 : start + 1])
-    if listed(noun, "style-tag") and not modifiers:
-        return False
-    if clauses_before and listed(noun, "style-tag", "art-tag"):
+    is_style = listed(noun, "style-tag") and (clauses_before or not modifiers)
+    if is_style or (clauses_before and listed(noun, "art-tag")):
         return False
     if clauses_before < 2:
         return True
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
     return any(adjective(word) or set(kinds(word)) & set("npa") for word in modifiers)
+
+
+def _is_object_in_brackets(text: Text, start: int) -> bool:
+    """Return whether a verb stands before a phrase: "(mage:1.1) fighting (paladin:1.1)"."""
+    is_in_brackets = text.prompt[: text.start[start]].endswith(("(", "["))
+    return is_in_brackets and start > 0 and text.low[start - 1].endswith("ing")
 
 
 def _is_on_thing(text: Text, where: int) -> bool:

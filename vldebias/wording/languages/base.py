@@ -413,8 +413,8 @@ class SpacedLanguage(ListedLanguage):
         is_fixed = self.matcher(f"fixed-{kind}").find(tokens) is not None
         if not phrases:
             return "context" if is_fixed else self._why_nobody(tokens)
-        if any(self._may_be_owner(tokens, phrase) for phrase in phrases):
-            return "not understood"
+        if any(self.is_unsure(tokens, phrase) for phrase in phrases):
+            return "context" if is_fixed else "not understood"
         return tuple(self._person(tokens, phrase, attribute, is_fixed) for phrase in phrases)
 
     def lacks_form(self, phrase: Phrase) -> bool:
@@ -451,8 +451,9 @@ class SpacedLanguage(ListedLanguage):
             end = phrase.last
         return phrases
 
-    def _may_be_owner(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a phrase may only say whose a thing is: "el cuchillo de un chef"."""
+    def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a phrase may only say whose a thing is, "el cuchillo de un chef", or may
+        be a thing, or a word behind it may have to agree."""
         if phrase.stated or tokens[phrase.first].opens:
             return False
         opening = phrase.first
@@ -461,15 +462,12 @@ class SpacedLanguage(ListedLanguage):
         before = tokens[opening : phrase.first]
         shows = self.matcher("shows")
         is_shown = any(shows.has(token) or self.noun_of(token) is not None for token in before)
-        return not is_shown and self.is_genitive(before, phrase)
+        # "il coltello dello chef": the article is one word with "of".
+        is_contracted = self.matcher("owner-link").has(tokens[phrase.first])
+        return not is_shown and (is_contracted or self.is_genitive(before, phrase))
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase belongs to a thing that opens its clause.
-
-        Args:
-            before: the words of the clause before the phrase, at least one.
-            phrase: the phrase of a person.
-        """
+        """Return whether a phrase belongs to a thing; before: the words of its clause before it."""
         return len(before) > 1 and self.matcher("owner-link").has(before[-1])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -11,7 +10,6 @@ from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguag
 from vldebias.wording.languages.detection import GENDER_SIGN, without_gender_sign
 
 _LONGEST_PHRASE = 4
-GONE = "\x00"  # the change of a word that is dropped
 
 
 class RomanceLanguage(SpacedLanguage):
@@ -99,17 +97,7 @@ class RomanceLanguage(SpacedLanguage):
 
     def noun_of(self, token: Token) -> Noun | None:
         """Return the noun of a person that a word is a form of, or None."""
-        if token.low in self.nouns:
-            return self.nouns[token.low]
-        # "neurólogo": a trade by its ending.
-        stem = token.low.removesuffix("s")
-        for ending in self.entries("person-ending"):
-            if stem.endswith(ending) and len(stem) > len(ending) + 2:
-                feminine = self.feminine_of(stem) or stem
-                gender = "mf" if feminine == stem else "m"
-                number = "one" if stem == token.low else "many"
-                return Noun(stem, feminine, gender, number)
-        return None
+        return self.nouns.get(token.low)
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender."""
@@ -349,41 +337,29 @@ class RomanceLanguage(SpacedLanguage):
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> list[Replacement]:
         """Return the replacements that write the values of one person."""
-        assert phrase.noun is not None
-        changes, marker = self._gendered(tokens, phrase, phrase.noun, gender)
-        is_feminine = phrase.noun.gender == "f" if changes is None else gender == "female"
-        texts = list(adjectives)
-        if is_feminine:
-            texts = [self.feminine_of(word) or word for word in adjectives]
-        if marker:
-            texts.append(marker)
-        changes = changes or {}
+        noun = phrase.noun
+        assert noun is not None
+        is_feminine = noun.gender == "f"
+        changes: dict[int, str] = {}
+        marker = ""
+        if gender and noun.gender in ("f", "m!"):
+            as_human = self._as_human(tokens, phrase, gender)
+            marker = self.entries(f"sex-{gender}")[0] if as_human is None else ""
+            is_feminine = is_feminine if as_human is None else gender == "female"
+            changes = as_human or {}
+        elif gender == "male":
+            marker = self._word_behind(noun, "boy", "male")
+        elif gender:
+            is_feminine = True
+            changes = self._agree(tokens, phrase) or {}
+            # "una pianista": the article shows it; "l'artiste femme": it does not.
+            if noun.gender == "mf" and phrase.article not in changes:
+                marker = self._word_behind(noun, "girl", "female")
+        texts = [self.feminine_of(word) or word if is_feminine else word for word in adjectives]
+        texts += [marker] if marker else []
         if gender:
             self._drop_signs(tokens, phrase, changes)
         return self._replacements(tokens, phrase, changes, texts)
-
-    def _gendered(
-        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
-    ) -> tuple[dict[int, str] | None, str]:
-        """Return how a phrase states a gender: position -> changed word, and words after the noun.
-
-        None in place of changes: the phrase stays as it is, and words after it say the gender, if
-        there is one.
-        """
-        if not gender:
-            return None, ""
-        if noun.gender in ("f", "m!"):
-            changes = self._as_human(tokens, phrase, gender)
-            return changes, self.entries(f"sex-{gender}")[0] if changes is None else ""
-        if gender == "male":
-            return {}, self._word_behind(noun, "boy", "male")
-        changes = self._agree(tokens, phrase)
-        if changes is None:
-            # An ending is not known: "un juge, une femme".
-            return None, f"{self.comma} {self.entries('count-female')[1]}{self.comma}"
-        # "una pianista": the article shows it; "l'artiste femme": it does not.
-        is_shown = noun.gender != "mf" or phrase.article in changes
-        return changes, "" if is_shown else self._word_behind(noun, "girl", "female")
 
     def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
         """Change "médico/a" into the masculine, where it has not become the feminine."""
@@ -414,21 +390,12 @@ class RomanceLanguage(SpacedLanguage):
         """Return changed words, and texts after the noun."""
         if texts:
             place = self._place_behind(tokens, phrase)
-            text = " ".join(texts).replace(" ,", ",")
-            rest = tokens.text[tokens[place].end :]
-            if text.endswith(",") and re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest):
-                text = text.rstrip(",")
-            if tokens.text.isupper():
-                text = text.upper()
-            space = "" if text.startswith(",") else " "
+            text = " ".join([changes.get(place, tokens[place].text), *texts])
             # Written with the word that it follows, so that no two replacements touch.
-            changes[place] = changes.get(place, tokens[place].text) + space + text
+            changes[place] = text.upper() if tokens.text.isupper() else text
         replacements: list[Replacement] = []
         for i, text in changes.items():
             end = tokens[i].end
-            if text == GONE:
-                replacements.append(Replacement(tokens[i - 1].end, end, ""))
-                continue
             # "un architetto" -> "un'architetta": the space goes.
             if text.endswith("'") and i + 1 < len(tokens):
                 end = tokens[i + 1].start
@@ -457,8 +424,6 @@ class RomanceLanguage(SpacedLanguage):
     def _agree(self, tokens: Reading, phrase: Phrase) -> dict[int, str] | None:
         """Return position -> feminine word; None where one of them is not known."""
         assert phrase.noun is not None
-        if self._is_unsure_behind(tokens, phrase.last):
-            return None
         changes: dict[int, str] = {}
         for position in (*phrase.before, *phrase.behind, *phrase.apart):
             token = tokens[position]
@@ -476,12 +441,21 @@ class RomanceLanguage(SpacedLanguage):
                 self._change_article(tokens, outer, changes)
         return changes
 
+    def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a phrase may be no person, or a word behind it may have to agree."""
+        if super().is_unsure(tokens, phrase):
+            return True
+        if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
+            return False
+        return self._is_unsure_behind(tokens, phrase.last) or self._agree(tokens, phrase) is None
+
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether the next word is an adjective or a verb: "un médecin ronflant"."""
         word = tokens.after(last)
-        if not word.low.endswith(self.entries("unsure-ending")) or self.matcher("no-adjective").has(
-            word
-        ):
+        is_known = any(self.matcher(name).has(word) for name in ("no-adjective", "behind-noun"))
+        if self.noun_of(word) is not None:
+            return True  # "un chef cuisinier"
+        if is_known or not word.low.endswith(self.entries("unsure-ending")):
             return False
         if self.entries("adjective-ending"):
             # "un mecánico debajo de un coche"; not "un surfista esperando"
@@ -524,14 +498,10 @@ class RomanceLanguage(SpacedLanguage):
         agrees = phrase.before or phrase.behind or self._may_agree_behind(tokens, phrase.last)
         if agrees or article is None:
             return None
+        contracted = dict(entry.split("/") for entry in self.entries("contracted"))
+        if f"{tokens[phrase.article - 1].low}+{article}" in contracted:
+            return None  # "de" and "el" would be one word
         changes[phrase.article] = self.like(tokens[phrase.article], article)
-        # "de el" is "del": the article goes with the space before it.
-        before = phrase.article - 1
-        contracted = dict(entry.split("/") for entry in self.entries("contracted"))  # "de+el/del"
-        pair = f"{tokens[before].low}+{article}"
-        if before >= 0 and pair in contracted:
-            changes[before] = self.like(tokens[before], contracted[pair])
-            changes[phrase.article] = GONE
         return changes
 
     def feminine_article(self, article: str, following: str) -> str:

@@ -207,7 +207,7 @@ class UnspacedLanguage(ListedLanguage):
         things = self.pattern("thing-behind").pattern
         # "起業家のスタジオ写真" is a picture, and no studio.
         pictures = self.pattern("picture-behind").pattern
-        if re.match(rf"{link}(?:{things})(?!\s?(?:{pictures}))", behind):
+        if re.match(rf"(?:{link}|\s?)(?:{things})(?!\s?(?:{pictures}))", behind):
             return True
         absent = self.pattern("absent-behind").pattern
         if re.match(rf"[가이은는도がはも]?\s?(?:{absent})", behind):

@@ -23,7 +23,7 @@ _NOT_POSSESSED = frozenset((
 _DEFECTIVE = frozenset((
     "محام", "قاض", "طاه", "راع", "مغن", "ساع", "ساق", "مرب", "مشتر", "مسترخ", "منطو",
 ))  # fmt: skip
-_IMAGES_OF = ("وجه", "لوجه", "صورة")  # "face of", "for a face of", "picture of"
+_FACES_OF = ("وجه", "لوجه")  # "face of", "for a face of"
 _ONE_OF = ("أحد", "لأحد", "احد")
 _HUMAN = "شخص"
 
@@ -152,7 +152,7 @@ class Arabic(SpacedLanguage):
         if noun is None or is_kind or self.matcher("not-person").length_at(tokens, i):
             return None
         before = "" if tokens[i].opens else tokens[i - 1].low
-        if noun.masculine in self.matcher("not-person").words and before not in _IMAGES_OF:
+        if noun.masculine in self.matcher("not-person").words and before not in _FACES_OF:
             return None  # a thing, unless "face of" stands before it
         if noun.number == "many" and before in _ONE_OF:
             return Phrase(i - 1, i, noun, article=i - 1)
@@ -200,6 +200,17 @@ class Arabic(SpacedLanguage):
         low = token.low.removeprefix("و")
         is_listed = low in self.matcher("not-verb").words
         return len(low) > 2 and low.startswith("ي") and not is_listed
+
+    def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a phrase may be a thing, or an adjective is apart: عامل بناء متعب."""
+        if super().is_unsure(tokens, phrase):
+            return True
+        i = phrase.head + 2
+        is_apart = phrase.noun is not None and not phrase.behind and i < len(tokens)
+        is_apart = is_apart and not any(token.opens for token in tokens[i - 1 : i + 1])
+        # In "سائق حافلة متعب" it cannot be of the bus.
+        is_apart = is_apart and not tokens[i - 1].low.endswith("ة")
+        return is_apart and self.matcher("adjective").has(tokens[i])
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         """Return whether a phrase belongs to a thing: the noun directly before it."""

@@ -492,6 +492,15 @@ class German(SpacedLanguage):
         )
         return _joined(changes)
 
+    def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a phrase may be no person: "Scheinwerfer", a compound in no list."""
+        if super().is_unsure(tokens, phrase):
+            return True
+        noun = phrase.noun
+        if noun is None or noun.kind != "pair" or not noun.masculine.endswith("er"):
+            return False
+        return noun.masculine.lower() not in self._nouns
+
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         """Return whether a phrase belongs to a thing, by its case or after "von"."""
         return phrase.case == "genitive" or super().is_genitive(before, phrase)

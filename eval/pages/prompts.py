@@ -115,6 +115,9 @@ SCORED_ONCE = {
     "fresh_kinds": ("plain", "scene", "language", "rewritten", "negative or system", "all"),
     "new_prompts_1": _KINDS_OF_NEW_PROMPTS,
     "new_prompts_2": _KINDS_OF_NEW_PROMPTS,
+    "held_out_prompts_before": _KINDS_OF_NEW_PROMPTS,
+    "held_out_prompts": _KINDS_OF_NEW_PROMPTS,
+    "held_out_prompts_2": _KINDS_OF_NEW_PROMPTS,
 }
 NAMES_OF_KINDS = {
     "language": "ten languages",

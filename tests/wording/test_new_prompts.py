@@ -8,7 +8,15 @@ import pytest
 from eval.fresh_prompts import measure
 
 HERE = Path(__file__).parent
-SETS = ("fresh_kinds", "fresh_languages_rewritten", "new_prompts_1", "new_prompts_2")
+# Share of prompts that must be right. The rules were corrected on all sets but the last.
+SETS = {
+    "fresh_kinds": 0.95,
+    "fresh_languages_rewritten": 0.95,
+    "new_prompts_1": 0.95,
+    "new_prompts_2": 0.95,
+    "held_out_prompts": 0.87,
+    "held_out_prompts_2": 0.9,
+}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -16,4 +24,4 @@ def test_at_most_one_percent_of_the_prompts_is_changed_wrongly(name: str) -> Non
     lines = (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rates = measure([json.loads(line) for line in lines])["rates"]["all"]
     assert rates["wrong edit"]["count"] <= 0.01 * rates["n"]
-    assert rates["right"]["count"] >= 0.95 * rates["n"]
+    assert rates["right"]["count"] >= SETS[name] * rates["n"]

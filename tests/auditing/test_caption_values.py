@@ -104,8 +104,10 @@ def test_lines_and_folders_of_captions_are_read(tmp_path: Path) -> None:
 
 # Run a command, which receives a signal instead of moving its n-th file into place.
 SIGNALLED = """
-import os, sys
+import os, signal, sys
 from vldebias.cli import main
+# A shell's background jobs ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 number, at = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 replace, moved = os.replace, []
 def move(*paths):

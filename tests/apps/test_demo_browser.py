@@ -165,6 +165,8 @@ def test_a_search_and_a_classification(address: str, browser: Any) -> None:
         assert page.locator("#put-right li").count() == 8
         assert page.locator("#put-wrong li").count() > 0
         assert page.locator("#accuracy td.worse").count() > 0
+        # Results of earlier settings are dimmed until the search has answered.
+        page.wait_for_function("document.querySelectorAll('.stale').length === 0")
         looked_at(page, "demo-search")
 
 

@@ -259,7 +259,7 @@ def test_a_failing_part_is_reported_and_the_others_are_measured(
     assert runs == expected - broken_runs - waiting
     pipelines = frame[frame.suite == "generation"]
     assert set(pipelines["published of"]) == {PUBLISHED_PIPELINE}
-    assert f"published figures are of {PUBLISHED_PIPELINE}" in page
+    assert f"published figures are for {PUBLISHED_PIPELINE}" in page
 
 
 def send_back(out: Path) -> None:

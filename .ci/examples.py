@@ -39,7 +39,7 @@ def linked(text: str) -> str:
     def link(match: re.Match[str]) -> str:
         title = (DOCS / f"{match['page']}.md").read_text(encoding="utf-8")
         heading = re.search(r"^# (.*)$", title, re.MULTILINE)
-        return f"[{heading[1] if heading else match['page']}](../../{match['page']}/)"
+        return f"[{heading[1] if heading else match['page']}](../{match['page']}.md)"
 
     return PAGE.sub(link, text)
 

@@ -57,3 +57,15 @@ def test_a_telephone_sorts_by_a_list(browser: Any, address: str) -> None:
         page.set_content(html)
         page.locator(".sorter select").first.select_option("1")
         assert shares(page) == sorted(shares(page))
+
+
+def test_a_table_wider_than_the_window_scrolls_in_its_own_frame(browser: Any, address: str) -> None:
+    html = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
+    with opened(browser, "about:blank", width=900, go=False) as page:
+        page.set_content(html)
+        page.add_style_tag(content=".wide table { min-width: 2000px; }")
+        frame = page.locator(".wide").first
+        frame.evaluate("frame => { frame.scrollLeft = 300; }")
+        assert frame.evaluate("frame => frame.scrollLeft") == 300
+        sideways = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(sideways) <= 0

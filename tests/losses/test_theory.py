@@ -499,6 +499,20 @@ def test_theorem_8_7_the_k_variance_of_samples_varies_less_with_larger_k() -> No
     assert spreads[0] > spreads[1] > spreads[2]
 
 
+@pytest.mark.parametrize("pairs", [4, 16])
+def test_theorem_8_7_the_k_variance_of_more_pairs_varies_less(pairs: int) -> None:
+    features, _, _ = chapter_8(2)
+    points = features[:8]
+    spread_out = float((points - points.mean(0)).square().sum(1).mean())
+    rng = np.random.default_rng(0)
+    k = 2
+    one = [k_variance(points[rng.integers(0, 8, 2 * k)], k=k) for _ in range(300)]
+    many = [k_variance(points[rng.integers(0, 8, 2 * k * pairs)], k=k) for _ in range(300)]
+    assert np.var(many) <= 4 * spread_out / (pairs * k)
+    # The pairs are disjoint and so independent: the variance of their mean is 1 / pairs of one's.
+    assert np.var(many) == pytest.approx(np.var(one) / pairs, rel=0.5)
+
+
 def test_figure_8_2_normalised_margins_distinguish_random_labels_on_digits() -> None:
     """Margins divided by the k-variance of features decrease more with corrupted labels than plain
     margins, although both networks fit all labels."""

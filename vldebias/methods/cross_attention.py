@@ -163,7 +163,10 @@ class CrossAttention(EditMethod):
             raise InvalidInputError(
                 f"batch_size: expected a whole number of images >= 1, got {self.batch_size!r}"
             )
-        self._host_of(problem)
+        if not isinstance(problem.host, CrossAttentionHost):
+            raise UnsupportedHostError(
+                f"{problem.host.name}: method {self.name!r} is for pipelines of diffusers"
+            )
         for prompt_set in problem.attributes:
             if not can_balance(prompt_set):
                 raise InvalidInputError(
@@ -172,7 +175,8 @@ class CrossAttention(EditMethod):
                 )
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        host = self._host_of(problem)
+        host = problem.host
+        assert isinstance(host, CrossAttentionHost)  # `check` refuses any other
         (prompt_set,) = (part for part in problem.attributes if part.name == role)
         texts_of_value = stated_texts(prompt_set, self.concepts)
         times, rows_of_value = record(host, texts_of_value, role, self)
@@ -203,14 +207,6 @@ class CrossAttention(EditMethod):
             phrase=dict(prompt_set.phrase),
             stated=prompt_set.stated_words,
             provenance=Provenance(self.name),
-        )
-
-    def _host_of(self, problem: Problem) -> CrossAttentionHost:
-        """Return the problem's host if it represents a denoiser."""
-        if isinstance(problem.host, CrossAttentionHost):
-            return problem.host
-        raise UnsupportedHostError(
-            f"{problem.host.name}: method {self.name!r} is for pipelines of diffusers"
         )
 
 

@@ -182,8 +182,12 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
       vldebias audit --attribute gender --captions train.csv --column caption
     """
     if captions is not None:
-        others = (file, original, rewritten, texts, calibration, measure, width, guidance)
-        _refuse_with_captions(*others, *flags.values())
+        unused = (file, original, rewritten, texts, calibration, measure, width, guidance)
+        if {*unused, *flags.values()} != {None}:
+            raise InvalidInputError(
+                "--captions: expected no other texts, no model and nothing to measure; captions"
+                " cannot be combined with them"
+            )
         _audit_captions(captions, column, attribute, folder, as_json=as_json)
         return
     if original is not None and rewritten is not None:
@@ -339,15 +343,6 @@ def _audit_rewriter(
     result = audit_rewriter(originals.prompts, texts.prompts, attribute)
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page)
-
-
-def _refuse_with_captions(*others: object) -> None:
-    """Raise InvalidInputError if an option is set that cannot be combined with --captions."""
-    if any(value is not None for value in others):
-        raise InvalidInputError(
-            "--captions: expected no other texts, no model and nothing to measure; captions"
-            " cannot be combined with them"
-        )
 
 
 def _audit_captions(

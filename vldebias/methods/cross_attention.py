@@ -113,15 +113,15 @@ class CrossAttention(EditMethod):
 
     def _attach_checked(
         self,
-        pipeline: Host,
+        host: CrossAttentionHost,
         sets: Sequence[PromptSet],
         edits: Mapping[str, Edit],
         settings: AttachSettings,
     ) -> DenoiserAttachment:
-        """Attach fitted edits of cross-attention.
+        """Check edits of cross-attention, and attach them by a `DenoiserAttachment`.
 
         Args:
-            pipeline: the host of the pipeline.
+            host: the host of the pipeline's denoiser.
             sets: the prompt sets with which prompts are read.
             edits: name of the prompt set of an attribute -> edit.
             settings: `strength`, `shares`, `on_call` and `follow_seeds` apply.
@@ -129,7 +129,6 @@ class CrossAttention(EditMethod):
         Raises:
             ProjectionMismatchError: an edit of another kind, or fitted on another model.
         """
-        host = at_denoiser(pipeline, edits)
         checked: dict[str, CrossAttentionEdit] = {}
         for role, edit in edits.items():
             checked[role] = host.checked(edit)
@@ -404,7 +403,7 @@ def record(
     title: str,
     method: CrossAttention,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Record the responses to texts.
+    """Generate pictures of texts, and return the mean outputs of every cross-attention.
 
     Texts of one concept start from the same noise, so that they differ only in the value.
 
@@ -469,7 +468,8 @@ def attach_fitted(
         edit_of_attribute[edit.attribute] = edit
         # Prompts are read with the words that the edits contain.
         sets.append(prompt_set_of(edit))
-    return CrossAttention()._attach_checked(host, sets, edit_of_attribute, settings)
+    denoiser = at_denoiser(host, edit_of_attribute)
+    return CrossAttention()._attach_checked(denoiser, sets, edit_of_attribute, settings)
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:

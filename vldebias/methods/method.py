@@ -201,7 +201,7 @@ class EditMethod(Method):
         """
 
     def fit_roles(self, problem: Problem) -> dict[str, Edit]:
-        """Return role -> fitted edit for all roles of the problem's host."""
+        """Return role -> edit, fitted by `Problem.fit` once for each space of the host."""
         # The texts and images of a model are two roles of one space, which is fitted once.
         edit_of_space: dict[str, Edit] = {}
         edits: dict[str, Edit] = {}
@@ -248,7 +248,7 @@ it."""
 def get_method(
     method: str | Method | None, *, lam: Lam | None = None, reference: object = None
 ) -> Method:
-    """Return the method for the arguments of `debias` and `evaluate`.
+    """Return the method of a name, in its form for images if `reference` is passed.
 
     Args:
         method: its name, or the method itself; None: the default.
@@ -319,7 +319,7 @@ def get_edit_method(
 
 @dataclass(eq=False, init=False)
 class Problem:
-    """Store the input of a method: a host, prompt sets, and optionally images.
+    """Store what a method is fitted to: a host, prompt sets by attribute, perhaps images.
 
     Args:
         host: a model, a pipeline, a `Host`, which embeds every prompt once, or a mapping from
@@ -464,7 +464,7 @@ class Problem:
         return normalize(torch.stack(means), dim=1)
 
     def fit(self, method: str | Method, role: str) -> Edit:
-        """Fit the edit of a method within the bound, and record its provenance.
+        """Return what `method.fit` returns, weakened to satisfy the bound, with its provenance.
 
         Args:
             method: a method that fits an edit, or its name.

@@ -9,7 +9,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import (
     Attachment,
     CallRecord,
-    Host,
     PromptAttachment,
     refuse_second,
     resolve,
@@ -126,8 +125,14 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     target = resolve(passes[0], tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
     attachment: Attachment
-    if isinstance(prompts, Attachment):
-        attachment = _attach_later_pass(target, prompts)
+    if isinstance(prompts, PromptAttachment):
+        attachment = prompts.attach_to_later_pass(target)
+    elif isinstance(prompts, Attachment):
+        raise InvalidInputError(
+            f"{target.name}: expected an attachment that writes values into prompts, got"
+            f" {prompts!r}. Fitted edits are attached to each pipeline: debias(other,"
+            " attachment.projections)"
+        )
     elif isinstance(prompts, Edit | Mapping):
         if any(setting is not None for setting in (method, lam, reference, max_loss)):
             raise InvalidInputError(
@@ -146,19 +151,6 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         attachment.remove()
         raise
     return attachment
-
-
-def _attach_later_pass(target: Host, first: Attachment) -> PromptAttachment:
-    """Attach to a later pass over the pictures of another pipeline, such as a refiner.
-
-    Its prompts get the values of the first attachment.
-    """
-    if isinstance(first, PromptAttachment):
-        return first.attach_to_later_pass(target)
-    raise InvalidInputError(
-        f"{target.name}: expected an attachment that writes values into prompts, got {first!r}."
-        " Fitted edits are attached to each pipeline: debias(other, attachment.projections)"
-    )
 
 
 def fit_projections(

@@ -25,7 +25,7 @@ from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.hosts.host import SIDES, TEXT
 from vldebias.methods import Method, Prompts, Reference
-from vldebias.projection.edit import Edit, averages_wordings
+from vldebias.projection.edit import Edit, Rewording
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 from vldebias.utils.vectors import Vectors, read_vectors
 
@@ -333,7 +333,7 @@ class DebiasedQueries:
         # float16 vectors are edited in float32 and rounded once.
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         edited: Tensor
-        if not averages_wordings(self.fitted):
+        if not isinstance(self.fitted, Rewording):
             edited = self.fitted(wide, self.strength)
         elif texts is not None:
             # The edit embeds other wordings of each prompt.

@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,8 @@ from vldebias.hosts import HOSTS, Host, register_host, resolve
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import hook_methods
-from vldebias.projection.edit import Choice, Fingerprint
+from vldebias.methods.baselines.wording import FixedRewrite
+from vldebias.projection.edit import Choice, Fingerprint, Provenance
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
@@ -211,13 +211,7 @@ def test_texts_may_be_a_list_a_function_or_one_text_for_all_rows(
 
 
 def test_an_edit_that_reads_prompts_needs_them(tower: Tower) -> None:
-    reads = SimpleNamespace(
-        method="reads",
-        lam=0.0,
-        side="text",
-        wordings=tuple,
-        provenance=SimpleNamespace(choice=None),
-    )
+    reads = FixedRewrite(("male", "female"), 6, Provenance("reads"))
     with EditAttachment(TowerHost(tower), {"joint": reads}) as attachment:
         assert repr(attachment).startswith(
             "EditAttachment(Tower, projection, joint: reads lam=0.0, strength=1.0, "
@@ -225,7 +219,7 @@ def test_an_edit_that_reads_prompts_needs_them(tower: Tower) -> None:
         with pytest.raises(InvalidInputError, match="needs the prompt of each row"):
             attachment.apply("joint", torch.randn(4, 6))
         with pytest.raises(
-            VldebiasError, match=r"SimpleNamespace \(reads\) is not a single linear map"
+            VldebiasError, match=r"FixedRewrite \(reads\) is not a single linear map"
         ):
             attachment.merge()
 

@@ -83,8 +83,17 @@ def a_function(problem: Any, role: str) -> Any:
     (lambda: fitted_by(of_width_64), "'mine': fit returned an edit of width 64; expected 256"),
     (
         lambda: fitted_by(lambda *case: CalibratedProjection().fit(embedded(*case))),
-        r"got \(2, 256\); for rows that alternate, pass rows.unflatten\(0, \(-1, 2\)\)",
+        r"method 'mine': pairs: .*, got \(2, 256\); .* pass rows.unflatten\(0, \(-1, 2\)\)",
     ),
+    (
+        lambda: fitted_by(lambda problem, _: CalibratedProjection().fit(problem.sets[0].pairs)),
+        r"'mine': pairs: .* got tuple of texts; embed them first, .*problem.host.embed\(texts",
+    ),
+    (
+        lambda: fitted_by(lambda problem, role: problem.host.embed(problem.sets[0].pairs, role)),
+        r"embed got \('.*expected a list of texts. For pairs, .* rows.unflatten\(0, \(-1, 2\)\)",
+    ),
+    (lambda: fitted_by(lambda *_: [1, 2]), r"returned a list of 2; .* by Calibr.*fit\(\[pairs"),
 )
 def test_a_mistake_in_a_method_gets_a_sentence(mistake: Any) -> None:
     mistake()

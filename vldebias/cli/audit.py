@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from vldebias.data import Embeddings
     from vldebias.hosts.loading import Loaded
     from vldebias.report.result import Result
-    from vldebias.utils.options import Options
 
 
 class AuditFlags(HostFlags, total=False):
@@ -57,92 +56,106 @@ class DiagnoseFlags(TypedDict, total=False):
     device: str
 
 
+# The options of `vldebias audit`.
+PromptsFile = Annotated[
+    Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
+]
+Column = Annotated[
+    str | None,
+    typer.Option(help="Column of the prompts or captions. Default: detected by its name."),
+]
+Texts = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        help="Text embeddings (.npz) of the prompts, the prompt set and the calibration.",
+    ),
+]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration",
+        help=(
+            "Counts of judged images: fair-diffusion, sd15, sd3, sd35, flux2, uce, miniature"
+            " (sd3@3: at guidance 3), or a CSV of your own images (prompt, value: a row per"
+            " image; or prompt and a column of counts per value). Default: the counts of the"
+            " pipeline. If there are none, the audit makes no prediction and shows the counts"
+            " of other models (gender only)."
+        ),
+        metavar="NAME|FILE",
+    ),
+]
+Measure = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help=(
+            "Calibrate the audit on your own --pipeline: generate and judge N images for each"
+            " of up to 30 prompts (all prompts of the protocol). Writes a record. Run it again"
+            " to continue."
+        ),
+        metavar="N",
+    ),
+]
+Width = Annotated[
+    float | None,
+    typer.Option(
+        help="Print how many images are needed for an interval of this width, such as 0.1."
+    ),
+]
+Guidance = Annotated[
+    float | None,
+    typer.Option(help="Guidance scale for --measure. Default: the pipeline's.", metavar="X"),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        help=(
+            "Folder for the page and the list. With --measure, it may be a file RECORD.json;"
+            " the folder is then RECORD."
+        ),
+    ),
+]
+Original = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        help="Prompts as users wrote them, one per line, to audit a prompt rewriter.",
+    ),
+]
+Rewritten = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True, help="The same prompts as a language model rewrote them, one per line."
+    ),
+]
+Captions = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        help=(
+            "Captions of training data (a table, COCO's captions, a folder of .txt): which"
+            " values they state, and for which nouns. No model is needed."
+        ),
+    ),
+]
+
+
 @with_flags(flags_of_options(*HOST, "judge", "steps"))
 def audit_command(  # noqa: PLR0913  (each is an option of the command)
     attribute: AttributeSet,
-    file: Annotated[
-        Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(help="Column of the prompts or captions. Default: detected by its name."),
-    ] = None,
-    texts: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            help="Text embeddings (.npz) of the prompts, the prompt set and the calibration.",
-        ),
-    ] = None,
-    calibration: Annotated[
-        str | None,
-        typer.Option(
-            "--calibration",
-            help=(
-                "Counts of judged images: fair-diffusion, sd15, sd3, sd35, flux2, uce, miniature"
-                " (sd3@3: at guidance 3), or a CSV of your own images (prompt, value: a row per"
-                " image; or prompt and a column of counts per value). Default: the counts of the"
-                " pipeline. If there are none, the audit makes no prediction and shows the counts"
-                " of other models (gender only)."
-            ),
-            metavar="NAME|FILE",
-        ),
-    ] = None,
-    measure: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=(
-                "Calibrate the audit on your own --pipeline: generate and judge N images for each"
-                " of up to 30 prompts (all prompts of the protocol). Writes a record. Run it again"
-                " to continue."
-            ),
-            metavar="N",
-        ),
-    ] = None,
-    width: Annotated[
-        float | None,
-        typer.Option(
-            help="Print how many images are needed for an interval of this width, such as 0.1."
-        ),
-    ] = None,
-    guidance: Annotated[
-        float | None,
-        typer.Option(help="Guidance scale for --measure. Default: the pipeline's.", metavar="X"),
-    ] = None,
-    folder: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            help=(
-                "Folder for the page and the list. With --measure, it may be a file RECORD.json;"
-                " the folder is then RECORD."
-            ),
-        ),
-    ] = Path("vldebias-audit"),
-    original: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            help="Prompts as users wrote them, one per line, to audit a prompt rewriter.",
-        ),
-    ] = None,
-    rewritten: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, help="The same prompts as a language model rewrote them, one per line."
-        ),
-    ] = None,
-    captions: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            help=(
-                "Captions of training data (a table, COCO's captions, a folder of .txt): which"
-                " values they state, and for which nouns. No model is needed."
-            ),
-        ),
-    ] = None,
+    file: PromptsFile = None,
+    column: Column = None,
+    texts: Texts = None,
+    calibration: Calibration = None,
+    measure: Measure = None,
+    width: Width = None,
+    guidance: Guidance = None,
+    folder: Out = Path("vldebias-audit"),
+    original: Original = None,
+    rewritten: Rewritten = None,
+    captions: Captions = None,
     as_json: Json = False,
     **flags: Unpack[AuditFlags],
 ) -> None:
@@ -170,7 +183,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     """
     if captions is not None:
         unused = (file, original, rewritten, texts, calibration, measure, width, guidance)
-        if flags or any(value is not None for value in unused):
+        if {*unused, *flags.values()} != {None}:
             raise InvalidInputError(
                 "--captions: expected no other texts, no model and nothing to measure; captions"
                 " cannot be combined with them"
@@ -202,36 +215,31 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     _print_numbers(listed.prompts, attribute, measure, width)
     # torch takes seconds to import, so mistakes are reported first.
     from vldebias.data.embeddings import load_texts
-    from vldebias.hosts.loading import load_host
     from vldebias.study import audit
     from vldebias.utils.files import spreadsheet_csv, write_atomically
-    from vldebias.utils.options import Options
 
-    counts: pd.DataFrame | str | None = calibration
     if texts is not None:
-        result = audit(listed, attribute, texts=load_texts(texts), calibration=counts)
+        result = audit(listed, attribute, texts=load_texts(texts), calibration=calibration)
+    elif measure is not None:
+        loaded, counts = _count_values(
+            flags, listed.prompts, attribute, measure, guidance, folder, record_file
+        )
+        result = audit(listed, attribute, pipe=loaded, calibration=counts)
+    elif "pipeline" in flags:
+        result = audit(listed, attribute, pipe=_loaded(flags), calibration=calibration)
     else:
-        flags["device"] = device_of(flags.get("device"))
-        loaded = load_host(**host_flags(flags))
-        if measure is not None:
-            options = Options(
-                out=folder,
-                device=flags["device"],
-                dtype=flags.get("dtype"),
-                judge=flags.get("judge"),
-                steps=flags.get("steps"),
-            )
-            counts = _count_values(
-                loaded, listed.prompts, attribute, measure, guidance, options, record_file
-            )
-        # A pipeline has several text tensors; a model has one joint space.
-        if "pipeline" in flags:
-            result = audit(listed, attribute, pipe=loaded, calibration=counts)
-        else:
-            result = audit(listed, attribute, model=loaded, calibration=counts)
+        result = audit(listed, attribute, model=_loaded(flags), calibration=calibration)
     write_atomically(folder / "prompts.csv", spreadsheet_csv(_listed(result), index=True))
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
+
+
+def _loaded(flags: AuditFlags) -> Loaded:
+    """Load the model or pipeline that flags select, on a device that is found if none is set."""
+    from vldebias.hosts.loading import load_host
+
+    flags["device"] = device_of(flags.get("device"))
+    return load_host(**host_flags(flags))
 
 
 def _check_source(
@@ -275,20 +283,33 @@ def _print_numbers(
 
 
 def _count_values(
-    loaded: Loaded,
+    flags: AuditFlags,
     prompts: Sequence[str],
     attribute: str,
     images: int,
     guidance: float | None,
-    options: Options,
+    folder: Path,
     record_file: Path,
-) -> pd.DataFrame:
-    """Count values in images of the pipeline; write measured.csv and a record."""
+) -> tuple[Loaded, pd.DataFrame]:
+    """Count values in images of a pipeline; write measured.csv and a record.
+
+    Returns:
+        The pipeline and the counts.
+    """
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import measure_prompts, pilot_prompts
     from vldebias.utils.files import spreadsheet_csv, write_atomically
+    from vldebias.utils.options import Options
     from vldebias.utils.progress import Progress
 
+    loaded = _loaded(flags)
+    options = Options(
+        out=folder,
+        device=flags["device"],
+        dtype=flags.get("dtype"),
+        judge=flags.get("judge"),
+        steps=flags.get("steps"),
+    )
     measured = pilot_prompts(prompts, load_prompts(attribute))
     with Progress(err.console) as progress:
         counts, record = measure_prompts(
@@ -300,10 +321,10 @@ def _count_values(
             guidance=guidance,
             progress=progress,
         )
-    write_atomically(options.out / "measured.csv", spreadsheet_csv(counts))
+    write_atomically(folder / "measured.csv", spreadsheet_csv(counts))
     record.write(record_file)
-    say(f"counts: {options.out / 'measured.csv'}, {record_file}")
-    return counts
+    say(f"counts: {folder / 'measured.csv'}, {record_file}")
+    return loaded, counts
 
 
 def _audit_rewriter(

@@ -59,6 +59,13 @@ class Attachment(ABC):
     _strength: float
 
     def __init__(self, host: Host, *, strength: float = 1.0, label: str = "") -> None:
+        """Hook the host by `_install`, unless something else is attached to it.
+
+        Args:
+            host: the host.
+            strength: share of the change, in [0, 1].
+            label: names of the prompt sets, for messages.
+        """
         # First, so that a refusal leaves the host unchanged.
         refuse_second(host)
         self.host = host

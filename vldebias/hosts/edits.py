@@ -11,7 +11,7 @@ from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.attachment import Attachment, mark_merged
 from vldebias.hosts.host import IMAGE, TOKENIZING, Host
-from vldebias.projection.edit import Edit, averages_wordings
+from vldebias.projection.edit import Edit, Rewording
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import StatedWords
 from vldebias.wording.prompt_file import checked_texts
@@ -21,7 +21,7 @@ Texts = Callable[[], Sequence[str]] | Sequence[str]
 
 
 class EditAttachment(Attachment):
-    """Change the embeddings of a host by fitted edits.
+    """Change the embeddings of a host by fitted edits, hooked by `Host.install`.
 
     Attributes:
         projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit.
@@ -96,12 +96,12 @@ class EditAttachment(Attachment):
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
         prompts: list[str] = []
-        if self.gate is not None or averages_wordings(edit):
+        if self.gate is not None or isinstance(edit, Rewording):
             prompts = self._prompts_of_rows(texts, len(embeddings))
         stated = self.stated(prompts)
         if stated and all(stated):
             return embeddings
-        if averages_wordings(edit):
+        if isinstance(edit, Rewording):
             changed = self.host.reworded(edit, role, embeddings, prompts, self._strength)
         else:
             changed = edit(embeddings, self._strength)
@@ -138,7 +138,7 @@ class EditAttachment(Attachment):
         stated_rows: Callable[[Tensor], Tensor] | None,
         texts: Callable[[Tensor], Sequence[str]],
     ) -> Tensor:
-        """Return embeddings edited as by `apply`, by the token ids of each row.
+        """Edit each row of embeddings, except rows whose token ids state the attribute.
 
         Args:
             role: one of `projections`.
@@ -151,7 +151,7 @@ class EditAttachment(Attachment):
         if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
             return embeddings
         edit = self.projections[role]
-        if averages_wordings(edit):
+        if isinstance(edit, Rewording):
             if ids is None:
                 return self.apply(role, embeddings)
             return self.apply(role, embeddings, lambda: texts(ids))

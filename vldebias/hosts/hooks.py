@@ -33,7 +33,7 @@ class Hook:
 
 @dataclass(eq=False, repr=False)
 class _MethodHook(Hook):
-    """Replace a method while something is attached."""
+    """Call `around` instead of a method while something is attached."""
 
     original: Original
     around: Around
@@ -56,7 +56,7 @@ def hook_methods(
     owner: object,
     around: Mapping[str, Around],
 ) -> Callable[[], None]:
-    """Replace methods of one object, as attributes of the instance.
+    """Make calls of methods of one object run `around(original, arguments)` instead.
 
     Args:
         attachment: the methods are replaced while it is attached.

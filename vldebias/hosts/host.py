@@ -27,7 +27,7 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.adapters import adapters_length
-from vldebias.projection.edit import Edit, Fingerprint, Rewording, averages_wordings
+from vldebias.projection.edit import Edit, Fingerprint, Rewording
 from vldebias.prompts import StatedWords
 
 if TYPE_CHECKING:
@@ -254,6 +254,11 @@ class Host(ABC):
         rows: dict[str, Tensor] = {}
         new: dict[str, None] = {}
         for prompt in prompts:
+            if not isinstance(prompt, str):
+                raise InvalidInputError(
+                    f"{self.name}: embed got {prompt!r}; expected a list of texts. For pairs, list"
+                    " both texts of each, and pass the rows as rows.unflatten(0, (-1, 2))"
+                )
             # Looked up once: another thread may clear the memory in the meantime.
             row = memory.get((role, prompt))
             if row is None:
@@ -304,7 +309,7 @@ class Host(ABC):
         if edit is None:
             return rows
         gate = StatedWords(edit.stated_words if keep_stated else ())
-        if averages_wordings(edit):
+        if isinstance(edit, Rewording):
             changed = self.reworded(edit, role, rows, prompts, strength)
         else:
             changed = edit(rows, strength)

@@ -68,7 +68,7 @@ def register_host(host: type[Host]) -> type[Host]:
 def resolve(
     host: object, *, tokenizer: object = None, negative: bool = False, side: str | None = None
 ) -> Host:
-    """Return the `Host` for a model or pipeline, found by the library that defines its class.
+    """Wrap a model or pipeline in the `Host` registered for the library that defines its class.
 
     Args:
         host: the model or pipeline, or a `Host`. A mapping from prompt to embedding replaces a

@@ -205,7 +205,7 @@ class SamplingAttachment(Attachment):
         indices: Sequence[int] | None,
         originals: Sequence[str] | None,
     ) -> tuple[dict[str, list[str]], BalancedPrompts]:
-        """Write values into the part of each text that the encoders read.
+        """Write values by `Balancer.next_texts` into the part of each text that encoders read.
 
         Returns:
             All texts, and values and reasons as `Balancer.next_texts` returns them.
@@ -238,7 +238,7 @@ class SamplingAttachment(Attachment):
 
 
 class PromptAttachment(SamplingAttachment):
-    """Write a sampled value of the attribute into the prompt of each image of a pipeline."""
+    """Write sampled values into the prompts of a pipeline, hooked by `Host.install_prompts`."""
 
     reattach = "prompts"
     _is_later_pass = False
@@ -330,9 +330,10 @@ class PromptAttachment(SamplingAttachment):
         seeds: object = None,
         is_encoding: bool = False,
     ) -> dict[str, list[str]]:
-        """Return the rewritten texts of a call whose images have several: `prompt`, `prompt_2`.
+        """Return the texts of a call with a sampled value in each, and log its record.
 
-        All texts of an image get the same value, and any of them may state it.
+        All texts of an image (`prompt`, `prompt_2`) get the same value, and any of them may state
+        it.
 
         Args:
             texts: name -> one text per image.
@@ -379,7 +380,7 @@ class PromptAttachment(SamplingAttachment):
     def _with_last_values(
         self, columns: Mapping[str, list[str]], again: bool
     ) -> dict[str, list[str]] | None:
-        """Return further texts of the images of the last call in this thread or task.
+        """Write the values of the last call into further texts of the same images.
 
         Args:
             columns: name -> one text per image.
@@ -416,7 +417,7 @@ class PromptAttachment(SamplingAttachment):
 
 
 class DenoiserAttachment(SamplingAttachment):
-    """Set a sampled value of the attribute in the cross-attentions of a pipeline, for each image.
+    """Set sampled values in a denoiser's cross-attentions, hooked by `Host.install_values`.
 
     The strength is the share of the edits in the outputs of the cross-attentions.
 

@@ -58,7 +58,7 @@ class AttachSettings:
 
 
 def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings) -> EditAttachment:
-    """Attach fitted edits of embeddings to a host.
+    """Check that edits were fitted on this host, and attach them by an `EditAttachment`.
 
     Args:
         host: the host of a model or pipeline.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError
@@ -69,28 +68,19 @@ class Balanced(Method):
 
 
 def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
-    """Return a balancer of prompt sets.
+    """Return a `Balancer` of prompt sets that has loaded its word lists.
 
     Args:
         sets: the prompt sets.
         settings: see `vldebias.wording.Balancer`.
     """
-    from vldebias.wording import Balancer  # the grammars of eleven languages
+    # Imported here, because this loads the grammars of eleven languages.
+    from vldebias.wording import Balancer, balance_prompts
 
-    _load_word_lists()
+    # Reading a prompt loads the word lists, for which the first picture would wait otherwise.
+    balance_prompts("A photo of a person.", "gender", seed=0)
     # The values of a single set are strings, not tuples.
     return Balancer(sets[0] if len(sets) == 1 else sets, **settings)
-
-
-@cache
-def _load_word_lists() -> None:
-    """Read a prompt once per process, which loads the word lists for reading prompts.
-
-    Otherwise the first picture would wait for them.
-    """
-    from vldebias.wording import balance_prompts
-
-    balance_prompts("A photo of a person.", "gender", seed=0)
 
 
 def why_not_balanced(problem: Problem) -> str | None:

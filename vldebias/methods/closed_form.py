@@ -34,7 +34,7 @@ from vldebias.prompts import PromptSet
 
 @dataclass(frozen=True)
 class Term:
-    """Define one term of a closed form.
+    """Provide rows whose span P0 removes, or scatters that are weighted by lam.
 
     Attributes:
         need: the input that it reads.

@@ -113,15 +113,15 @@ class CrossAttention(EditMethod):
 
     def _attach_checked(
         self,
-        pipeline: Host,
+        host: CrossAttentionHost,
         sets: Sequence[PromptSet],
         edits: Mapping[str, Edit],
         settings: AttachSettings,
     ) -> DenoiserAttachment:
-        """Attach fitted edits of cross-attention.
+        """Check edits of cross-attention, and attach them by a `DenoiserAttachment`.
 
         Args:
-            pipeline: the host of the pipeline.
+            host: the host of the pipeline's denoiser.
             sets: the prompt sets with which prompts are read.
             edits: name of the prompt set of an attribute -> edit.
             settings: `strength`, `shares`, `on_call` and `follow_seeds` apply.
@@ -129,7 +129,6 @@ class CrossAttention(EditMethod):
         Raises:
             ProjectionMismatchError: an edit of another kind, or fitted on another model.
         """
-        host = at_denoiser(pipeline, edits)
         checked: dict[str, CrossAttentionEdit] = {}
         for role, edit in edits.items():
             checked[role] = host.checked(edit)
@@ -163,7 +162,10 @@ class CrossAttention(EditMethod):
             raise InvalidInputError(
                 f"batch_size: expected a whole number of images >= 1, got {self.batch_size!r}"
             )
-        self._host_of(problem)
+        if not isinstance(problem.host, CrossAttentionHost):
+            raise UnsupportedHostError(
+                f"{problem.host.name}: method {self.name!r} is for pipelines of diffusers"
+            )
         for prompt_set in problem.attributes:
             if not can_balance(prompt_set):
                 raise InvalidInputError(
@@ -172,7 +174,8 @@ class CrossAttention(EditMethod):
                 )
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        host = self._host_of(problem)
+        host = problem.host
+        assert isinstance(host, CrossAttentionHost)  # `check` refuses any other
         (prompt_set,) = (part for part in problem.attributes if part.name == role)
         texts_of_value = stated_texts(prompt_set, self.concepts)
         times, rows_of_value = record(host, texts_of_value, role, self)
@@ -203,14 +206,6 @@ class CrossAttention(EditMethod):
             phrase=dict(prompt_set.phrase),
             stated=prompt_set.stated_words,
             provenance=Provenance(self.name),
-        )
-
-    def _host_of(self, problem: Problem) -> CrossAttentionHost:
-        """Return the problem's host if it represents a denoiser."""
-        if isinstance(problem.host, CrossAttentionHost):
-            return problem.host
-        raise UnsupportedHostError(
-            f"{problem.host.name}: method {self.name!r} is for pipelines of diffusers"
         )
 
 
@@ -408,7 +403,7 @@ def record(
     title: str,
     method: CrossAttention,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Record the responses to texts.
+    """Generate pictures of texts, and return the mean outputs of every cross-attention.
 
     Texts of one concept start from the same noise, so that they differ only in the value.
 
@@ -473,7 +468,8 @@ def attach_fitted(
         edit_of_attribute[edit.attribute] = edit
         # Prompts are read with the words that the edits contain.
         sets.append(prompt_set_of(edit))
-    return CrossAttention()._attach_checked(host, sets, edit_of_attribute, settings)
+    denoiser = at_denoiser(host, edit_of_attribute)
+    return CrossAttention()._attach_checked(denoiser, sets, edit_of_attribute, settings)
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:

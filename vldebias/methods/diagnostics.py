@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.methods.method import class_signal
-from vldebias.projection.edit import Edit, averages_wordings
+from vldebias.projection.edit import Edit, Rewording
 from vldebias.prompts import PromptSet
 
 
@@ -92,7 +92,7 @@ class Diagnostics:
                 f"{edit.method} acts inside a denoiser and changes no text, so there is nothing"
                 " to inspect; look at pictures: vldebias generate PROMPT --method cross-attention"
             )
-        if averages_wordings(edit):
+        if isinstance(edit, Rewording):
             raise InvalidInputError(
                 f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone"
             )

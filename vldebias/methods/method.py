@@ -201,7 +201,7 @@ class EditMethod(Method):
         """
 
     def fit_roles(self, problem: Problem) -> dict[str, Edit]:
-        """Return role -> fitted edit for all roles of the problem's host."""
+        """Return role -> edit, fitted by `Problem.fit` once for each space of the host."""
         # The texts and images of a model are two roles of one space, which is fitted once.
         edit_of_space: dict[str, Edit] = {}
         edits: dict[str, Edit] = {}
@@ -248,7 +248,7 @@ it."""
 def get_method(
     method: str | Method | None, *, lam: Lam | None = None, reference: object = None
 ) -> Method:
-    """Return the method for the arguments of `debias` and `evaluate`.
+    """Return the method of a name, in its form for images if `reference` is passed.
 
     Args:
         method: its name, or the method itself; None: the default.
@@ -319,7 +319,7 @@ def get_edit_method(
 
 @dataclass(eq=False, init=False)
 class Problem:
-    """Store the input of a method: a host, prompt sets, and optionally images.
+    """Store what a method is fitted to: a host, prompt sets by attribute, perhaps images.
 
     Args:
         host: a model, a pipeline, a `Host`, which embeds every prompt once, or a mapping from
@@ -464,7 +464,7 @@ class Problem:
         return normalize(torch.stack(means), dim=1)
 
     def fit(self, method: str | Method, role: str) -> Edit:
-        """Fit the edit of a method within the bound, and record its provenance.
+        """Return what `method.fit` returns, weakened to satisfy the bound, with its provenance.
 
         Args:
             method: a method that fits an edit, or its name.
@@ -486,7 +486,7 @@ class Problem:
             raise InvalidInputError(
                 f"{self.label}: max_loss needs class prompts, and the set has none; add some"
             )
-        edit = checked_edit(chosen, chosen.fit(self, role))
+        edit = fitted_edit(chosen, self, role)
         # A preset keeps the name of the method that it selected.
         if not chosen.delegates:
             edit = edit.with_provenance(method=chosen.name)
@@ -577,17 +577,25 @@ def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
     return float(torch.pdist(edited).sum()) / distance_before, cosine
 
 
-def checked_edit(method: EditMethod, fitted: object) -> Edit:
-    """Return the output of a method's `fit`, if it is a fitted edit.
+def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
+    """Call a method's `fit`, and return its output if that is a fitted edit.
 
     Args:
         method: the method.
-        fitted: the output of its `fit`.
+        problem: the argument of `fit`.
+        role: the argument of `fit`.
 
     Raises:
-        InvalidInputError: it is something else; the message tells the author of the method what to
-            do.
+        InvalidInputError: it is something else, or `fit` raised the error; the message tells the
+            author of the method what to do.
     """
+    try:
+        fitted: object = method.fit(problem, role)
+    except InvalidInputError as error:
+        # A projection that refuses the rows of another package's method does not know its name.
+        if not method.declaration.module and repr(method.name) not in str(error):
+            error.args = (f"method {method.name!r}: {error}",)
+        raise
     if isinstance(fitted, Edit):
         # CalibratedProjection() has no provenance before its own fit.
         if hasattr(fitted, "provenance"):
@@ -610,6 +618,12 @@ def checked_edit(method: EditMethod, fitted: object) -> Edit:
     elif isinstance(fitted, Mapping):
         received = f"a {type(fitted).__name__}"
         remedy = "return the edit of the role alone: fit is called once for each role"
+    elif isinstance(fitted, list | tuple):
+        received = f"a {type(fitted).__name__} of {len(fitted)}"
+        remedy = (
+            "return a single edit; several attributes are solved jointly by"
+            " CalibratedProjection(lam=...).fit([pairs, ...])"
+        )
     elif callable(fitted):
         received = f"the function {getattr(fitted, '__name__', fitted)!s}"
         remedy = (

@@ -47,25 +47,16 @@ class Preset(EditMethod):
     delegates = True
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> Attachment:
-        if self._balances(problem):
-            return Balanced().attach(problem, settings)
+        # The only place where the default of pipelines is decided.
+        if self.name == "default" and problem.host.generative:
+            reason = why_not_balanced(problem)
+            if reason is None:
+                return Balanced().attach(problem, settings)
+            log_once(
+                f'{reason}, so its prompts are not balanced. The default here is "cali", which'
+                " makes prompts express less of the attribute but hardly changes who appears"
+            )
         return super().attach(problem, settings)
-
-    def _balances(self, problem: Problem) -> bool:
-        """Return whether the preset writes values into prompts.
-
-        This is the only place where the default of pipelines is decided.
-        """
-        if self.name != "default" or not problem.host.generative:
-            return False
-        reason = why_not_balanced(problem)
-        if reason is None:
-            return True
-        log_once(
-            f'{reason}, so its prompts are not balanced. The default here is "cali", which makes'
-            " prompts express less of the attribute but hardly changes who appears"
-        )
-        return False
 
     def selected(self, problem: Problem) -> tuple[ClosedForm, float | None]:
         """Return the edit of a problem and its lam, or None for the method's default.

@@ -21,9 +21,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    Protocol,
     Self,
-    TypeGuard,
     get_type_hints,
 )
 
@@ -31,6 +29,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, create_model, with_config
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
 from vldebias.projection.card import model_card
@@ -173,8 +172,8 @@ class Edit(ABC):
 
     A subclass is a dataclass with a `kind`, under which it is saved, the `axes` of its tensors and
     `__call__`. Other fields are saved as settings. A subclass with a separate map for images
-    overrides `side` and `image`. One that averages over several wordings of a prompt defines the
-    methods of `Rewording`.
+    overrides `side` and `image`. One that averages over several wordings of a prompt derives from
+    `Rewording`.
 
     >>> @dataclass(frozen=True, eq=False, repr=False)
     ... class Shift(Edit):
@@ -413,13 +412,10 @@ class Edit(ABC):
         return edit
 
 
-class Rewording(Protocol):
-    """Describe an edit that replaces an embedding by a mean over several wordings of its prompt."""
+class Rewording(Edit):
+    """Replace an embedding by the mean over several wordings of its prompt."""
 
-    @property
-    def method(self) -> str:
-        """Return the name of the method that fitted the edit."""
-
+    @abstractmethod
     def wordings(self, prompt: str) -> Sequence[str]:
         """Return the wordings of a prompt; their number is the same for every prompt."""
 
@@ -434,11 +430,10 @@ class Rewording(Protocol):
             strength: share of the change, in [0, 1].
             unit: the wordings have length 1; scale their mean to the length of `z`.
         """
-
-
-def averages_wordings(edit: object) -> TypeGuard[Rewording]:
-    """Return whether an edit averages over several wordings of each prompt."""
-    return hasattr(edit, "wordings")
+        mean = wordings.mean(1)
+        if unit:
+            mean = z.norm(dim=-1, keepdim=True) * normalize(mean, dim=-1).to(z)
+        return torch.lerp(z, mean.to(z), strength)
 
 
 class Rowwise(Edit):

@@ -383,6 +383,8 @@ def _float64(values: object, name: str, shape: str) -> Tensor:
     remedy = ""
     if isinstance(values, Tensor) and name == "pairs" and values.ndim == 2:
         remedy = "; for rows that alternate, pass rows.unflatten(0, (-1, 2))"
+    if isinstance(values, list | tuple) and values and isinstance(values[0], str):
+        remedy = " of texts; embed them first, such as by problem.host.embed(texts, role)"
     raise InvalidInputError(
         f"{name}: expected a non-empty tensor or ndarray {shape}, got {received}{remedy}"
     )

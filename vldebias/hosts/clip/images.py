@@ -27,7 +27,7 @@ from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.host import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
 from vldebias.hosts.resolving import resolve
-from vldebias.projection.edit import Fingerprint, averages_wordings
+from vldebias.projection.edit import Fingerprint, Rewording
 from vldebias.projection.projection import CalibratedProjection
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class JointHost(Host):
                 tokenizer is not found.
         """
         edits = attachment.projections.values()
-        if TEXT in self.roles and any(map(averages_wordings, edits)):
+        if TEXT in self.roles and any(isinstance(edit, Rewording) for edit in edits):
             self.tokenizer  # noqa: B018  (raises if there is none)
         if attachment.gate is None:
             return None

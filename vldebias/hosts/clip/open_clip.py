@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.clip.images import JointHost, Layer
-from vldebias.hosts.clip.words import StatedRows
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import Around, Original, hook_methods
 from vldebias.hosts.host import IMAGE, TEXT
@@ -226,65 +225,51 @@ class OpenClipHost(JointHost):
         return str(tokenizer.decode([token for token in words if token != start]))
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Replace the methods that return embeddings, as attributes of the instance."""
+        """Edit what `encode_text` and `encode_image` return, as attributes of the instance."""
         stated_rows = self.stated_rows(attachment)
-        hook = _Encoding(self, attachment, stated_rows)
+        calls = threading.local()  # whether a thread is inside an edited method
+
+        def encode(role: str, original: Original, call: BoundArguments) -> object:
+            # If one method calls another, only the outermost one edits.
+            if not attachment.acts or getattr(calls, "inside", False):
+                return original(*call.args, **call.kwargs)
+            # The edit comes before normalisation, so the method is called without it.
+            normalizes = bool(call.arguments.get("normalize", False))
+            if normalizes:
+                call.arguments["normalize"] = False
+            calls.inside = True
+            try:
+                output = original(*call.args, **call.kwargs)
+            finally:
+                calls.inside = False
+            # Features (b, d), or ((b, d), tokens) of CoCa's private methods; tokens stay unchanged.
+            features = output[0] if isinstance(output, tuple) else output
+            if role == IMAGE:
+                features = attachment.apply(role, features)
+            else:
+                ids = next(iter(call.arguments.values()))
+                features = attachment.apply_by_ids(role, features, ids, stated_rows, self.texts)
+            if normalizes:
+                features = F.normalize(features, dim=-1)
+            return (features, *output[1:]) if isinstance(output, tuple) else features
+
         around: dict[str, Around] = {}
         for role in self.roles:
             for name in _ENCODE[role]:
-                around[name] = partial(hook.encode, role)
-        around["forward_intermediates"] = hook.refuse
-        # Only CoCa has the private methods.
-        present = {name: change for name, change in around.items() if hasattr(self.model, name)}
-        return hook_methods(attachment, self.model, present)
+                if hasattr(self.model, name):  # only CoCa has the private methods
+                    around[name] = partial(encode, role)
+        if hasattr(self.model, "forward_intermediates"):
+            around["forward_intermediates"] = partial(self._refuse_intermediates, attachment)
+        return hook_methods(attachment, self.model, around)
 
-
-class _Encoding:
-    """Edit the outputs of the methods of a model."""
-
-    def __init__(
-        self, host: OpenClipHost, attachment: EditAttachment, stated_rows: StatedRows | None
-    ) -> None:
-        self._host = host
-        self._attachment = attachment
-        self._stated_rows = stated_rows
-        self._calls = threading.local()  # whether a thread is inside an edited method
-
-    def encode(self, role: str, original: Original, call: BoundArguments) -> object:
-        """Edit the output of `encode_text` or `encode_image` before normalisation.
-
-        They return (b, d). CoCa's private methods return ((b, d), tokens), and the tokens stay
-        unchanged. If one method calls another, only the outermost one edits.
-        """
-        if not self._attachment.acts or getattr(self._calls, "inside", False):
-            return original(*call.args, **call.kwargs)
-        # The edit comes before normalisation, so the method is called without it.
-        normalizes = bool(call.arguments.get("normalize", False))
-        if normalizes:
-            call.arguments["normalize"] = False
-        self._calls.inside = True
-        try:
-            output = original(*call.args, **call.kwargs)
-        finally:
-            self._calls.inside = False
-        features = output[0] if isinstance(output, tuple) else output
-        if role == IMAGE:
-            features = self._attachment.apply(role, features)
-        else:
-            ids = next(iter(call.arguments.values()))
-            features = self._attachment.apply_by_ids(
-                role, features, ids, self._stated_rows, self._host.texts
-            )
-        if normalizes:
-            features = F.normalize(features, dim=-1)
-        return (features, *output[1:]) if isinstance(output, tuple) else features
-
-    def refuse(self, original: Original, call: BoundArguments) -> object:
+    def _refuse_intermediates(
+        self, attachment: EditAttachment, original: Original, call: BoundArguments
+    ) -> object:
         """Refuse `forward_intermediates`, which has its own paths through both towers."""
-        if not self._attachment.acts:
+        if not attachment.acts:
             return original(*call.args, **call.kwargs)
-        name = original.__name__
         raise UnsupportedHostError(
-            f"{self._host.name}: the edit does not apply to {name}. Call encode_text or"
-            f" encode_image for edited features, or {name} inside `with attachment.disabled():`"
+            f"{self.name}: the edit does not apply to forward_intermediates. Call encode_text or"
+            " encode_image for edited features, or forward_intermediates inside `with"
+            " attachment.disabled():`"
         )

@@ -238,7 +238,7 @@ class CrossAttentionHost(Host):
         steps: int,
         **options: object,
     ) -> None:
-        """Run the pipeline with nothing attached and with a recorder.
+        """Run the unedited pipeline with a recorder hooked to its prompts, denoisers and modules.
 
         The recorder runs after `encode_prompt` and before the denoisers, and its hooks after
         modules.
@@ -298,6 +298,7 @@ class CrossAttentionHost(Host):
     # ---- attaching
 
     def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
+        """Let a `Steering` sample values after `encode_prompt`, and set them in the denoisers."""
         steering = Steering(attachment, self.pipeline, self.denoisers)
         modules = dict(self._modules())
         handles = []

@@ -99,12 +99,12 @@ class DiffusersHost(PipelineReader):
         self._known = KnownEmbeddings()
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Edit the outputs of `encode_prompt`, on this pipeline only."""
+        """Let `_encode_edited` run instead of `encode_prompt`, on this pipeline only."""
         encode = partial(self._encode_edited, attachment)
         return hook_methods(attachment, self.pipe, {"encode_prompt": encode, **self.frame()})
 
     def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
-        """Rewrite prompts before `encode_prompt` reads them, on this pipeline only."""
+        """Let `_encode_balanced` run instead of `encode_prompt`, on this pipeline only."""
 
         def finish(original: Callable[..., None], call: inspect.BoundArguments) -> None:
             original(*call.args, **call.kwargs)
@@ -138,7 +138,7 @@ class DiffusersHost(PipelineReader):
     def _encode_balanced(
         self, attachment: PromptAttachment, original: Original, bound: inspect.BoundArguments
     ) -> object:
-        """Call `encode_prompt` with a value in the prompt of each image."""
+        """Call `encode_prompt` with prompts that `attachment.rewrite_texts` returned."""
         call = bound.arguments
         # Always "prompt" in most pipelines, which encode both prompts in one call.
         encoded = self.encoded_text(call)

@@ -87,7 +87,7 @@ class SampledCall:
 
 
 class Plan:
-    """Store the changes of one pass through the denoiser.
+    """Store the rows of one pass through the denoiser, with the values that they get.
 
     Attributes:
         time: timestep of the pass.
@@ -201,9 +201,9 @@ class Steering(Hook):
         return result
 
     def _sample(self, call: SampledCall, arguments: Mapping[str, object]) -> None:
-        """Sample a value or None of each edit for each image.
+        """Set `call.values`: a value or None of each edit for each image.
 
-        If a prompt cannot be read, this is left to the first pass.
+        If a prompt cannot be read, this is left to the gate in the first pass.
         """
         attachment = self.attachment
         count = call.prompts.count
@@ -371,7 +371,7 @@ class Steering(Hook):
     # ---- in the denoiser
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Plan a pass, as a forward pre-hook of a denoiser.
+        """Find the rows of a pass and their values (`Plan`), as a forward pre-hook of a denoiser.
 
         Args:
             module: the denoiser.

@@ -10,14 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import EditMethod, Problem, register_method
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit, Provenance, Rewording
 from vldebias.prompts import PromptSet
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
@@ -70,7 +68,7 @@ def _article(written: str, words: str) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FixedRewrite(Edit):
+class FixedRewrite(Rewording):
     """Replace a prompt's embedding by the mean over several wordings.
 
     Attributes:
@@ -95,27 +93,7 @@ class FixedRewrite(Edit):
         )
 
     def wordings(self, prompt: str) -> tuple[str, ...]:
-        """Return the wordings whose mean replaces a prompt.
-
-        Their number is the same for every prompt.
-        """
         return tuple(rewrite_prompt(prompt, words) for words in self.words)
-
-    def combined(
-        self, z: Tensor, wordings: Tensor, strength: float, *, unit: bool = False
-    ) -> Tensor:
-        """Return embeddings moved towards the mean over their wordings.
-
-        Args:
-            z: (b, ...) embeddings of the prompts.
-            wordings: (b, wordings, ...) embeddings of their wordings.
-            strength: share of the change, in [0, 1].
-            unit: the wordings have length 1; scale their mean to the length of `z`.
-        """
-        mean = wordings.mean(1)
-        if unit:
-            mean = z.norm(dim=-1, keepdim=True) * normalize(mean, dim=-1).to(z)
-        return torch.lerp(z, mean.to(z), strength)
 
 
 class EachValue(EditMethod):

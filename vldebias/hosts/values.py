@@ -238,7 +238,17 @@ class SamplingAttachment(Attachment):
 
 
 class PromptAttachment(SamplingAttachment):
-    """Write a sampled value of the attribute into the prompt of each image of a pipeline."""
+    """Write a sampled value of the attribute into the prompt of each image of a pipeline.
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_pipeline
+    >>> pipe = load_pipeline()
+    >>> method = vldebias.methods.Balanced(seed=0)
+    >>> with vldebias.debias(pipe, "gender", method=method) as attachment:
+    ...     images = pipe("A photo of a CEO", num_images_per_prompt=2, num_inference_steps=2).images
+    >>> attachment.sampled
+    ['male', 'female']
+    """
 
     reattach = "prompts"
     _is_later_pass = False
@@ -422,6 +432,15 @@ class DenoiserAttachment(SamplingAttachment):
 
     Attributes:
         projections: name of the prompt set of each attribute -> its edit.
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_pipeline
+    >>> pipe = load_pipeline()
+    >>> method = vldebias.methods.CrossAttention(seed=0, concepts=2, steps=2)  # a small, fast fit
+    >>> with vldebias.debias(pipe, "gender", method=method) as attachment:
+    ...     images = pipe("A photo of a CEO", num_images_per_prompt=2, num_inference_steps=2).images
+    >>> sorted(attachment.sampled)
+    ['female', 'male']
     """
 
     reattach = "attachment.projections"

@@ -54,6 +54,14 @@ def true_shares(
     Returns:
         The true share of each group with its 95 % interval. None if fewer than 20 candidates with a
         known label were checked, unless all results were.
+
+    >>> import numpy as np
+    >>> from vldebias import rerank
+    >>> report = rerank([0.9, 0.8, 0.7, 0.6], 4, labels=["m", "f", "m", "f"]).report
+    >>> is_really = np.array([1, 0, 1, 1])  # all were checked: f, then m, are groups 0 and 1
+    >>> {name: share.value for name, share in true_shares(
+    ...     report.candidates, report.order, is_really).items()}
+    {'f': 0.25, 'm': 0.75}
     """
     is_labelled = candidates.codes != UNKNOWN
     shown = first[is_labelled[first]]

@@ -1,4 +1,4 @@
-"""For the documentation: the examples of a docstring come before everything but its summary."""
+"""For the pages of public objects: examples first, links to pages, and inherited docstrings."""
 
 from __future__ import annotations
 
@@ -44,8 +44,34 @@ def linked(text: str) -> str:
     return PAGE.sub(link, text)
 
 
+def inherit_docstrings(kind: griffe.Class) -> None:
+    """Give members of a class that have no docstring the one of the base class."""
+    for name, member in kind.members.items():
+        if member.is_alias or member.docstring is not None:
+            continue
+        for base in kind.mro():
+            inherited = base.members.get(name)
+            if inherited is not None and inherited.docstring is not None:
+                text = inherited.docstring.value
+                member.docstring = griffe.Docstring(text, parent=member)
+                break
+
+
 class Examples(griffe.Extension):
-    """Moves doctests to the front, and what the page of an object shows itself out of the way."""
+    """Moves doctests to the front, and what the page of an object shows itself out of the way.
+
+    Members without a docstring get the one that they inherit, without which they are not shown.
+    """
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Fill in the inherited docstrings of all classes once they are loaded."""
+        modules = [pkg]
+        while modules:
+            module = modules.pop()
+            modules += module.modules.values()
+            for kind in module.classes.values():
+                if not kind.is_alias:
+                    inherit_docstrings(kind)
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of one object."""

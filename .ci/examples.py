@@ -44,16 +44,19 @@ def linked(text: str) -> str:
     return PAGE.sub(link, text)
 
 
-def inherit_docstrings(kind: griffe.Class) -> None:
-    """Give members of a class that have no docstring the one of the base class."""
-    for name, member in kind.members.items():
-        if member.is_alias or member.docstring is not None:
+def inherit_docstrings(owner: griffe.Module | griffe.Class) -> None:
+    """Give members of all classes that have no docstring the one of the base class."""
+    for name, member in owner.members.items():
+        if isinstance(member, griffe.Alias):  # imported, and visited where it is defined
             continue
-        for base in kind.mro():
+        if isinstance(member, griffe.Module | griffe.Class):
+            inherit_docstrings(member)
+        if not isinstance(owner, griffe.Class) or member.docstring is not None:
+            continue
+        for base in owner.mro():
             inherited = base.members.get(name)
             if inherited is not None and inherited.docstring is not None:
-                text = inherited.docstring.value
-                member.docstring = griffe.Docstring(text, parent=member)
+                member.docstring = griffe.Docstring(inherited.docstring.value, parent=member)
                 break
 
 
@@ -64,14 +67,8 @@ class Examples(griffe.Extension):
     """
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Fill in the inherited docstrings of all classes once they are loaded."""
-        modules = [pkg]
-        while modules:
-            module = modules.pop()
-            modules += module.modules.values()
-            for kind in module.classes.values():
-                if not kind.is_alias:
-                    inherit_docstrings(kind)
+        """Fill in the inherited docstrings once all classes are loaded."""
+        inherit_docstrings(pkg)
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of one object."""

@@ -70,7 +70,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
     >>> import torch
     >>> rows = torch.eye(2)
-    >>> gather_rows(rows).shape  # of one process; with torchrun and 8, (16, 2)
+    >>> gather_rows(rows).shape  # of one process; (16, 2) of eight
     torch.Size([2, 2])
     """
     if world_size() == 1:

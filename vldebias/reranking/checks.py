@@ -58,10 +58,10 @@ def true_shares(
     >>> import numpy as np
     >>> from vldebias import rerank
     >>> report = rerank([0.9, 0.8, 0.7, 0.6], 4, labels=["m", "f", "m", "f"]).report
-    >>> is_really = np.array([1, 0, 1, 1])  # all were checked: f, then m, are groups 0 and 1
-    >>> {name: share.value for name, share in true_shares(
-    ...     report.candidates, report.order, is_really).items()}
-    {'f': 0.25, 'm': 0.75}
+    >>> checked = np.array([1, 0, 1, 1])  # of all four: positions in report.candidates.names
+    >>> shares = true_shares(report.candidates, report.order, checked)
+    >>> shares["m"].value
+    0.75
     """
     is_labelled = candidates.codes != UNKNOWN
     shown = first[is_labelled[first]]

@@ -9,6 +9,7 @@ import ast
 import doctest
 import importlib
 import importlib.util
+import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -169,3 +170,24 @@ def test_a_page_that_a_docstring_names_is_a_link_that_resolves_on_the_site(docst
     for target in targets:
         assert (ROOT.parent / "docs" / "reference" / target).resolve().is_file(), target
     assert not re.search(r"docs/[\w/-]+\.md", linked), "a page that is not a link"
+
+
+REFERENCE = re.compile(r"^::: ([\w.]+)(?:\n +options:\n +members: \[(.*)\])?", re.MULTILINE)
+
+
+def objects_of_reference() -> list[str]:
+    """Return the import paths of the objects that have a page on the site."""
+    paths = []
+    for page in ("reference.md", "reference-measuring.md"):
+        text = (ROOT.parent / "docs" / page).read_text(encoding="utf-8")
+        for path, members in REFERENCE.findall(text):
+            paths += [f"{path}.{name}" for name in members.split(", ")] if members else [path]
+    return paths
+
+
+@pytest.mark.parametrize("path", objects_of_reference())
+def test_the_page_of_an_object_begins_with_an_example(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    _, mark, example = (inspect.getdoc(getattr(import_module(module), name)) or "").partition(">>>")
+    assert mark, f"add an example to the end of the docstring of {path}"
+    assert "Args:" not in example, "the example comes last, after the sections"

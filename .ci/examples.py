@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +57,8 @@ def inherit_docstrings(owner: griffe.Module | griffe.Class) -> None:
         for base in owner.mro():
             inherited = base.members.get(name)
             if inherited is not None and inherited.docstring is not None:
-                member.docstring = griffe.Docstring(inherited.docstring.value, parent=member)
+                member.docstring = copy(inherited.docstring)  # with its style of sections
+                member.docstring.parent = member
                 break
 
 

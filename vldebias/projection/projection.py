@@ -105,7 +105,7 @@ class CalibratedProjection(Edit):
         provenance: how and on which model it was fitted, compared when it is attached.
 
     >>> import torch
-    >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])  # one pair, which differs along axis 0
+    >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])  # a pair (1, 2, d)
     >>> projection = CalibratedProjection(lam=1.0).fit(pairs)
     >>> projection.transform(torch.tensor([1.0, 1.0]))
     tensor([0.5000, 1.0000])

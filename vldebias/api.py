@@ -325,8 +325,13 @@ def fit_shares(
         lam: weight of the differences between the groups.
         tokenizer: see `debias`.
 
+    >>> from vldebias.miniature import load_photographs
+    >>> photographs = load_photographs()
     >>> shares = {"male": 0.3, "female": 0.7}
-    >>> move = fit_shares(model, "gender", shares, reference=x, top=0.05)  # doctest: +SKIP
+    >>> features = photographs.reference.features
+    >>> edit = fit_shares(photographs.encoder, "gender", shares, top=0.05, reference=features)
+    >>> edit.method  # attach it with vldebias.debias, or pass it to vldebias.debias_queries
+    'target-shares'
     """
     problem = Problem(resolve(model, tokenizer=tokenizer), prompts, lam=lam, reference=reference)
     edit = problem.fit(RankShares(shares, top=top), problem.host.roles[0])

@@ -245,7 +245,7 @@ class PromptAttachment(SamplingAttachment):
     >>> pipe = load_pipeline()
     >>> method = vldebias.methods.Balanced(seed=0)
     >>> with vldebias.debias(pipe, "gender", method=method) as attachment:
-    ...     images = pipe("A photo of a CEO", num_images_per_prompt=2, num_inference_steps=2).images
+    ...     images = pipe(["A photo of a CEO"] * 2, num_inference_steps=2).images
     >>> attachment.sampled
     ['male', 'female']
     """
@@ -436,9 +436,9 @@ class DenoiserAttachment(SamplingAttachment):
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
     >>> pipe = load_pipeline()
-    >>> method = vldebias.methods.CrossAttention(seed=0, concepts=2, steps=2)  # a small, fast fit
+    >>> method = vldebias.methods.CrossAttention(concepts=2, steps=2)  # a fast fit
     >>> with vldebias.debias(pipe, "gender", method=method) as attachment:
-    ...     images = pipe("A photo of a CEO", num_images_per_prompt=2, num_inference_steps=2).images
+    ...     images = pipe(["A photo of a CEO"] * 2, num_inference_steps=2).images
     >>> sorted(attachment.sampled)
     ['female', 'male']
     """

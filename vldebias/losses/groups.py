@@ -36,7 +36,7 @@ class GroupWeights(nn.Module):
     >>> losses, groups = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0, 1, 1])
     >>> weights(losses, groups)
     tensor(0.7311)
-    >>> weights.log_weights.exp()  # the first group has the higher loss, so its weight increased
+    >>> weights.log_weights.exp()  # more for the group with the higher loss
     tensor([0.7311, 0.2689])
     """
 

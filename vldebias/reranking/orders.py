@@ -387,7 +387,8 @@ def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
 
     >>> from vldebias import rerank
     >>> features = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]  # the first two are the same
-    >>> rerank([0.9, 0.8, 0.7], 2, features=features, labels=["m", "m", "f"], method="mmr").tolist()
+    >>> groups = ["m", "m", "f"]
+    >>> rerank([0.9, 0.8, 0.7], 2, labels=groups, features=features, method="mmr").tolist()
     [0, 2]
     """
     features = candidates.features

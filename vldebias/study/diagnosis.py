@@ -361,7 +361,7 @@ def diagnose(
     >>> smiling, gender = features[:, 0] > 0, features[:, 1] > 0
     >>> result = diagnose(features, smiling, groups=gender)
     >>> rows = result.to_pandas().set_index("metric")
-    >>> print(round(rows.loc["linear_probe", "value"], 1))  # gender can be read from the features
+    >>> print(round(rows.loc["linear_probe", "value"], 1))  # can be decoded
     0.9
     """
     start = time.monotonic()

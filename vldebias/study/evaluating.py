@@ -108,9 +108,8 @@ def evaluate(
 
     >>> from vldebias.miniature import open_world
     >>> images = open_world("portraits", n=60)
-    >>> result = evaluate(
-    ...     "miniature", images, prompts="gender", methods="cali", queries=["A photo of a nurse."]
-    ... )
+    >>> queries = ["A photo of a nurse."]
+    >>> result = evaluate("miniature", images, prompts="gender", queries=queries, methods="cali")
     >>> sorted(set(result.to_pandas()["metric"]))[:5]
     ['awrf@10', 'kept@10', 'max_skew@10', 'min_skew@10', 'mpr@10']
     """

@@ -1,9 +1,10 @@
-"""For the documentation: the examples of a docstring come before everything but its summary."""
+"""For the pages of public objects: examples first, links to pages, and inherited docstrings."""
 
 from __future__ import annotations
 
 import re
 import textwrap
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +45,32 @@ def linked(text: str) -> str:
     return PAGE.sub(link, text)
 
 
+def inherit_docstrings(owner: griffe.Module | griffe.Class) -> None:
+    """Give members of all classes that have no docstring the one of the base class."""
+    for name, member in owner.members.items():
+        if isinstance(member, griffe.Alias):  # imported, and visited where it is defined
+            continue
+        if isinstance(member, griffe.Module | griffe.Class):
+            inherit_docstrings(member)
+        if not isinstance(owner, griffe.Class) or member.docstring is not None:
+            continue
+        for base in owner.mro():
+            inherited = base.members.get(name)
+            if inherited is not None and inherited.docstring is not None:
+                member.docstring = copy(inherited.docstring)  # with its style of sections
+                member.docstring.parent = member
+                break
+
+
 class Examples(griffe.Extension):
-    """Moves doctests to the front, and what the page of an object shows itself out of the way."""
+    """Moves doctests to the front, and what the page of an object shows itself out of the way.
+
+    Members without a docstring get the one that they inherit, without which they are not shown.
+    """
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Fill in the inherited docstrings once all classes are loaded."""
+        inherit_docstrings(pkg)
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of one object."""

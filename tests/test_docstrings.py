@@ -8,16 +8,21 @@ of their options instead.
 import ast
 import doctest
 import importlib
+import importlib.util
+import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.models import ArgumentInfo, OptionInfo
 
 import vldebias
+from vldebias.losses import LOSSES
+from vldebias.study import TASKS
 
 ROOT = Path(vldebias.__file__).parent
 PACKAGES = ("losses", "data", "training", "study", "hosts", "methods", "projection", "api.py")
@@ -122,7 +127,67 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_print_what_they_show(name: str) -> None:
+def test_examples_in_docstrings_print_what_they_show(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = importlib.import_module(name)
+    for registry in (LOSSES, TASKS):
+        len(registry)  # imports the modules of the built-in ones, which register only once
+        monkeypatch.setattr(registry, "data", dict(registry.data))
     failures, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert not failures
+
+
+DOCSTRINGS = []
+for tree in TREES.values():
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            DOCSTRINGS.append(ast.get_docstring(node) or "")
+NAMES_A_PAGE = [docstring for docstring in DOCSTRINGS if "docs/" in docstring]
+
+
+def examples_of_site() -> ModuleType:
+    pytest.importorskip("griffe")  # comes with mkdocs
+    path = ROOT.parent / ".ci" / "examples.py"
+    spec = importlib.util.spec_from_file_location("examples_of_site", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def targets_of_links(text: str) -> list[str]:
+    return [target for target in re.findall(r"\]\((.*?)\)", text) if "://" not in target]
+
+
+@pytest.mark.parametrize("docstring", NAMES_A_PAGE, ids=lambda text: text.split(". ")[0][:50])
+def test_a_page_that_a_docstring_names_is_a_link_that_resolves_on_the_site(docstring: str) -> None:
+    """The site has pages of objects in `reference/`; strict builds only accept links to files."""
+    linked = examples_of_site().linked(docstring)
+    targets = targets_of_links(linked)
+    assert targets
+    for target in targets:
+        assert (ROOT.parent / "docs" / "reference" / target).resolve().is_file(), target
+    assert not re.search(r"docs/[\w/-]+\.md", linked), "a page that is not a link"
+
+
+REFERENCE = re.compile(r"^::: ([\w.]+)(?:\n +options:\n +members: \[(.*)\])?", re.MULTILINE)
+
+
+def objects_of_reference() -> list[str]:
+    """Return the import paths of the objects that have a page on the site."""
+    paths = []
+    for page in ("reference.md", "reference-measuring.md"):
+        text = (ROOT.parent / "docs" / page).read_text(encoding="utf-8")
+        for path, members in REFERENCE.findall(text):
+            paths += [f"{path}.{name}" for name in members.split(", ")] if members else [path]
+    return paths
+
+
+@pytest.mark.parametrize("path", objects_of_reference())
+def test_the_page_of_an_object_begins_with_an_example(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    _, mark, example = (inspect.getdoc(getattr(import_module(module), name)) or "").partition(">>>")
+    assert mark, f"add an example to the end of the docstring of {path}"
+    assert "Args:" not in example, "the example comes last, after the sections"

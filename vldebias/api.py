@@ -114,7 +114,15 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         WideEditWarning, ClassSignalWarning: the edit may change other prompts, or removes
             differences between classes.
 
-    >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
+    >>> from vldebias.miniature import load_clip, load_pipeline
+    >>> pipe = load_pipeline()  # or any pipeline of diffusers
+    >>> with debias(pipe, "professions-gender") as attachment:
+    ...     images = pipe(["A photo of a nurse."] * 4, num_inference_steps=2).images
+    ...     sorted(attachment.sampled)
+    ['female', 'female', 'male', 'male']
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> attachment = debias(model, "gender", method="cali", tokenizer=tokenizer)
+    >>> attachment.remove()
     """
     settings = AttachSettings(
         strength, keep_stated, negative, side, shares, on_call=on_call, follow_seeds=follow_seeds
@@ -180,6 +188,14 @@ def fit_projections(
 
     Raises:
         InvalidInputError: the method attaches something that is not an edit.
+
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> edits = fit_projections(model, "gender", method="cali", tokenizer=tokenizer)
+    >>> list(edits)
+    ['joint']
+    >>> edits["joint"].method
+    'cali'
     """
     problem = Problem(
         resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss
@@ -213,8 +229,12 @@ def fit_projection(
     Raises:
         InvalidInputError: the host has several roles, or see `fit_projections`.
 
-    >>> edit = fit_projection(model, "waterbirds", tokenizer=tokenizer)  # doctest: +SKIP
-    >>> edit.save_pretrained("waterbirds-edit")  # doctest: +SKIP
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> edit = fit_projection(model, "gender", method="cali", tokenizer=tokenizer)
+    >>> edit.rank, edit.matrix().shape
+    (90, torch.Size([256, 256]))
+    >>> edit.save_pretrained("gender-edit")  # doctest: +SKIP
     """
     edits = fit_projections(
         host,
@@ -256,7 +276,11 @@ def inspect(
         reference: see `fit_projections`.
         max_loss: see `fit_projections`.
 
-    >>> inspect(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> found = inspect(model, "gender", method="cali", tokenizer=tokenizer)["joint"]
+    >>> [round(distance, 2) for distance in found.pair_distance]  # before and after
+    [0.19, 0.02]
     """
     target = resolve(host, tokenizer=tokenizer)
     prompt_set = load_prompts(prompts)
@@ -293,8 +317,13 @@ def fit_shares(
         lam: weight of the differences between the groups.
         tokenizer: see `debias`.
 
+    >>> from vldebias.miniature import load_photographs
+    >>> photographs = load_photographs()
     >>> shares = {"male": 0.3, "female": 0.7}
-    >>> move = fit_shares(model, "gender", shares, reference=x, top=0.05)  # doctest: +SKIP
+    >>> features = photographs.reference.features
+    >>> edit = fit_shares(photographs.encoder, "gender", shares, top=0.05, reference=features)
+    >>> edit.method  # attach it with vldebias.debias, or pass it to vldebias.debias_queries
+    'target-shares'
     """
     problem = Problem(resolve(model, tokenizer=tokenizer), prompts, lam=lam, reference=reference)
     edit = problem.fit(RankShares(shares, top=top), problem.host.roles[0])

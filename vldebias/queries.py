@@ -114,8 +114,13 @@ def debias_queries(
     Warns:
         AutoDeclinedWarning: no improvement is predicted, so nothing is changed.
 
-    >>> queries = debias_queries(model, "gender", reference=vectors)  # doctest: +SKIP
-    >>> index.search(queries.embed(["A photo of a doctor."]), 50)  # doctest: +SKIP
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> def embed(texts):  # your embedder, such as SentenceTransformer(...).encode
+    ...     return model.encode_text(tokenizer(texts)).detach().numpy()
+    >>> queries = debias_queries(embed, "gender", method="difference")
+    >>> queries.embed(["A photo of a doctor."]).shape  # the vectors to search the index with
+    (1, 256)
     """
     if isinstance(embed, DebiasedQueries):
         raise AlreadyAttachedError(
@@ -167,6 +172,16 @@ class DebiasedQueries:
         sets: the prompt sets that it was fitted to; empty if they are not known.
         strength: strength of the edit in [0, 1]; may be changed between calls.
         keep_stated: whether to leave queries unchanged that contain an attribute word.
+
+    >>> import numpy as np
+    >>> import vldebias
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> def embed(texts):
+    ...     return model.encode_text(tokenizer(texts)).detach().numpy()
+    >>> queries = vldebias.debias_queries(embed, "gender", method="difference")
+    >>> queries.embed(["A photo of a doctor.", "A photo of a woman."]).shape
+    (2, 256)
     """
 
     host: EmbeddedTexts

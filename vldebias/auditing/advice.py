@@ -96,7 +96,11 @@ def audit(
         InvalidInputError: not exactly one of model, pipe and texts was passed, there are no
             prompts, or the calibration is invalid.
 
-    >>> vldebias.audit(["a photo of a nurse"], "gender", pipe=pipe).to_pandas()  # doctest: +SKIP
+    >>> from vldebias.miniature import load_pipeline
+    >>> pipe = load_pipeline()
+    >>> result = audit(["A photo of a pilot."], "gender", pipe=pipe, calibration="miniature")
+    >>> result.to_pandas().loc[0, "subset"], float(result.to_pandas().loc[0, "value"])
+    ('A photo of a pilot.: male', 1.0)
     """
     start = time.monotonic()
     loaded = _only_source(model, pipe, texts)

@@ -51,6 +51,16 @@ class Attachment(ABC):
     Attributes:
         host: the host to which it is attached.
         label: names of the prompt sets, for messages.
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> attachment = vldebias.debias(model, "gender", method="cali", tokenizer=tokenizer)
+    >>> attachment.strength = 0.5
+    >>> with attachment.disabled():
+    ...     attachment.state
+    'disabled'
+    >>> attachment.remove()
     """
 
     reattach: ClassVar[str]

@@ -52,9 +52,13 @@ class CustomHost(Host):
     Raises:
         InvalidInputError: no such method.
 
-    >>> embed = lambda prompts: clip.encode_text(tokenize(prompts))  # doctest: +SKIP
-    >>> host = custom(clip, "encode_text", embed=embed)  # doctest: +SKIP
-    >>> attachment = vldebias.debias(host, "gender", keep_stated=False)  # doctest: +SKIP
+    >>> import vldebias
+    >>> from vldebias.miniature import load_clip
+    >>> clip, preprocess, tokenize = load_clip()  # or a model of your own
+    >>> embed = lambda prompts: clip.encode_text(tokenize(prompts))
+    >>> host = custom(clip, "encode_text", embed=embed)
+    >>> attachment = vldebias.debias(host, "gender", method="cali", keep_stated=False)
+    >>> attachment.remove()
     """
 
     def __init__(

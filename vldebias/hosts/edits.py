@@ -26,6 +26,15 @@ class EditAttachment(Attachment):
     Attributes:
         projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit.
         gate: the words whose prompts are left unchanged; None if all prompts are edited.
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> attachment = vldebias.debias(model, "gender", method="cali", tokenizer=tokenizer)
+    >>> list(attachment.projections)
+    ['joint']
+    >>> folder = attachment.projections["joint"].save_pretrained("edit")  # doctest: +SKIP
+    >>> attachment.remove()
     """
 
     reattach = "attachment.projections"

@@ -99,6 +99,15 @@ class Host(ABC):
         shared_modules: what it occupies together with attachments of other pipelines.
         library: the package that defines the classes of its models, by which `register_host` finds
             it.
+
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> from vldebias.hosts import resolve
+    >>> host = resolve(model, tokenizer=tokenizer)
+    >>> host.name, host.roles
+    ('CLIP', ('joint',))
+    >>> host.embed(["A photo of a nurse."]).shape
+    torch.Size([1, 256])
     """
 
     name: str

@@ -76,8 +76,12 @@ def load_host(
     Raises:
         InvalidInputError: the options contradict each other, or the weights cannot be loaded.
 
-    >>> loaded = load_host("ViT-B-32", pretrained="openai")  # doctest: +SKIP
-    >>> vldebias.debias(loaded.host, "gender", tokenizer=loaded.tokenizer)  # doctest: +SKIP
+    >>> import vldebias
+    >>> loaded = load_host("miniature")  # or load_host("ViT-B-32", pretrained="openai")
+    >>> attachment = vldebias.debias(
+    ...     loaded.host, "gender", method="cali", tokenizer=loaded.tokenizer
+    ... )
+    >>> attachment.remove()
     """
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""

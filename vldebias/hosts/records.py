@@ -54,6 +54,16 @@ class CallRecord:
             `Attachment.originals`; otherwise None.
         id: unique identifier of the call.
         time: when the values were sampled, in UTC (ISO 8601).
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_pipeline
+    >>> pipe = load_pipeline()
+    >>> method = vldebias.methods.Balanced(seed=0)
+    >>> with vldebias.debias(pipe, "gender", method=method) as attachment:
+    ...     prompts = attachment.rewrite(["A photo of a CEO", "A photo of a tree"])
+    >>> record = attachment.last_call
+    >>> record.values, record.reasons
+    (('female', None), (None, 'no person'))
     """
 
     prompts: tuple[str, ...]

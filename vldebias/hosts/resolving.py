@@ -61,6 +61,16 @@ def register_host(host: type[Host]) -> type[Host]:
 
     Returns:
         The class, so that this can be a decorator.
+
+    >>> from vldebias.hosts import HOSTS, Host
+    >>> class AcmeHost(Host):  # see docs/how-to/extend.md for a complete one
+    ...     library = "acme"
+    ...     def __init__(self, model, tokenizer=None, negative=False): ...
+    ...     def read(self, prompts, role): ...
+    ...     def install(self, attachment): ...
+    >>> kind = register_host(AcmeHost)
+    >>> "acme" in HOSTS
+    True
     """
     return HOSTS.register(host)
 

@@ -238,7 +238,17 @@ class SamplingAttachment(Attachment):
 
 
 class PromptAttachment(SamplingAttachment):
-    """Write sampled values into the prompts of a pipeline, hooked by `Host.install_prompts`."""
+    """Write a sampled value into the prompt of each image, hooked by `Host.install_prompts`.
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_pipeline
+    >>> pipe = load_pipeline()
+    >>> method = vldebias.methods.Balanced(seed=0)
+    >>> with vldebias.debias(pipe, "gender", method=method) as attachment:
+    ...     images = pipe(["A photo of a CEO"] * 2, num_inference_steps=2).images
+    >>> attachment.sampled
+    ['male', 'female']
+    """
 
     reattach = "prompts"
     _is_later_pass = False
@@ -423,6 +433,15 @@ class DenoiserAttachment(SamplingAttachment):
 
     Attributes:
         projections: name of the prompt set of each attribute -> its edit.
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_pipeline
+    >>> pipe = load_pipeline()
+    >>> method = vldebias.methods.CrossAttention(concepts=2, steps=2)  # a fast fit
+    >>> with vldebias.debias(pipe, "gender", method=method) as attachment:
+    ...     images = pipe(["A photo of a CEO"] * 2, num_inference_steps=2).images
+    >>> sorted(attachment.sampled)
+    ['female', 'male']
     """
 
     reattach = "attachment.projections"

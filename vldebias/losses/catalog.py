@@ -121,6 +121,12 @@ class Loss:
 
     Raises:
         InvalidInputError: an empty summary, a setting without a default, or an unknown column.
+
+    >>> from vldebias.losses import LOSSES
+    >>> LOSSES["rince"].title
+    'RINCE'
+    >>> LOSSES["rince"].settings().model_dump()  # vldebias train --loss rince --set q=0.5
+    {'q': 0.4, 'q_start': None, 'lam': None}
     """
 
     name: str
@@ -249,6 +255,13 @@ def register_loss(loss: Loss) -> Loss:
 
     Raises:
         InvalidInputError: not a `Loss`, or the name is taken.
+
+    >>> from vldebias.losses import LOSSES, InfoNCELoss, Loss
+    >>> loss = register_loss(
+    ...     Loss("mine", title="mine", summary="example", source="none", module=InfoNCELoss)
+    ... )
+    >>> "mine" in LOSSES  # vldebias train --loss mine
+    True
     """
     return LOSSES.register(loss)
 

@@ -57,6 +57,12 @@ class GlobalContrastiveLoss(nn.Module):
         zeta_init: initial value of zeta; 0 or -.05 in the paper.
         options: reduction, chunk_size, gather, within_view and precision, see `info_nce`. With
             `gather`, all processes have the same state.
+
+    >>> import torch
+    >>> loss = GlobalContrastiveLoss(dataset_size=100, temperature=0.2)
+    >>> images = torch.eye(4)
+    >>> loss(images, images, index=torch.tensor([7, 42, 60, 99]))  # their rows in the data set
+    tensor(0.1022)
     """
 
     log_u: Tensor
@@ -259,6 +265,7 @@ def estimate_popularity(
         zeta: (n,) float64 margins with mean 0.
         log_popularity: (n,) zeta / tau, the log of q_j = sum_i p(y_j | x_i) up to a constant.
 
+    >>> import torch
     >>> one_popular = torch.tensor([[0.9, 0.1, 0.8], [0.2, 0.9, 0.8], [0.1, 0.1, 0.9]])
     >>> int(estimate_popularity(one_popular, temperature=0.2)[0].argmax())
     2

@@ -30,6 +30,14 @@ class GroupWeights(nn.Module):
         step: step size of the weights per unit of the loss, > 0; .01 in the paper, for a
             cross-entropy.
         gather: use the losses of all processes, each of which passes its own rows.
+
+    >>> import torch
+    >>> weights = GroupWeights(groups=2, step=1.0)
+    >>> losses, groups = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0, 1, 1])
+    >>> weights(losses, groups)
+    tensor(0.7311)
+    >>> weights.log_weights.exp()  # more for the group with the higher loss
+    tensor([0.7311, 0.2689])
     """
 
     log_weights: Tensor

@@ -60,7 +60,16 @@ def sigmoid(
 
 
 class SigmoidLoss(ContrastiveLoss[NoSettings]):
-    """Apply `sigmoid`. The bias is always learned, and the temperature by default."""
+    """Apply `sigmoid`. The bias is always learned, and the temperature by default.
+
+    >>> import torch
+    >>> loss = SigmoidLoss(temperature=0.1)
+    >>> images = torch.eye(4)
+    >>> loss(images, images).detach()
+    tensor(0.6933)
+    >>> loss.bias.item()  # learned
+    -10.0
+    """
 
     function = staticmethod(sigmoid)
     bias: nn.Parameter

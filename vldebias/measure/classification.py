@@ -386,6 +386,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
         InvalidInputError: features are not (n, d) with finite values and n >= 2, or k is outside
             1 .. n // 2.
 
+    >>> import numpy as np
     >>> features = np.random.default_rng(0).normal(size=(100, 8))
     >>> round(k_variance(features), 3), round(k_variance(0.1 * features), 3)
     (2.38, 0.238)

@@ -58,6 +58,16 @@ class Metric:
               (r, g); row names contain k, such as "ndkl@9".
         compute: function that returns values (...) or (r,); None if tasks compute the metric
             themselves.
+
+    >>> import numpy as np
+    >>> def spread(hits, size):
+    ...     accuracy = hits / np.maximum(size, 1)
+    ...     return accuracy.max(-1) - accuracy.min(-1)
+    >>> metric = Metric(
+    ...     "spread", "spread", "bias", "lower", (0, 1), reads="groups", compute=spread
+    ... )
+    >>> float(metric.compute(np.array([8, 4]), np.array([8, 8])))
+    0.5
     """
 
     name: str
@@ -122,6 +132,11 @@ def register_metric(metric: Metric) -> Metric:
 
     Raises:
         InvalidInputError: it is not a `Metric`, or its name is taken.
+
+    >>> from vldebias.metrics import METRICS, Metric
+    >>> metric = register_metric(Metric("moved", "moved", "similarity", "lower", (0, 2)))
+    >>> METRICS["moved"].better
+    'lower'
     """
     return METRICS.register(metric)
 

@@ -101,7 +101,14 @@ def codes(
 
 
 class Interval(NamedTuple):
-    """A value with the ends of its interval."""
+    """A value with the ends of its interval.
+
+    >>> from vldebias.metrics import bootstrap_interval
+    >>> interval = bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)
+    >>> value, low, high = interval
+    >>> interval.high
+    0.875
+    """
 
     value: float
     low: float

@@ -286,6 +286,13 @@ def corrected_shares(
     Warns:
         SuspectInputWarning: fewer than 30 images are labelled, or no image with one of the judge's
             answers is.
+
+    >>> from vldebias.measure.shares import NOT_LABELLED
+    >>> judged = [0] * 60 + [1] * 40
+    >>> people = [0, 0, 0, 1] * 5 + [NOT_LABELLED] * 40 + [1] * 10 + [NOT_LABELLED] * 30
+    >>> corrected = corrected_shares(judged, people, answers=2)
+    >>> corrected.shares.round(2).tolist()  # a quarter of the judge's first answers were wrong
+    [0.45, 0.55]
     """
     if weights is None:
         weights = np.ones(np.shape(judged))

@@ -14,7 +14,18 @@ _SAMPLING = "use method='balanced-prompts' or 'cross-attention'"
 
 @dataclass(frozen=True)
 class AttachSettings:
-    """Store the settings with which a method attaches; see `vldebias.debias` for each."""
+    """Store the settings with which a method attaches; see `vldebias.debias` for each.
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> from vldebias.hosts import resolve
+    >>> from vldebias.methods import METHODS, Problem
+    >>> problem = Problem(resolve(model, tokenizer=tokenizer), "gender")
+    >>> with METHODS["cali"].attach(problem, AttachSettings(strength=0.5)) as attachment:
+    ...     attachment.strength
+    0.5
+    """
 
     strength: float = 1.0
     keep_stated: bool = True

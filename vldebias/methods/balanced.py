@@ -33,6 +33,15 @@ class Balanced(Method):
         groups: how several persons are treated, see `vldebias.balance_prompts`.
         decide: a function that returns which values the facts of a prompt allow, see
             `vldebias.balance_prompts`.
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_pipeline
+    >>> pipe = load_pipeline()
+    >>> method = Balanced(shares={"female": 0.75, "male": 0.25}, seed=0)
+    >>> with vldebias.debias(pipe, "gender", method=method) as attachment:
+    ...     prompts = attachment.rewrite(["A photo of a CEO"] * 4)
+    >>> attachment.sampled.count("female")
+    3
     """
 
     declaration = DECLARED["balanced-prompts"]

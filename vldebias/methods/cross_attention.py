@@ -88,6 +88,13 @@ class CrossAttention(EditMethod):
             denoiser. Lower it if the fit runs out of memory.
         options: further arguments of the pipeline's call in the fit, such as {"height": 512,
             "width": 512}; None: its defaults.
+
+    >>> import vldebias
+    >>> from vldebias.miniature import load_pipeline
+    >>> pipe = load_pipeline()
+    >>> method = CrossAttention(shares={"female": 0.75, "male": 0.25}, seed=0)
+    >>> attachment = vldebias.debias(pipe, "gender", method=method)  # doctest: +SKIP
+    >>> images = pipe("A photo of a CEO", num_images_per_prompt=4).images  # doctest: +SKIP
     """
 
     declaration = DECLARED["cross-attention"]

@@ -52,6 +52,15 @@ class Declaration:
 
     Raises:
         InvalidInputError: the name is not a text, or `needs` is not a frozenset of `Need`.
+
+    >>> from vldebias.methods import Need
+    >>> declaration = Declaration(
+    ...     "mean-difference",
+    ...     title="difference of the two words",
+    ...     needs=frozenset({Need.PAIRS}),
+    ... )
+    >>> declaration.side
+    'text'
     """
 
     name: str

@@ -66,6 +66,16 @@ class Diagnostics:
             (Table 7.1).
         signal_kept: share of the distance between the classes that is left.
         class_cosine: mean cosine between a class prompt and its edited embedding.
+
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> import vldebias
+    >>> found = vldebias.inspect(model, "gender", method="cali", tokenizer=tokenizer)["joint"]
+    >>> before, after = found.held_out_distance  # the pairs moved together
+    >>> after < before / 4
+    True
+    >>> found.class_cosine > 0.99  # the class prompts hardly moved
+    True
     """
 
     pair_distance: tuple[float, float]

@@ -62,6 +62,13 @@ class Method(ABC):
 
     Attributes:
         declaration: its name, title, source, needs and settings, see `Declaration`.
+
+    >>> from vldebias.methods import METHODS
+    >>> method = METHODS["cali"] + METHODS["equalise"]  # closed forms can be added
+    >>> method.name
+    'cali+equalise'
+    >>> sorted(need.value for need in method.needs)
+    ['prompt pairs', 'unlabelled images']
     """
 
     declaration: Declaration
@@ -172,6 +179,15 @@ class EditMethod(Method):
 
     Attributes:
         delegates: its edits carry the name of another method, which it chose or wraps.
+
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> from vldebias.methods import METHODS, Problem
+    >>> from vldebias.hosts import resolve
+    >>> problem = Problem(resolve(model, tokenizer=tokenizer), "gender", lam=100.0)
+    >>> edit = problem.fit(METHODS["cali"], "joint")
+    >>> edit.lam
+    100.0
     """
 
     delegates: bool = False
@@ -240,9 +256,25 @@ METHODS: Registry[Method] = Registry(
     },
     reserved=[name for name, declaration in DECLARED.items() if RESULTS in declaration.hosts],
 )
-register_method = METHODS.register
-"""Register a method under its name for every command, evaluator and page of this process; return
-it."""
+
+
+def register_method(method: Method) -> Method:
+    """Register a method under its name for every command, evaluator and page of this process.
+
+    Returns:
+        The method.
+
+    Raises:
+        InvalidInputError: it is not a `Method`, or its name is taken.
+
+    >>> from vldebias.methods import METHODS, Balanced, Declaration
+    >>> class MostlyWomen(Balanced):
+    ...     declaration = Declaration("mostly-women", hosts=("pipelines",))
+    >>> method = register_method(MostlyWomen(shares={"female": 0.8, "male": 0.2}))
+    >>> "mostly-women" in METHODS  # vldebias.debias(pipe, "gender", method="mostly-women")
+    True
+    """
+    return METHODS.register(method)
 
 
 def get_method(
@@ -341,6 +373,15 @@ class Problem:
     Raises:
         InvalidInputError: no prompt set, or one twice; weights for another number of sets, images
             that the host cannot use, or a bound outside [1e-6, 1).
+
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> from vldebias.hosts import resolve
+    >>> problem = Problem(resolve(model, tokenizer=tokenizer), "gender")
+    >>> problem.label, problem.weight
+    ('gender', 1000.0)
+    >>> problem.fit("difference", "joint").method
+    'difference'
     """
 
     host: Host

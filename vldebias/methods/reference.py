@@ -37,6 +37,12 @@ class Reference:
         within_classes: compare means within pseudo-classes, if the prompt set has at least two
             classes, so that groups score alike within a class (worst group). False: groups score
             alike overall (shares of a ranking).
+
+    >>> import torch
+    >>> features = torch.eye(4)  # image features of the model, one row for each image
+    >>> reference = Reference(features, labels={"gender": ["male", "female", "female", "male"]})
+    >>> [tuple(batch.shape) for batch in reference.batches()]
+    [(4, 4)]
     """
 
     features: Features

@@ -175,15 +175,6 @@ class Edit(ABC):
     overrides `side` and `image`. One that averages over several wordings of a prompt derives from
     `Rewording`.
 
-    >>> @dataclass(frozen=True, eq=False, repr=False)
-    ... class Shift(Edit):
-    ...     kind = "shift"
-    ...     axes = {"by": "d"}
-    ...     by: Tensor
-    ...     provenance: Provenance
-    ...     def __call__(self, z, strength=1.0):
-    ...         return z + strength * self.by.to(z)
-
     Attributes:
         provenance: how it was fitted; `method`, `lam`, `space`, `model_id` and `stated_words` are
             read from it.
@@ -192,6 +183,20 @@ class Edit(ABC):
         dtype: dtype of all tensors, or None.
         side: which embeddings of an image-text model it changes by default: "text", "image" or
             "both".
+
+    >>> from dataclasses import dataclass
+    >>> import torch
+    >>> from vldebias.projection.edit import Provenance
+    >>> @dataclass(frozen=True, eq=False, repr=False)
+    ... class Shift(Edit):
+    ...     kind = "shift"
+    ...     axes = {"by": "d"}
+    ...     by: torch.Tensor
+    ...     provenance: Provenance
+    ...     def __call__(self, z, strength=1.0):
+    ...         return z + strength * self.by.to(z)
+    >>> Shift(torch.ones(2), Provenance("shift"))(torch.zeros(2), strength=0.5)
+    tensor([0.5000, 0.5000])
     """
 
     kind: ClassVar[str]

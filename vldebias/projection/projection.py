@@ -104,9 +104,14 @@ class CalibratedProjection(Edit):
         spurious_rank: width of the span that P0 removes.
         provenance: how and on which model it was fitted, compared when it is attached.
 
-    >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
-    >>> CalibratedProjection(lam=1.0).fit(pairs)(torch.tensor([1.0, 1.0]))
+    >>> import torch
+    >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])  # a pair (1, 2, d)
+    >>> projection = CalibratedProjection(lam=1.0).fit(pairs)
+    >>> projection.transform(torch.tensor([1.0, 1.0]))
     tensor([0.5000, 1.0000])
+    >>> projection.matrix()
+    tensor([[0.5000, 0.0000],
+            [0.0000, 1.0000]], dtype=torch.float64)
     """
 
     kind = "projection"

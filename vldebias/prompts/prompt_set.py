@@ -195,6 +195,13 @@ class PromptSet:
     Raises:
         InvalidInputError: a value is not a text, a group has one prompt, a prompt is repeated, or
             classes have no names.
+
+    >>> from vldebias import load_prompts
+    >>> gender = load_prompts("gender")
+    >>> gender.pairs[0]
+    ('A photo of a male person.', 'A photo of a female person.')
+    >>> gender.values_in("A photo of a female doctor.")
+    ('female',)
     """
 
     name: str

@@ -215,9 +215,16 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     Raises:
         InvalidInputError: the results share no figure, or one of them contains a figure twice.
 
-    >>> before = vldebias.evaluate(model, images, prompts="gender")  # doctest: +SKIP
-    >>> after = vldebias.evaluate(tuned, images, prompts="gender")  # doctest: +SKIP
-    >>> print(compare(before, after, names=("before", "after")))  # doctest: +SKIP
+    >>> import vldebias
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> def measure(lam):
+    ...     return vldebias.evaluate(model, prompts="gender", task="texts", method="cali",
+    ...         lam=lam, tokenizer=tokenizer)
+    >>> comparison = compare(measure(10.0), measure(1000.0), names=("10", "1000"))
+    >>> table = comparison.to_pandas().query("method == 'cali'")
+    >>> table[["subset", "a", "b"]].round(2).values.tolist()
+    [['train', 0.14, 0.02], ['unseen', 0.14, 0.02]]
     """
     names = names or (a.name, b.name)
     sides = (f"A, {names[0]}", f"B, {names[1]}")

@@ -105,9 +105,15 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         command: the command line, if the run was started by a command.
         platform: system and number of processors.
 
-    >>> result = vldebias.evaluate(model, images, prompts="gender")  # doctest: +SKIP
-    >>> print(result)  # doctest: +SKIP
-    >>> result.to_pandas()  # doctest: +SKIP
+    >>> import vldebias
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> result = vldebias.evaluate(
+    ...     model, prompts="gender", task="texts", method="cali", tokenizer=tokenizer
+    ... )
+    >>> table = result.to_pandas()
+    >>> table.loc[table["subset"] == "unseen", ["method", "value"]].round(2).values.tolist()
+    [['none', 0.19], ['cali', 0.03]]
     """
 
     name: str

@@ -27,6 +27,13 @@ class Candidates:
         features: unit vectors (n, d), for methods that compare candidates with each other.
         probabilities: group probabilities (n, g), for methods that use more than the most likely
             group.
+
+    >>> import numpy as np
+    >>> from vldebias.reranking import quota
+    >>> scores, codes = np.array([0.9, 0.8, 0.7, 0.2]), np.array([0, 0, 0, 1])
+    >>> candidates = Candidates(scores, codes, ["m", "f"], shares=np.array([0.5, 0.5]))
+    >>> quota(candidates, k=2).tolist()
+    [0, 3]
     """
 
     scores: Floats

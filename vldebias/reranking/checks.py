@@ -54,6 +54,14 @@ def true_shares(
     Returns:
         The true share of each group with its 95 % interval. None if fewer than 20 candidates with a
         known label were checked, unless all results were.
+
+    >>> import numpy as np
+    >>> from vldebias import rerank
+    >>> report = rerank([0.9, 0.8, 0.7, 0.6], 4, labels=["m", "f", "m", "f"]).report
+    >>> checked = np.array([1, 0, 1, 1])  # of all four: positions in report.candidates.names
+    >>> shares = true_shares(report.candidates, report.order, checked)
+    >>> shares["m"].value
+    0.75
     """
     is_labelled = candidates.codes != UNKNOWN
     shown = first[is_labelled[first]]

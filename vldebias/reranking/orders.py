@@ -384,6 +384,12 @@ def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
         InvalidInputError: there are no features, or the weight is outside [0, 1].
 
     Source: Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998).
+
+    >>> from vldebias import rerank
+    >>> features = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]  # the first two are the same
+    >>> groups = ["m", "m", "f"]
+    >>> rerank([0.9, 0.8, 0.7], 2, labels=groups, features=features, method="mmr").tolist()
+    [0, 2]
     """
     features = candidates.features
     if features is None:

@@ -27,6 +27,15 @@ class Report:
         checked: true group of each candidate (n,) as a position in the group names, -1 if it was
             not checked.
         query: text of the query, if it is known.
+
+    >>> from vldebias import rerank
+    >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+    >>> positions = rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"])
+    >>> report = positions.report
+    >>> report.counts_before, report.counts
+    ({'f': 1, 'm': 3}, {'f': 2, 'm': 2})
+    >>> report.kept
+    0.75
     """
 
     candidates: Candidates
@@ -161,6 +170,14 @@ class Positions(np.ndarray):
 
     Attributes:
         reports: a `Report` per query; empty for slices and results of arithmetic.
+
+    >>> from vldebias import rerank
+    >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+    >>> positions = rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"])
+    >>> positions
+    Positions([0, 3, 1, 4])
+    >>> len(positions.to_check(2))  # results to label by hand
+    2
     """
 
     reports: tuple[Report, ...]

@@ -356,7 +356,13 @@ def diagnose(
         InvalidInputError: there are neither labels nor groups, lengths differ, methods are passed
             without prompts and texts, or a class has fewer than five rows.
 
-    >>> diagnose(features, smiling, groups=gender).to_pandas()  # doctest: +SKIP
+    >>> import numpy as np
+    >>> features = np.random.default_rng(0).normal(size=(100, 16))
+    >>> smiling, gender = features[:, 0] > 0, features[:, 1] > 0
+    >>> result = diagnose(features, smiling, groups=gender)
+    >>> rows = result.to_pandas().set_index("metric")
+    >>> print(round(rows.loc["linear_probe", "value"], 1))  # can be decoded
+    0.9
     """
     start = time.monotonic()
     data = features if isinstance(features, Embeddings) else Embeddings.from_arrays(features)

@@ -106,9 +106,12 @@ def evaluate(
         InvalidInputError: an argument is invalid; the message names it.
         UnsupportedHostError: the model is not supported.
 
-    >>> texts = {prompt: model.encode(prompt) for prompt in prompts_to_embed}  # doctest: +SKIP
-    >>> labels = {"gender": gender}  # doctest: +SKIP
-    >>> evaluate(texts, features, prompts="gender", labels=labels, k=50)  # doctest: +SKIP
+    >>> from vldebias.miniature import open_world
+    >>> images = open_world("portraits", n=60)
+    >>> queries = ["A photo of a nurse."]
+    >>> result = evaluate("miniature", images, prompts="gender", queries=queries, methods="cali")
+    >>> sorted(set(result.to_pandas()["metric"]))[:5]
+    ['awrf@10', 'kept@10', 'max_skew@10', 'min_skew@10', 'mpr@10']
     """
     # 1. Sort the keywords into settings of the task and inputs. Tasks that generate images call the
     # model "pipeline".

@@ -84,10 +84,11 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         InvalidInputError: there are no texts, methods or seeds, or an argument of
             `vldebias.debias` is invalid.
 
-    >>> methods = ["none", "default", "cali"]
-    >>> picture = vldebias.grid(pipe, "professions-gender", methods=methods)  # doctest: +SKIP
+    >>> from vldebias.miniature import load_pipeline
+    >>> pipe = load_pipeline()
+    >>> picture = grid(pipe, "professions-gender", texts="A photo of a nurse.", steps=5)
     >>> picture.save("grid.png")  # doctest: +SKIP
-    >>> vldebias.grid(model, "gender", images="faces/", texts="a photo of a doctor",
+    >>> grid(model, "gender", images="faces/", texts="a photo of a doctor",
     ...     methods=["none", "default", "rerank"])  # doctest: +SKIP
     """
     chosen = texts or _class_prompts(prompts)

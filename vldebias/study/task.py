@@ -210,6 +210,17 @@ TASKS: Registry[type[Task]] = Registry(
 
 
 def register_task(kind: type[T]) -> type[T]:
-    """Register a kind of task for `vldebias.evaluate` and suites; usable as a decorator."""
+    """Register a kind of task for `vldebias.evaluate` and suites; usable as a decorator.
+
+    >>> from typing import Literal
+    >>> from vldebias.study import TASKS
+    >>> from vldebias.study.tasks.images import ImageTask
+    >>> @register_task
+    ... class Leaning(ImageTask):  # see docs/how-to/method.md for a complete one
+    ...     task: Literal["leaning"] = "leaning"
+    ...     def measure(self, images, texts): ...
+    >>> "leaning" in TASKS
+    True
+    """
     TASKS.register(kind)
     return kind

@@ -70,6 +70,13 @@ class BalancedPrompts:
         seed: the seed used; the same call with this seed gives the same values.
         people: for each image the people who received a value, as (noun, value); `values` refers to
             the first of them. With several sets, (noun, tuple of values).
+
+    >>> import vldebias
+    >>> balanced = vldebias.balance_prompts(["A CEO", "a lady editor"], "gender", seed=0)
+    >>> balanced.prompts
+    ['A female CEO', 'a lady editor']
+    >>> balanced.values, balanced.reasons
+    (['female', None], [None, 'stated'])
     """
 
     prompts: list[str]
@@ -185,6 +192,12 @@ class Balancer:
 
     Raises:
         InvalidInputError: see `balance_prompts`.
+
+    >>> balancer = Balancer("gender", seed=0)
+    >>> balancer.next(["A photo of a CEO"]).prompts
+    ['A photo of a female CEO']
+    >>> balancer.next(["A photo of a CEO"]).prompts  # the next request for the same prompt
+    ['A photo of a male CEO']
     """
 
     sets: Sets

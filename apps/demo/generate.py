@@ -39,15 +39,15 @@ class Row:
     """The images of one method, and the values that the judge reads.
 
     codes: number of the value that each shows, -1 for unknown. recognised: whether each shows the
-    subject, or a person where the judge does not know the subject. dealt: the value that was
-    written into each prompt, None where none was.
+    subject, or a person where the judge does not know the subject. assigned: the value
+    that was written into each prompt, None where none was.
     """
 
     name: str
     images: tuple[Image.Image, ...] = ()
     codes: tuple[int, ...] = ()
     recognised: tuple[bool, ...] = ()
-    dealt: tuple[str | None, ...] = ()
+    assigned: tuple[str | None, ...] = ()
 
     def count(self, code: int) -> int:
         """Return how many images show a value."""
@@ -107,9 +107,9 @@ class Result:
 
     def _sentence(self, plain: Row, row: Row) -> tuple[str, bool]:
         """Return what a method did, and whether the subject is lost."""
-        if any(row.dealt):
+        if any(row.assigned):
             # With balanced prompts the question is whether the pictures show what was asked for.
-            requested = largest_first({value: row.dealt.count(value) for value in self.values})
+            requested = largest_first({value: row.assigned.count(value) for value in self.values})
             seen = self.seen(row)
             numbers = listed([seen[value] for value in requested])
             shown = {value: count for value, count in self.seen(plain).items() if count}
@@ -237,8 +237,8 @@ class Work:
             self.plans.append(Plan(SET_INSIDE, method, unchanged, list(values)))
         elif method is not None:
             self.plans.append(Plan(request.third_row, method, unchanged))
-        self.rows = [Row(plan.name, dealt=tuple(plan.values or ())) for plan in self.plans]
-        self.rows[1] = replace(self.rows[1], dealt=tuple(balanced.values))
+        self.rows = [Row(plan.name, assigned=tuple(plan.values or ())) for plan in self.plans]
+        self.rows[1] = replace(self.rows[1], assigned=tuple(balanced.values))
         self.generated = 0
 
     def run(self) -> None:
@@ -261,7 +261,7 @@ class Work:
             for row_number in range(len(self.plans)):
                 plan = self.plans[row_number]
                 row = self.rows[row_number]
-                if row.dealt and not any(row.dealt[place] for place in places):
+                if row.assigned and not any(row.assigned[place] for place in places):
                     # The same noise and prompts: the same images.
                     images = list(self.rows[0].images[places.start :])
                 else:

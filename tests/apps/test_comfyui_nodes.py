@@ -68,7 +68,7 @@ def test_runs_of_several_pictures_do_not_repeat_numbers() -> None:
     assert first.seeds + second.seeds == together.seeds
 
 
-def test_a_list_of_prompts_is_dealt_as_one_run() -> None:
+def test_a_list_of_prompts_is_assigned_values_as_one_run() -> None:
     people = ["a CEO", "a nurse", "a chef", "a pilot"]
     pictures = balance(people, "gender", 1)
     assert Counter(pictures.values) == {"female": 2, "male": 2}

@@ -168,10 +168,10 @@ def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -
     assert hue[0] == hue[1]
     assert len(set(hue[0])) > 6
     assert (plain.count(1), balanced.count(1)) == (12, 6)
-    assert balanced.dealt.count("female") == 6
+    assert balanced.assigned.count("female") == 6
     ((line, is_warning),) = outcome.sentences()
     assert line.startswith("Balanced prompts: asked for 6 men and 6 women, 6 and 6 seen ")
-    assert "p =" not in line, "values that were dealt are not tested"
+    assert "p =" not in line, "values that were assigned are not tested"
     assert not is_warning
     calls = len(painted.pipe().asked)
     assert run(painted, outcome.request) is outcome, "remembered"
@@ -192,7 +192,7 @@ def test_a_prompt_that_is_left_alone_is_generated_once(painted: Any, prompt: str
 
 def test_strength_is_the_share_of_images_with_a_value(painted: Any) -> None:
     outcome = run(painted, Request("A photo of a doctor.", number=12, strength=0.5))
-    assert sum(value is not None for value in outcome.rows[1].dealt) == 6
+    assert sum(value is not None for value in outcome.rows[1].assigned) == 6
     assert not outcome.reason
 
 
@@ -232,9 +232,9 @@ def test_a_third_row_has_the_values_of_the_second_and_no_word(
     request = Request("A photo of a doctor.", number=12, third_row="cross-attention")
     outcome = run(painted, request)
     assert [row.name for row in outcome.rows] == [rows.PLAIN, rows.BALANCED, "cross-attention"]
-    assert outcome.rows[2].dealt == outcome.rows[1].dealt
+    assert outcome.rows[2].assigned == outcome.rows[1].assigned
     given = list(chain(*(values for method, values in asked if method == "cross-attention")))
-    assert tuple(given) == outcome.rows[1].dealt
+    assert tuple(given) == outcome.rows[1].assigned
     assert sorted(given) == ["female"] * 6 + ["male"] * 6
     assert all(values is None for method, values in asked if method is None)
     asked.clear()

@@ -304,7 +304,7 @@ def test_every_person_of_a_scene_is_told(seed: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("as_header", [False, True])
 @pytest.mark.parametrize("seed", [{}, {"seed": 0}])
-def test_what_the_client_invented_becomes_the_dealt_value(
+def test_what_the_client_invented_becomes_the_assigned_value(
     seed: dict[str, int], as_header: bool
 ) -> None:
     services = FalseServices()

@@ -9,7 +9,7 @@ from vldebias.report.result import Result
 from vldebias.report.table import readable
 
 ATTACHED = ("default", "default+equalise", "balanced-prompts")  # by `debias`, if none is named
-REFERENCES = ("none", "none@median", "random", "dealt evenly")
+REFERENCES = ("none", "none@median", "random", "even assignment")
 
 
 def broken_laws(result: Result) -> list[str]:

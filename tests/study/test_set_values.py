@@ -52,7 +52,7 @@ def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:
     judge = MiniatureJudge().ready()
     genders = predict(judge, pictures)["gender"].argmax(1)
     seen = [judge.names["gender"][code] for code in genders]
-    agreeing = sum(value == dealt for value, dealt in zip(seen, values[:16], strict=True))
+    agreeing = sum(value == assigned for value, assigned in zip(seen, values[:16], strict=True))
     assert agreeing >= 12
 
 

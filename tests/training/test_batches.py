@@ -81,8 +81,8 @@ def test_processes_divide_the_joint_batch_and_spares_come_from_other_batches(
     joined = np.concatenate([share.rows(number) for share in shares])
     assert joined.tolist() == alone.rows(number).tolist()
     assert {share.per_epoch for share in shares} == {alone.per_epoch} == {items // (batch * world)}
-    dealt = list(chain(*(share.spares(number) for share in shares)))
-    assert sorted([*dealt, *joined]) == list(range(items)), "each once"
+    spares = list(chain(*(share.spares(number) for share in shares)))
+    assert sorted([*spares, *joined]) == list(range(items)), "each once"
 
 
 @given(SIZES)

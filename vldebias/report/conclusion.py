@@ -458,7 +458,7 @@ def _evidence(conclusion: Conclusion) -> list[str]:
     low, high = conclusion.interval
     form = form_of_figures(conclusion.after, conclusion.change)
     if conclusion.chance_after not in (None, chance) and chance is not None:
-        notes.append(f"chance {chance:{form}}, dealt evenly {conclusion.chance_after:{form}}")
+        notes.append(f"chance {chance:{form}}, even assignment {conclusion.chance_after:{form}}")
     elif chance is not None and low <= chance <= high:
         notes.append(f"about chance, {chance:{form}}")
     elif chance is not None:

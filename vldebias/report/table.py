@@ -18,7 +18,7 @@ from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import (
     CHANCE,
     CHANCES,
-    DEALT,
+    EVEN_ASSIGNMENT,
     MEDIAN,
     NONE,
     ON_VAL,
@@ -327,7 +327,7 @@ READABLE = {
     "measure": "str",
     "units": "object",
     "is_whole": "bool",
-    "is_dealt": "bool",
+    "is_assigned": "bool",
     "before": "float64",
     "chance": "float64",
     "chance_after": "float64",
@@ -441,7 +441,7 @@ class References:
         metrics: metrics by name.
         provenance: provenance by task.
         whole_rows: rows of a summary, by task, metric, subset and method.
-        deals: whether a method assigns values to images, by task and method.
+        assigns_values: whether a method assigns values to images, by task and method.
         squares: the unbiased square of the gap, by task, subset and name of the method.
     """
 
@@ -456,11 +456,11 @@ class References:
             if row.metric == SQUARED and row.change is not None and not math.isnan(row.change[0]):
                 self.squares.setdefault((row.task, row.subset, name), row)
         self.provenance: dict[str, TaskProvenance] = {}
-        self.deals: dict[tuple[str, str], bool] = {}
+        self.assigns_values: dict[tuple[str, str], bool] = {}
         for provenance in result.provenance:
             self.provenance[provenance.task] = provenance
             for method, facts in provenance.methods.items():
-                self.deals[provenance.task, method] = bool(facts.get("deals"))
+                self.assigns_values[provenance.task, method] = bool(facts.get("assigns_values"))
 
     def row_of(self, row: Measurement, method: str) -> Measurement | None:
         """Return the row of another method for the same measure and subset.
@@ -479,7 +479,7 @@ class References:
             name: readable name of its method.
 
         Returns:
-            `is_dealt`: whether the method assigns values to images.
+            `is_assigned`: whether the method assigns values to images.
             `before`: value of the model without a method.
             `chance`: value for random rankings or images; NaN if not measured.
             `chance_after`: the same with the method.
@@ -491,21 +491,21 @@ class References:
             `is_off_target`: whether the method removes another attribute than the measured one.
             `is_identity`: whether its edit changes nothing, for example if the default declines.
         """
-        is_dealt = self.deals.get((row.task, row.method), False)
-        before, chance, chance_after = self.before_and_chance(row, is_dealt)
+        is_assigned = self.assigns_values.get((row.task, row.method), False)
+        before, chance, chance_after = self.before_and_chance(row, is_assigned)
         # The gap of few sampled images is biased upwards, and the bias depends on the shares, so
         # the verdict is that of its unbiased square. Assigned values have no such noise, and every
         # other measure is tested by its own change.
         square = None
-        if row.metric == GAP and not is_dealt:
+        if row.metric == GAP and not is_assigned:
             square = self.squares.get((row.task, row.subset, name))
         tested_row = square or row
-        to_remove = self.to_remove(tested_row, is_dealt)
+        to_remove = self.to_remove(tested_row, is_assigned)
         if self.metrics[row.metric].kind == "utility":
             # Only a measure of bias can be at chance; a loss of utility is always a cost.
             verdict_of_row = verdict(row.change, row.better)
         else:
-            verdict_of_row = self.verdict(row, tested_row, to_remove, is_dealt)
+            verdict_of_row = self.verdict(row, tested_row, to_remove, is_assigned)
         enough = None
         if verdict_of_row == TOO_FEW and tested_row.change is not None:
             enough = enough_units(next(iter(row.n.values()), 0), tested_row.change, to_remove)
@@ -515,7 +515,7 @@ class References:
             if is_clear and verdict(square.change, square.better) == UNCLEAR:
                 square_moved = moved(square.change)
         return {
-            "is_dealt": is_dealt,
+            "is_assigned": is_assigned,
             "before": before,
             "chance": chance,
             "chance_after": chance_after,
@@ -548,12 +548,12 @@ class References:
             return ""
         return f"{setting[0]}, λ = {setting[1]:g}"
 
-    def before_and_chance(self, row: Measurement, is_dealt: bool) -> tuple[float, float, float]:
+    def before_and_chance(self, row: Measurement, is_assigned: bool) -> tuple[float, float, float]:
         """Return the value without a method, and chance without and with the method.
 
         Args:
             row: a row of the result.
-            is_dealt: whether its method assigns values to images.
+            is_assigned: whether its method assigns values to images.
 
         Returns:
             The three values; NaN if not measured.
@@ -567,28 +567,28 @@ class References:
             before = float(np.round(row.value - difference, 12))
         chance = self.row_of(row, CHANCE)
         # For a method that assigns values to images, chance is the most even assignment.
-        chance_after = self.row_of(row, DEALT) if is_dealt else chance
+        chance_after = self.row_of(row, EVEN_ASSIGNMENT) if is_assigned else chance
         return (
             before,
             math.nan if chance is None else chance.value,
             math.nan if chance_after is None else chance_after.value,
         )
 
-    def to_remove(self, row: Measurement, is_dealt: bool) -> float:
+    def to_remove(self, row: Measurement, is_assigned: bool) -> float:
         """Return the distance of the model from chance or, if unknown, from the best value.
 
         Args:
             row: a row of the result.
-            is_dealt: whether its method assigns values to images.
+            is_assigned: whether its method assigns values to images.
         """
-        before, _, goal = self.before_and_chance(row, is_dealt)
+        before, _, goal = self.before_and_chance(row, is_assigned)
         if math.isnan(goal):
             least, largest = self.metrics[row.metric].bounds
             goal = largest if row.better == "higher" else max(least, 0.0)
         return abs(before - goal) if math.isfinite(goal) else abs(before)
 
     def verdict(
-        self, row: Measurement, tested_row: Measurement, to_remove: float, is_dealt: bool
+        self, row: Measurement, tested_row: Measurement, to_remove: float, is_assigned: bool
     ) -> str:
         """Return the verdict on a row, considering chance and the number of units.
 
@@ -596,18 +596,18 @@ class References:
             row: a row of the result.
             tested_row: the row whose change is tested: the unbiased square of a gap, or `row`.
             to_remove: distance of the model from chance, see `to_remove`.
-            is_dealt: whether the method assigns values to images.
+            is_assigned: whether the method assigns values to images.
         """
         verdict_of_change = verdict(tested_row.change, row.better)
         # The square subtracts sampling noise, which assigned values do not have.
-        if not verdict_of_change or (row.metric == SQUARED and is_dealt):
+        if not verdict_of_change or (row.metric == SQUARED and is_assigned):
             return ""
         chance = self.row_of(row, CHANCE)
         # If chance is constant, the measure cannot show an effect, such as the shares of one image.
         if chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE:
             return TOO_FEW
         # If the method is worse than chance, this is harm, even if there was nothing to remove.
-        is_harm = verdict_of_change == "worse" and self.is_beyond_chance(row, is_dealt)
+        is_harm = verdict_of_change == "worse" and self.is_beyond_chance(row, is_assigned)
         if self.is_at_chance(row) and not is_harm:
             return NOTHING
         # The interval of the gap is shown, so the verdict must agree with it.
@@ -620,15 +620,17 @@ class References:
                 return TOO_FEW
         return verdict_of_change
 
-    def is_beyond_chance(self, row: Measurement, is_dealt: bool) -> bool:
+    def is_beyond_chance(self, row: Measurement, is_assigned: bool) -> bool:
         """Return whether a value is worse than chance with the method.
 
         Args:
             row: a row of the result.
-            is_dealt: whether its method assigns values to images.
+            is_assigned: whether its method assigns values to images.
         """
         is_higher_better = row.better == "higher"
-        worst = self.row_of(row, DEALT if is_dealt and not is_higher_better else CHANCE)
+        worst = self.row_of(
+            row, EVEN_ASSIGNMENT if is_assigned and not is_higher_better else CHANCE
+        )
         if worst is None:
             return False
         low, high = worst.interval

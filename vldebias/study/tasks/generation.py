@@ -386,8 +386,8 @@ class GenerationTask(Task):
             # Methods that assign the judged values to images evenly: their shares are not random.
             judged = list(rows.values_of(attribute).values())
             for name, facts in result.provenance.methods.items():
-                if name in ways and ways[name].deals(judged):
-                    facts["deals"] = True
+                if name in ways and ways[name].assigns_values(judged):
+                    facts["assigns_values"] = True
                 # A conclusion about race says nothing about a method for gender.
                 if name in ways and not ways[name].covers(judged):
                     facts["off_target"] = True

@@ -118,7 +118,7 @@ class Variant(Strict):
             return all(edit.side == "denoiser" for edit in edits)
         return self.rewrites or "shares" in get_method(self.method).declaration.settings
 
-    def deals(self, judged: Sequence[Sequence[str]]) -> bool:
+    def assigns_values(self, judged: Sequence[Sequence[str]]) -> bool:
         """Return whether every image is assigned a value of each attribute.
 
         Such shares are even by construction, so their chance level is not that of random draws.

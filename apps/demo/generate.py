@@ -58,7 +58,7 @@ class Row:
 class Result:
     """The rows of one request, complete or in progress.
 
-    reason: why the prompt was left alone, "" where it was balanced. share: of the work that is
+    reason: why the prompt was left unchanged, "" where it was balanced. share: of the work that is
     done. seconds: that the work took so far, None where it was saved before. generated: images that
     the pipeline made; the others are the same as in the first row.
     """
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def asks_for_nobody(self) -> bool:
-        """Return whether the prompt was left alone since it asks for no person."""
+        """Return whether the prompt was left unchanged since it asks for no person."""
         return self.reason.startswith(NO_PERSON_REASON)
 
     @property
@@ -100,7 +100,7 @@ class Result:
                 continue  # said of the second row
             if row.name == BALANCED and self.reason:
                 why = reason_in_words(self.reason)
-                lines.append((f"Left alone: {why}. Both rows are the same.", False))
+                lines.append((f"Left unchanged: {why}. Both rows are the same.", False))
             else:
                 lines.append(self._sentence(plain, row))
         return lines

@@ -109,7 +109,7 @@ class AssigningMethod:
         """Return the picture of each text, and its assigned value."""
         is_left = [False] * len(texts)
         if self.gate is not None:
-            is_left = self.gate.leaves_alone(studio.pipe, texts, noise, studio.steps)
+            is_left = self.gate.leaves_unchanged(studio.pipe, texts, noise, studio.steps)
         pictures = []
         options = {"num_inference_steps": studio.steps, "guidance_scale": studio.guidance}
         with prepared(studio.pipe, self.attach, texts, noise, **options) as generator:

@@ -93,7 +93,7 @@ def test_settings_of_a_list_are_one_for_all_prompts() -> None:
         single_settings({"seed": []})
 
 
-def test_prompts_that_say_it_are_left_alone_with_the_reason() -> None:
+def test_prompts_that_say_it_are_left_unchanged_with_the_reason() -> None:
     pictures = balance(["a lady editor"], "gender", 2)
     assert pictures.prompts == ["a lady editor"] * 2
     assert pictures.values == ["", ""]

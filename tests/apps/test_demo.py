@@ -107,12 +107,12 @@ def test_a_lost_subject_is_a_warning() -> None:
     assert "recognised in 6 of 12 (before: 12). The subject is lost." in line
 
 
-def test_a_prompt_without_a_person_is_rightly_left_alone() -> None:
-    left_alone = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
-    assert left_alone.asks_for_nobody
-    ((line, is_warning),) = left_alone.sentences()
+def test_a_prompt_without_a_person_is_rightly_left_unchanged() -> None:
+    left_unchanged = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
+    assert left_unchanged.asks_for_nobody
+    ((line, is_warning),) = left_unchanged.sentences()
     assert not is_warning
-    assert line.startswith("Left alone: no person is asked for.")
+    assert line.startswith("Left unchanged: no person is asked for.")
 
 
 class Painter:
@@ -182,10 +182,10 @@ def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -
     "prompt",
     ["A photo of a gull on water.", "A photo of a female doctor.", "A photo of Marie Curie."],
 )
-def test_a_prompt_that_is_left_alone_is_generated_once(painted: Any, prompt: str) -> None:
+def test_a_prompt_that_is_left_unchanged_is_generated_once(painted: Any, prompt: str) -> None:
     outcome = run(painted, Request(prompt, number=12))
     assert outcome.reason
-    assert outcome.sentences()[0][0].startswith("Left alone: ")
+    assert outcome.sentences()[0][0].startswith("Left unchanged: ")
     assert set(chain(*painted.pipe().asked)) == {prompt}
     assert sum(map(len, painted.pipe().asked)) == 12
 

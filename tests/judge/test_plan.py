@@ -268,8 +268,8 @@ def test_stated_prompts_are_unchanged_by_default(finished: GeneratedImages) -> N
     none, kept, bare = (
         list(chosen(finished, variant=name, stated=True)) for name in finished.plan.variants
     )
-    assert {finished.about(image)["left_alone"] for image in kept} == {True}
-    assert {finished.about(image)["left_alone"] for image in none + bare} == {False}
+    assert {finished.about(image)["left_unchanged"] for image in kept} == {True}
+    assert {finished.about(image)["left_unchanged"] for image in none + bare} == {False}
     assert any(
         (pixels(finished, a) != pixels(finished, b)).any() for a, b in zip(none, bare, strict=True)
     )
@@ -296,7 +296,7 @@ def test_an_image_file_describes_how_it_was_generated(finished: GeneratedImages)
         "guidance": 3.0,
         "options": SIZE,
         "pipeline": "StableDiffusionPipeline",
-        "left_alone": False,
+        "left_unchanged": False,
     }
     assert (expected | {"flagged": False}).items() <= record.items()
     assert {"model", "fingerprint", "version"} <= record.keys()
@@ -509,9 +509,12 @@ def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Pa
     half = {"half": {"method": "balanced-prompts", "strength": 0.5}}
     made = generated_in(tmp_path, variants=half, images=4, stated=False)
     records = [made.about(image) for image in chosen(made, variant="half")]
-    assert sorted(record["left_alone"] for record in records) == [False] * 4 + [True] * 4
-    assert {record["value"] for record in records if record["left_alone"]} == {None}
-    assert {record["value"] for record in records if not record["left_alone"]} == {"male", "female"}
+    assert sorted(record["left_unchanged"] for record in records) == [False] * 4 + [True] * 4
+    assert {record["value"] for record in records if record["left_unchanged"]} == {None}
+    assert {record["value"] for record in records if not record["left_unchanged"]} == {
+        "male",
+        "female",
+    }
 
 
 def test_a_saved_edit_is_a_variant_of_its_content(
@@ -550,7 +553,7 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
             image.prompt,
         )
         is_same = np.array_equal(pixels(made, image), pixels(made, image.under("none")))
-        assert is_same == (text == image.prompt) == record["left_alone"]
+        assert is_same == (text == image.prompt) == record["left_unchanged"]
     assert all(
         counts[prompt, value] == 2 for prompt, value in product(PEOPLE.classes, ("male", "female"))
     )

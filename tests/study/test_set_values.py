@@ -47,7 +47,7 @@ def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:
     values = draw.values
     assert Counter(values[:8]) == Counter(values[8:16]) == {"male": 4, "female": 4}
     assert values[16:] == [None] * 8
-    assert draw.left_alone == [False] * 16 + [True] * 8
+    assert draw.left_unchanged == [False] * 16 + [True] * 8
     assert draw.texts == prompts
     judge = MiniatureJudge().ready()
     genders = predict(judge, pictures)["gender"].argmax(1)

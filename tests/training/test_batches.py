@@ -225,7 +225,7 @@ def test_batches_depend_on_their_number_and_not_on_the_workers(kind: str, two_vi
             for batch, original in zip(batches, expected[first : first + 3], strict=True)
         )
         assert torch.equal(state, torch.random.get_rng_state()), (
-            "the loop's own randomness is left alone"
+            "the loop's own randomness is left unchanged"
         )
 
 

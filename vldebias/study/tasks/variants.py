@@ -216,7 +216,7 @@ class Generator:
         options: arguments of the pipeline.
         values: value that is written into the text of each image or set in cross-attention; None if
             there is none.
-        left_alone: whether each prompt is left unchanged.
+        left_unchanged: whether each prompt is left unchanged.
         attachment: sets values in cross-attention; None if there are none.
     """
 
@@ -225,7 +225,7 @@ class Generator:
     noise: Sequence[int]
     options: Mapping[str, object]
     values: Sequence[object]
-    left_alone: Sequence[bool]
+    left_unchanged: Sequence[bool]
     attachment: DenoiserAttachment | None = None
 
     def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
@@ -288,7 +288,7 @@ def prepared(
         attachment = None if attach is None else stack.enter_context(attach())
         texts = list(prompts)
         values: list[object] = [None] * len(texts)
-        left_alone = [False] * len(texts)
+        left_unchanged = [False] * len(texts)
         denoiser = None
         if isinstance(attachment, SamplingAttachment) and attachment.balancer.has_drawn_seed:
             # Make the measurement repeatable.
@@ -298,7 +298,7 @@ def prepared(
         if isinstance(attachment, PromptAttachment):
             texts = attachment.rewrite(prompts, seeds=seeds)
             values = list(attachment.sampled)
-            left_alone = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
+            left_unchanged = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
             # Do not rewrite the batches again.
             stack.enter_context(attachment.disabled())
         elif isinstance(attachment, DenoiserAttachment):
@@ -308,10 +308,10 @@ def prepared(
             for place, value in enumerate(values):
                 parts = value if isinstance(value, tuple) else (value,)
                 has_value = any(part is not None for part in parts)
-                left_alone[place] = not attachment.strength or not has_value
+                left_unchanged[place] = not attachment.strength or not has_value
         elif isinstance(attachment, EditAttachment):
-            left_alone = attachment.stated(prompts)
-        yield Generator(pipe, texts, noise, options, values, left_alone, denoiser)
+            left_unchanged = attachment.stated(prompts)
+        yield Generator(pipe, texts, noise, options, values, left_unchanged, denoiser)
 
 
 def generate(
@@ -427,16 +427,16 @@ def _write_batch(
     """
     # If all missing images are copies, the pipeline does not need to run.
     generated: dict[int, tuple[Image, bool]] = {}
-    if not all(generator.left_alone[i] for i in missing):
+    if not all(generator.left_unchanged[i] for i in missing):
         generated = dict(zip(batch, generator(batch), strict=True))
     for i in missing:
-        if generator.left_alone[i]:
+        if generator.left_unchanged[i]:
             picture, metadata = read_png(made.path(images[i].under(NONE)))
             is_flagged = bool(metadata.get("flagged"))
         else:
             picture, is_flagged = generated[i]
         metadata_of_image = {
-            "left_alone": generator.left_alone[i],
+            "left_unchanged": generator.left_unchanged[i],
             "flagged": is_flagged,
             "version": version("vldebias"),
             "value": generator.values[i],

@@ -152,7 +152,7 @@ def leading_measure(block: Sequence[ReadableRow], measures: Measures) -> list[Re
     for row in block:
         is_chosen = not measures or (row.task, row.metric) in measures
         # Methods with labels use information that the others do not have.
-        is_bias = row.kind == "bias" and row.is_whole and not row.uses_labels
+        is_bias = row.kind == "bias" and row.is_summary and not row.uses_labels
         if is_chosen and is_bias and has_change(row):
             bias.append(row)
     if not bias:
@@ -278,7 +278,7 @@ def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableR
     cost_of_metric: dict[str, ReadableRow] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and cost.name == row.name
-        if is_cost and cost.is_whole and has_change(cost):
+        if is_cost and cost.is_summary and has_change(cost):
             # Use the last of several subsets, in the order of the last ones.
             cost_of_metric.pop(cost.metric, None)
             cost_of_metric[cost.metric] = cost
@@ -397,7 +397,7 @@ def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
     Such as "accuracy in 1 of 4 parts, most in landbird/land: -0.093".
     """
-    parts = [part for part in block if part.name == row.name and not part.is_whole]
+    parts = [part for part in block if part.name == row.name and not part.is_summary]
     lost = [part for part in parts if part.verdict == "worse"]
     if not lost:
         return ""

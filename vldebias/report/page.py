@@ -150,13 +150,13 @@ def grids(
         The caption, the headings, the rows with their names (cells may be None), and whether the
         table is about parts.
     """
-    titled = block.assign(title=block.title + block.hint.where(block.is_whole, ""))
+    titled = block.assign(title=block.title + block.hint.where(block.is_summary, ""))
     rows = cast("list[ReadableRow]", list(titled.itertuples()))
     layouts = ((False, "subset", "name", "title"), (True, "title", "subset", "name"))
     for is_parts, split, down, across in layouts:
         rows_of_caption: dict[str, list[ReadableRow]] = {}
         for row in rows:
-            if row.is_whole != is_parts:
+            if row.is_summary != is_parts:
                 rows_of_caption.setdefault(getattr(row, split), []).append(row)
         for caption, group in rows_of_caption.items():
             cells = {(getattr(row, down), getattr(row, across)): row for row in group}
@@ -409,7 +409,7 @@ def _statements(frame: pd.DataFrame) -> list[str]:
 
 def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
     """Return the row of a task's bias without a method; None if it was not measured."""
-    rows = block[block.is_whole & (block.kind == "bias") & (block.method == NONE)]
+    rows = block[block.is_summary & (block.kind == "bias") & (block.method == NONE)]
     measured = cast("list[ReadableRow]", list(rows.itertuples()))
     row_of_metric = {row.metric: row for row in reversed(measured)}
     for metric in (*LEADS, *rows.metric):
@@ -447,7 +447,7 @@ def notebook(result: Result) -> str:
         # There are no methods to compare. Advice is based on all figures.
         head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")
         columns = ["task", "measure", "name", "number", "moved", "verdict"]
-        shown = frame if advice else frame[frame.is_whole].head(MOST)
+        shown = frame if advice else frame[frame.is_summary].head(MOST)
         rows += shown[columns].itertuples(index=False)
     table = html_table("", head, rows)
     return f"<h3>{escape(result.name)}</h3><ul>{listed}</ul>{table}"

@@ -308,7 +308,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def plot(self) -> Plot:
         """Draw the value and interval of every method, with a panel per task and metric."""
         frame = readable(self)
-        return dots(frame[frame.is_whole], self.provenance)
+        return dots(frame[frame.is_summary], self.provenance)
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the rows as CSV with all digits; texts that look like formulas are escaped."""

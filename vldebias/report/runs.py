@@ -168,8 +168,8 @@ def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> li
 def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
     """Return the metric and subset of the figure that represents a task without a conclusion."""
     bias = block[block.kind == "bias"]
-    wholes = bias[bias.subset == ""]
-    for candidates in (wholes, bias, block):
+    summaries = bias[bias.subset == ""]
+    for candidates in (summaries, bias, block):
         if candidates.empty:
             continue
         metrics = list(candidates.metric)

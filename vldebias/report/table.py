@@ -326,7 +326,7 @@ READABLE = {
     "hint": "str",
     "measure": "str",
     "units": "object",
-    "is_whole": "bool",
+    "is_summary": "bool",
     "is_assigned": "bool",
     "before": "float64",
     "chance": "float64",
@@ -367,7 +367,7 @@ class ReadableRow(Protocol):
     kind: str
     measure: str
     units: tuple[str, ...]
-    is_whole: bool
+    is_summary: bool
     before: float
     chance: float
     chance_after: float
@@ -393,8 +393,8 @@ def readable(result: Result) -> pd.DataFrame:
     """
     pandas = need("pandas")
     names = method_names(result.rows)
-    wholes = are_whole(result.rows)
-    references = References(result, names, wholes)
+    summaries = are_summaries(result.rows)
+    references = References(result, names, summaries)
     # The paper's figures for its own lambda and for those of its sweep.
     model = result.provenance[0].model if result.provenance else ""
     figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
@@ -403,7 +403,7 @@ def readable(result: Result) -> pd.DataFrame:
     figures_of_lam |= dict.fromkeys((None, OWN_LAM), published(result.name, model))
 
     values_of_column: dict[str, list[object]] = {column: [] for column in READABLE}
-    for row, name, is_whole in zip(result.rows, names, wholes, strict=True):
+    for row, name, is_summary in zip(result.rows, names, summaries, strict=True):
         metric = references.metrics[row.metric]
         part = f", {row.subset}" if row.subset else ""
         key = (row.task, row.metric, row.method, row.subset)
@@ -413,7 +413,7 @@ def readable(result: Result) -> pd.DataFrame:
             "hint": "" if row.better == "neither" else f" ({row.better} is better)",
             "measure": f"{metric.title}{part}",
             "units": tuple(row.n),
-            "is_whole": is_whole,
+            "is_summary": is_summary,
             "name": name,
             "number": number(row.value, *row.interval),
             "moved": moved(row.change),
@@ -435,24 +435,24 @@ class References:
     Args:
         result: the result.
         names: readable name of the method of each row.
-        wholes: whether each row belongs to a summary, see `are_whole`.
+        summaries: whether each row belongs to a summary, see `are_summaries`.
 
     Attributes:
         metrics: metrics by name.
         provenance: provenance by task.
-        whole_rows: rows of a summary, by task, metric, subset and method.
+        summary_rows: rows of a summary, by task, metric, subset and method.
         assigns_values: whether a method assigns values to images, by task and method.
         squares: the unbiased square of the gap, by task, subset and name of the method.
     """
 
-    def __init__(self, result: Result, names: Sequence[str], wholes: Sequence[bool]) -> None:
+    def __init__(self, result: Result, names: Sequence[str], summaries: Sequence[bool]) -> None:
         metric_names = {row.metric for row in result.rows}
         self.metrics = {metric: get_metric(metric, strict=False) for metric in metric_names}
-        self.whole_rows: dict[tuple[str, str, str, str], Measurement] = {}
+        self.summary_rows: dict[tuple[str, str, str, str], Measurement] = {}
         self.squares: dict[tuple[str, str, str], Measurement] = {}
-        for row, name, is_whole in zip(result.rows, names, wholes, strict=True):
-            if is_whole:
-                self.whole_rows[row.task, row.metric, row.subset, row.method] = row
+        for row, name, is_summary in zip(result.rows, names, summaries, strict=True):
+            if is_summary:
+                self.summary_rows[row.task, row.metric, row.subset, row.method] = row
             if row.metric == SQUARED and row.change is not None and not math.isnan(row.change[0]):
                 self.squares.setdefault((row.task, row.subset, name), row)
         self.provenance: dict[str, TaskProvenance] = {}
@@ -469,7 +469,7 @@ class References:
             row: a row of the result.
             method: name of the other method.
         """
-        return self.whole_rows.get((row.task, row.metric, row.subset, method))
+        return self.summary_rows.get((row.task, row.metric, row.subset, method))
 
     def columns(self, row: Measurement, name: str) -> dict[str, object]:
         """Return the columns of a row that depend on other rows.
@@ -654,7 +654,7 @@ class References:
             is_within = none.value <= chance.interval[1]
             furthest = high - chance.value
         # The gap of few images is biased upwards; the root of its unbiased square is not.
-        square = self.whole_rows.get((row.task, SQUARED, row.subset, NONE))
+        square = self.summary_rows.get((row.task, SQUARED, row.subset, NONE))
         if row.metric in (GAP, SQUARED) and square is not None:
             furthest = max(square.interval[1], 0.0) ** 0.5
         return is_within and furthest <= NARROW
@@ -671,31 +671,31 @@ def at_settings(rows: pd.DataFrame) -> pd.Series:
     return is_own | is_paper
 
 
-def are_whole(rows: Sequence[Measurement]) -> list[bool]:
+def are_summaries(rows: Sequence[Measurement]) -> list[bool]:
     """Return which rows belong to a summary.
 
     These are the rows about a whole task. If there are none, up to three parts with several
     measures each are used, and otherwise all rows. For example, "birds" has a row for all images in
     addition to its groups, but an audit only has rows for prompts.
     """
-    tasks_with_whole = {row.task for row in rows if not row.subset}
+    tasks_with_summary = {row.task for row in rows if not row.subset}
     metrics = defaultdict(set)
     subsets = defaultdict(set)
     for row in rows:
         units = (row.task, *row.n)
         metrics[units].add(row.metric)
         subsets[units].add(row.subset)
-    wholes = []
+    summaries = []
     for row in rows:
         units = (row.task, *row.n)
-        if row.task in tasks_with_whole:
-            wholes.append(not row.subset)
+        if row.task in tasks_with_summary:
+            summaries.append(not row.subset)
         else:
-            wholes.append(len(metrics[units]) > 1 and len(subsets[units]) <= 3)
+            summaries.append(len(metrics[units]) > 1 and len(subsets[units]) <= 3)
     # If a task has no summary, all of its rows are used.
-    summarised = {row.task for row in compress(rows, wholes)}
-    pairs = zip(rows, wholes, strict=True)
-    return [is_whole or row.task not in summarised for row, is_whole in pairs]
+    summarised = {row.task for row in compress(rows, summaries)}
+    pairs = zip(rows, summaries, strict=True)
+    return [is_summary or row.task not in summarised for row, is_summary in pairs]
 
 
 def method_names(rows: Sequence[Measurement]) -> list[str]:

@@ -287,7 +287,8 @@ def data(
     opened = open_split(name, root, split, options)
     facts = describe(opened)
     if check:
-        facts["unreadable"] = [{"id": row, "reason": why} for row, why in check_images(opened)]
+        problems = check_images(opened)
+        facts["unreadable"] = [{"id": row, "reason": reason} for row, reason in problems]
     unreadable = facts.get("unreadable")
     if as_json:
         print_json(facts)

@@ -251,7 +251,7 @@ def _refuse_less_than_a_batch(settings: TrainSettings, layout: Layout) -> None:
     # Set by torchrun and accelerate, not for a single process.
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     batch = settings.batch_size * processes
-    is_known = (layout.kind == "table" and layout.is_whole) or layout.kind == "pairs"
+    is_known = (layout.kind == "table" and layout.is_complete) or layout.kind == "pairs"
     images = set(layout.images if layout.kind == "table" else layout.files)
     if is_known and len(images) < batch:
         raise InvalidInputError(

@@ -337,16 +337,16 @@ class _Run:
             InvalidInputError: a shard is missing, although all processes have finished.
         """
         shards = []
-        lost = []
+        missing = []
         for index in indices:
             shard = self.read(index)
             if shard is None:
-                lost.append(index)
+                missing.append(index)
             else:
                 shards.append(shard)
-        if lost:
+        if missing:
             raise InvalidInputError(
-                f"{self.path(lost[0])}: this shard is missing, although all processes have"
+                f"{self.path(missing[0])}: this shard is missing, although all processes have"
                 " finished; check that all processes use the same cache folder, and that nothing"
                 " deletes files in it. Then, run again"
             )

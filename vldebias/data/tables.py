@@ -231,10 +231,10 @@ def as_texts(column: pa.Array, where: str) -> list[str]:
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        is_whole = pc.and_(
+        is_integer = pc.and_(
             pc.less_equal(pc.abs(column), 2.0**53), pc.equal(column, pc.round(column))
         )
-        if pc.all(is_whole, min_count=0).as_py():
+        if pc.all(is_integer, min_count=0).as_py():
             column = column.cast(pa.int64())  # integers with missing values are stored as floats
     try:
         texts: list[str] = column.cast(pa.string()).fill_null("").to_pylist()

@@ -167,11 +167,11 @@ def coverage_over_subjects(line: ShareLine | None) -> Coverage:
     inside = 0
     widths = []
     for place in range(len(line.x)):
-        kept = np.arange(len(line.x)) != place
-        if np.ptp(line.x[kept]) < 1e-9:
+        is_rest = np.arange(len(line.x)) != place
+        if np.ptp(line.x[is_rest]) < 1e-9:
             continue
-        without = ShareLine(line.x[kept], line.y[kept])
-        low, high = without.interval(line.x[[place]])
+        line_of_rest = ShareLine(line.x[is_rest], line.y[is_rest])
+        low, high = line_of_rest.interval(line.x[[place]])
         inside += int(low[0] - 1e-9 <= line.y[place] <= high[0] + 1e-9)
         widths.append(float(high[0] - low[0]))
     width = float(np.mean(widths)) if widths else 1.0

@@ -260,16 +260,16 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     if not costs:
         return "not measured"
     prices = []
-    kept = []
+    titles_without_loss = []
     for cost in costs:
         if _has_lost(cost):
             price = paid(cost.title, cost.before, cost.value, change_of(cost))
             is_bound = cost.metric.partition("@")[0] in UPPER_BOUNDS
             prices.append(f"{price}, an upper bound" if is_bound else price)
         else:
-            kept.append(cost.title)
-    if kept:
-        prices.append(without_loss(list(dict.fromkeys(kept))))
+            titles_without_loss.append(cost.title)
+    if titles_without_loss:
+        prices.append(without_loss(list(dict.fromkeys(titles_without_loss))))
     return "; ".join(prices)
 
 
@@ -336,18 +336,18 @@ def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     """
     if row.paper:
         return ""
-    for other in block:
-        is_same = (other.metric, other.subset) == (row.metric, row.subset)
-        if is_same and other.paper and not other.is_off_target:
-            lost = []
-            for cost in _utilities(block, other):
+    for candidate in block:
+        is_same = (candidate.metric, candidate.subset) == (row.metric, row.subset)
+        if is_same and candidate.paper and not candidate.is_off_target:
+            losses = []
+            for cost in _utilities(block, candidate):
                 if _has_lost(cost):
-                    lost.append(f"{cost.title} {cost.change:+{form_of_change(change_of(cost))}}")
-            notes = f"{other.paper}; {other.moved}"
-            if lost:
-                notes += f"; cost: {', '.join(lost)}"
-            form = form_of_figures(other.value, change_of(other))
-            return f"{other.value:{form}} ({notes})"
+                    losses.append(f"{cost.title} {cost.change:+{form_of_change(change_of(cost))}}")
+            notes = f"{candidate.paper}; {candidate.moved}"
+            if losses:
+                notes += f"; cost: {', '.join(losses)}"
+            form = form_of_figures(candidate.value, change_of(candidate))
+            return f"{candidate.value:{form}} ({notes})"
     return ""
 
 
@@ -357,11 +357,11 @@ def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     Such as "0.818 [0.743, 0.881] with cali, λ = 400"; "" if none was chosen.
     """
     values = []
-    for other in block:
-        is_same = (other.metric, other.subset) == (row.metric, row.subset)
-        if is_same and other.method.endswith(ON_VAL):
-            method = other.method.removesuffix(ON_VAL)
-            values.append(f"{other.number} with {method}, λ = {other.lam:g}")
+    for candidate in block:
+        is_same = (candidate.metric, candidate.subset) == (row.metric, row.subset)
+        if is_same and candidate.method.endswith(ON_VAL):
+            method = candidate.method.removesuffix(ON_VAL)
+            values.append(f"{candidate.number} with {method}, λ = {candidate.lam:g}")
     return "; ".join(values)
 
 
@@ -398,10 +398,10 @@ def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     Such as "accuracy in 1 of 4 parts, most in landbird/land: -0.093".
     """
     parts = [part for part in block if part.name == row.name and not part.is_summary]
-    lost = [part for part in parts if part.verdict == "worse"]
-    if not lost:
+    worse_parts = [part for part in parts if part.verdict == "worse"]
+    if not worse_parts:
         return ""
-    worst = max(lost, key=lambda part: abs(part.change))
+    worst = max(worse_parts, key=lambda part: abs(part.change))
     measured = (worst.metric, worst.units)
     verdicts = [part.verdict for part in parts if (part.metric, part.units) == measured]
     return (

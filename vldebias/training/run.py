@@ -293,7 +293,7 @@ def _write(
         "settings": settings.model_dump(),
         "versions": versions(),
         "files": files,
-        "conclusions": [found.model_dump(mode="json") for found in conclusions],
+        "conclusions": [conclusion.model_dump(mode="json") for conclusion in conclusions],
     }
     write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
     return outcome

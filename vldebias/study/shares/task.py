@@ -81,7 +81,7 @@ class SharesTask(Task):
             correct `value`, and the weights are one over the probability of being labelled.
         attribute: the attribute that people labelled.
         values: groups that could occur, even if no image shows them; default: those that occur.
-        same: text in the table -> the value that it means.
+        rename: text in the table -> the value that it means.
         unknown: texts that name no group, in addition to refusals, "cannot tell", "N/A" and the
             like.
         baseline: the method that the others are compared with; default: "none", if there is one.
@@ -99,7 +99,7 @@ class SharesTask(Task):
     people: str | None = None
     attribute: str = ""
     values: tuple[str, ...] = ()
-    same: dict[str, str] = Field(default_factory=dict)
+    rename: dict[str, str] = Field(default_factory=dict)
     unknown: tuple[str, ...] = ("unknown",)
     baseline: str = NONE
     faces: bool = False
@@ -298,7 +298,7 @@ class SharesTask(Task):
     def _labels(self, images: pd.DataFrame, role: str, where: str) -> Labels:
         """Return the labels of a column, "value" or "people", with unknown texts as missing."""
         column = f"{where}: {getattr(self, role)}"
-        texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.same)
+        texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.rename)
         if not self.attribute:
             texts = self._known_texts(texts, column)
         labels = Labels.from_values(texts)
@@ -306,7 +306,7 @@ class SharesTask(Task):
         if self.values and strangers:
             raise InvalidInputError(
                 f"{column}: got {strangers[:8]}; expected groups among {list(self.values)}; map"
-                " each to its group (--same), or add it to the groups (--groups)"
+                " each to its group (--rename), or add it to the groups (--groups)"
             )
         problem = groups_as_many_as_rows(labels)
         if problem and not self.values:
@@ -365,7 +365,7 @@ class SharesTask(Task):
         if not self.values and never_judged and never_by_people:
             warn(
                 f"{where}: column {self.people!r} contains {never_judged}, which the judge never"
-                f" uses, but not the judge's {never_by_people}; if two mean the same, pass --same"
+                f" uses, but not the judge's {never_by_people}; if two mean the same, pass --rename"
                 f" {never_judged[0]}={never_by_people[0]}",
                 SuspectInputWarning,
             )

@@ -205,7 +205,7 @@ class Work:
     Args:
         engine, request: what generates, and what.
         stop: ends the work at its next denoising step.
-        say: called with the result as it grows, first without images.
+        report: called with the result as it grows, first without images.
     """
 
     def __init__(
@@ -213,12 +213,12 @@ class Work:
         engine: Engine,
         request: Request,
         stop: threading.Event,
-        say: Callable[[Result], None],
+        report: Callable[[Result], None],
     ) -> None:
         self.engine = engine
         self.request = request
         self.stop = stop
-        self.say = say
+        self.report = report
         self.start = time.monotonic()
         self.attribute = ATTRIBUTES[request.attribute]
         # The same seed shows the same person, in the lines of `Request.code` too.
@@ -248,7 +248,7 @@ class Work:
             Stopped: `stop` was set.
         """
         # The empty boxes come before a model is loaded.
-        self._say(tuple(load_prompts(self.attribute).attributes))
+        self._report(tuple(load_prompts(self.attribute).attributes))
         name = f"judge {self.attribute}"
         read = self.engine.once(
             name, lambda: Reader.for_attribute(self.engine, self.request.attribute)
@@ -274,15 +274,15 @@ class Work:
                     codes=(*row.codes, *codes),
                     recognised=(*row.recognised, *recognised),
                 )
-                self._say(read.values)
+                self._report(read.values)
 
-    def _say(self, values: tuple[str, ...]) -> None:
+    def _report(self, values: tuple[str, ...]) -> None:
         rows = tuple(self.rows)
         seconds = time.monotonic() - self.start
         done = sum(len(row.images) for row in rows)
         share = done / (self.request.number * len(rows))
         generated = self.generated
-        self.say(Result(self.request, values, rows, self.reason, share, seconds, generated))
+        self.report(Result(self.request, values, rows, self.reason, share, seconds, generated))
 
 
 def _images(

@@ -452,7 +452,7 @@ def print_result(
             echo(f"# {sentence}")
         piped(*tab_rows(result, measures))
     for name, path in files.items():
-        say(f"{name.replace('_', ' ')}: {path}")
+        print_message(f"{name.replace('_', ' ')}: {path}")
 
 
 def coloured(text: str) -> Text:
@@ -469,7 +469,7 @@ def coloured(text: str) -> Text:
     return shown
 
 
-def say(text: object, kind: str = "", style: str = "") -> None:
+def print_message(text: object, kind: str = "", style: str = "") -> None:
     """Print a message on stderr, without markup, since it may quote user input.
 
     Args:

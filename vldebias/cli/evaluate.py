@@ -24,8 +24,8 @@ from vldebias.cli.common import (
     echo,
     err,
     print_list,
+    print_message,
     print_result,
-    say,
     split_names,
     split_pair,
     write_run,
@@ -121,7 +121,7 @@ def run(
     if flags.get("prompts_file") is not None:
         from vldebias.wording.prompt_file import read_prompts
 
-        say(f"{flags['prompts_file']}: read {read_prompts(flags['prompts_file'])}")
+        print_message(f"{flags['prompts_file']}: read {read_prompts(flags['prompts_file'])}")
     from vldebias.methods import get_method
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite

@@ -150,7 +150,7 @@ class Suspects:
         self,
         path: str | Path,
         title: str,
-        say: Callable[[int], tuple[str, str]],
+        describe: Callable[[int], tuple[str, str]],
         *,
         about: str,
         max_rows: int = 200,
@@ -160,14 +160,14 @@ class Suspects:
         Args:
             path: the file.
             title: heading.
-            say: row -> a mark ("" for none) and a text.
+            describe: row -> a mark ("" for none) and a text.
             about: introduction: what the scores mean and what to do next.
             max_rows: maximum number of rows.
         """
         figures = []
         for rank, row in enumerate(self.order[:max_rows].tolist(), start=1):
             # Captions and paths are untrusted, so they are escaped.
-            word, text = map(html.escape, say(row))
+            word, text = map(html.escape, describe(row))
             place = html.escape(self.path(row) or self.ids[row])
             file = io.BytesIO()
             self._thumbnail(row).save(file, "JPEG", quality=85)

@@ -263,7 +263,7 @@ class Inputs(Mapping[str, Any]):
         if left_out:
             rows = replace(rows, about={**rows.about, "files left out": left_out})
         for sentence in left_out_of(rows.about):
-            self.progress.say(f"{name}: {sentence}")
+            self.progress.print_line(f"{name}: {sentence}")
         skipped: Sequence[Mapping[str, str]] = rows.about.get("skipped") or []
         share = len(skipped) / len(images)
         if share > _MANY_UNREADABLE:

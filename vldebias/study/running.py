@@ -99,7 +99,7 @@ def run_suite(
     lock: AbstractContextManager[None] = nullcontext()
     if is_first:
         shown = progress or Progress(console)
-        lock = only_writer(options.out, shown.say)
+        lock = only_writer(options.out, shown.print_line)
     with shown, lock:
         sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
         inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
@@ -172,7 +172,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     key = key_of(task, inputs.options, opened)
     stored = Finished.read(path, key)
     if stored is not None and not inputs.options.fresh:
-        inputs.progress.say(
+        inputs.progress.print_line(
             f"{task.name}: reused from an earlier run; --fresh (fresh=True) measures it again"
         )
         return stored
@@ -199,7 +199,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     content = Finished(key=key, parts=parts, seconds=seconds).model_dump_json(indent=1) + "\n"
     if is_first:
         write_atomically(path, content)
-    inputs.progress.say(f"{task.name}: done in {seconds:.0f} s")
+    inputs.progress.print_line(f"{task.name}: done in {seconds:.0f} s")
     # Return what a later run will read: tuples in settings become lists.
     return Finished.model_validate_json(content)
 

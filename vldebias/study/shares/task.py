@@ -437,7 +437,7 @@ class SharesTask(Task):
         """
         answers = _answers(files, self.attribute, self.values)
         if answers.empty:
-            progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is skipped")
+            progress.print_line(f"{self.name}: nobody labelled {self.attribute}, so it is skipped")
             return []
         judge = last_judgements(drawn, self.attribute, self.values)
         images = _with_answers(drawn, answers, None if judge is None else judge[1])

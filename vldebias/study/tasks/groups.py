@@ -282,7 +282,7 @@ class GroupsTask(ImageTask):
                     )
                 description += self._not_fitted(facts_of_method, progress)
             elif self.baselines:
-                progress.say(
+                progress.print_line(
                     f"{self.name}: the file has no splits to train and select on, so the baselines"
                     " are left out"
                 )
@@ -429,7 +429,7 @@ class GroupsTask(ImageTask):
         for name in self.baselines:
             if "not_fitted" in facts[name]:
                 sentence = f"{name} could not be fitted: {facts[name]['not_fitted']}"
-                progress.say(f"{self.name}: {sentence}")
+                progress.print_line(f"{self.name}: {sentence}")
                 sentences += f" {sentence}."
         return sentences
 

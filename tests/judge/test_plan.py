@@ -71,7 +71,9 @@ def task(**changes: Any) -> GenerationTask:
 def generated_in(folder: Path, pipe: Any = None, **changes: Any) -> GeneratedImages:
     pipe = pipe or sd()
     generation_task = task(**changes)
-    return generate(pipe, generation_task.plan(identity(pipe)), generation_task.ways, folder)
+    return generate(
+        pipe, generation_task.plan(identity(pipe)), generation_task.resolved_variants, folder
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -366,7 +368,7 @@ def test_an_interrupted_run_goes_on(finished: GeneratedImages, tmp_path: Path) -
     bar = dict(pipe._progress_bar_config)
     counting(pipe, stop=4)
     with pytest.raises(KeyboardInterrupt):
-        generate(pipe, made, generation_task.ways, tmp_path)
+        generate(pipe, made, generation_task.resolved_variants, tmp_path)
     assert (attachment_of(pipe), pipe._progress_bar_config) == (None, bar)
     assert 0 < len(contents(tmp_path)) < len(contents(finished.folder))
     generated_in(tmp_path)
@@ -381,7 +383,7 @@ def test_a_default_that_is_an_edit_on_the_pipeline_is_refused(tmp_path: Path) ->
     made = generation_task.plan(identity(pipe))
     assert made.variants["default"]["method"] == "balanced-prompts"
     with pytest.raises(InvalidInputError, match="edits given images, so the default is an"):
-        generate(pipe, made, generation_task.ways, tmp_path)
+        generate(pipe, made, generation_task.resolved_variants, tmp_path)
     assert not contents(tmp_path)
     for variant in (Variant(method="cali"), Variant(method="default", prompts=("waterbirds",))):
         variant.check_pipeline(pipe)
@@ -431,7 +433,7 @@ def test_rounding_of_the_fingerprint_does_not_change_the_model(finished: Generat
     made = generate(
         sd(),
         generation_task.plan(model | {"fingerprint": rounded}),
-        generation_task.ways,
+        generation_task.resolved_variants,
         finished.folder,
     )
     assert (made.plan, contents(finished.folder)) == (finished.plan, before)

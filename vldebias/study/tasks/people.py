@@ -158,7 +158,7 @@ class PeopleTask(Task):
             sample = GeneratedImages.open(images)
         else:
             task = self.generation
-            sample = generate(pipe, task.plan(), task.ways, images, progress=progress)
+            sample = generate(pipe, task.plan(), task.resolved_variants, images, progress=progress)
         files = [path for path in answers if path.is_file()]
         if not files:
             progress.print_line(f"{self.name}: {len(sample)} images to label: {command}")

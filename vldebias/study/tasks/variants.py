@@ -346,18 +346,18 @@ def generate(
     for variant in variants.values():
         variant.check_pipeline(pipe)
     identified = plan.model_copy(update={"model": plan.model or identity(pipe)})
-    made = identified.settle(Path(folder))
-    unfinished = _unfinished(made)
+    generated = identified.settle(Path(folder))
+    unfinished = _unfinished(generated)
     n_missing = sum(len(missing) for _, missing in chain(*unfinished.values()))
     options = {
         "num_inference_steps": plan.steps,
         "guidance_scale": plan.guidance,
         **plan.options,
     }
-    with progress.bar("generating", n_missing, reused=len(made) - n_missing) as advance:
+    with progress.bar("generating", n_missing, reused=len(generated) - n_missing) as advance:
         # "none" is the first variant of a plan: others copy images from it.
         for name, batches in unfinished.items():
-            images = made.of_variant(name)
+            images = generated.of_variant(name)
             attach = None if name == NONE else partial(variants[name].attach, pipe)
             # Include the prompts of finished batches, so that a resumed run assigns the same
             # values.
@@ -366,38 +366,38 @@ def generate(
             seeds = [image.seed for image in images] if follow_seeds else None
             with prepared(pipe, attach, prompts, noise, seeds, **options) as generator:
                 for batch, missing in batches:
-                    _write_batch(made, images, generator, batch, missing)
+                    _write_batch(generated, images, generator, batch, missing)
                     advance(len(missing))
-    return made
+    return generated
 
 
-def _unfinished(made: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
+def _unfinished(generated: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
     """Return variant -> unfinished batches: positions of their images, and of missing images.
 
     Images are missing if they are damaged or belong to another plan. Finished variants are left
     out, since fitting takes minutes on a large pipeline.
     """
     missing_paths = set()
-    for image in made:
+    for image in generated:
         with suppress(OSError):
-            _, metadata = read_png(made.path(image))
+            _, metadata = read_png(generated.path(image))
             # The metadata also contain what is only known after generating, such as the value.
-            if metadata.items() >= _record(made, image).items():
+            if metadata.items() >= _record(generated, image).items():
                 continue
         missing_paths.add(image.path)
     batches_of_variant: dict[str, list[tuple[list[int], list[int]]]] = {}
-    for name in made.plan.variants:
-        images = made.of_variant(name)
-        for batch in made.plan.batches(images):
+    for name in generated.plan.variants:
+        images = generated.of_variant(name)
+        for batch in generated.plan.batches(images):
             missing = [i for i in batch if images[i].path in missing_paths]
             if missing:
                 batches_of_variant.setdefault(name, []).append((batch, missing))
     return batches_of_variant
 
 
-def _record(made: GeneratedImages, image: PlannedImage) -> Facts:
+def _record(generated: GeneratedImages, image: PlannedImage) -> Facts:
     """Return the metadata of an image that identify its plan."""
-    plan = made.plan
+    plan = generated.plan
     return {
         **vars(image),
         "noise": image.noise,
@@ -413,7 +413,7 @@ def _record(made: GeneratedImages, image: PlannedImage) -> Facts:
 
 
 def _write_batch(
-    made: GeneratedImages,
+    generated: GeneratedImages,
     images: Sequence[PlannedImage],
     generator: Generator,
     batch: Sequence[int],
@@ -426,15 +426,15 @@ def _write_batch(
     embeddings, noise and batch size.
     """
     # If all missing images are copies, the pipeline does not need to run.
-    generated: dict[int, tuple[Image, bool]] = {}
+    new_images: dict[int, tuple[Image, bool]] = {}
     if not all(generator.left_unchanged[i] for i in missing):
-        generated = dict(zip(batch, generator(batch), strict=True))
+        new_images = dict(zip(batch, generator(batch), strict=True))
     for i in missing:
         if generator.left_unchanged[i]:
-            picture, metadata = read_png(made.path(images[i].under(NONE)))
+            picture, metadata = read_png(generated.path(images[i].under(NONE)))
             is_flagged = bool(metadata.get("flagged"))
         else:
-            picture, is_flagged = generated[i]
+            picture, is_flagged = new_images[i]
         metadata_of_image = {
             "left_unchanged": generator.left_unchanged[i],
             "flagged": is_flagged,
@@ -442,4 +442,8 @@ def _write_batch(
             "value": generator.values[i],
             "generated prompt": generator.texts[i],
         }
-        write_png(picture, made.path(images[i]), {**_record(made, images[i]), **metadata_of_image})
+        write_png(
+            picture,
+            generated.path(images[i]),
+            {**_record(generated, images[i]), **metadata_of_image},
+        )

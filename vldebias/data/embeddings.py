@@ -192,13 +192,13 @@ def _numbers(features: Any) -> RowNumbers:
     return RowNumbers(len(features))
 
 
-def _column(where: str, values: object, names: Sequence[str] | None = None) -> Labels:
-    """Return labels from an array; errors start with `where`."""
+def _column(source: str, values: object, names: Sequence[str] | None = None) -> Labels:
+    """Return labels from an array; errors start with `source`."""
     try:
         return Labels.from_array(values, names)
     except InvalidInputError as error:
-        # `where` is more specific than "labels".
-        raise InvalidInputError(f"{where}: {str(error).removeprefix('labels: ')}") from None
+        # `source` is more specific than "labels".
+        raise InvalidInputError(f"{source}: {str(error).removeprefix('labels: ')}") from None
 
 
 def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:

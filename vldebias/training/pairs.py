@@ -214,17 +214,17 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
         InvalidInputError: an unknown split, codes without a name, or an error of
             `vldebias.data.open_data`.
     """
-    where = settings.data
+    source = settings.data
     split = settings.split
     if held_out:
-        where = settings.val_data or settings.data
+        source = settings.val_data or settings.data
         split = "train"
-        if where in WORLDS:
+        if source in WORLDS:
             split = "val"
-        elif Path(where).suffix.lower() in TABLES:
+        elif Path(source).suffix.lower() in TABLES:
             split = "all"
         split = settings.val_split or split
-    data = _open_by_place(settings, where, split, held_out)
+    data = _open_by_place(settings, source, split, held_out)
     if settings.names is None or not isinstance(data, ImageData):
         return data
     labels = dict(data.labels)
@@ -255,27 +255,27 @@ def _named(data: ImageData, column: str, name_of_code: Mapping[str, str]) -> Lab
 
 
 def _open_by_place(
-    settings: TrainSettings, where: str, split: str, held_out: bool
+    settings: TrainSettings, source: str, split: str, held_out: bool
 ) -> ImageData | ImageStream:
     """Open a split of a world of the miniature, a named data set, or the user's own data."""
     from vldebias.data import open_data
 
-    if where in WORLDS:
+    if source in WORLDS:
         from vldebias.miniature import open_world
 
         items = None if held_out else settings.items
         if split not in _WORLD_SPLITS:
             raise InvalidInputError(
-                f"{where}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}"
+                f"{source}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}"
             )
-        return open_world(where, split=_WORLD_SPLITS[split], n=items)
-    if trained_data(where) is not None:
-        return open_data(where, settings.data_root, split)
+        return open_world(source, split=_WORLD_SPLITS[split], n=items)
+    if trained_data(source) is not None:
+        return open_data(source, settings.data_root, split)
 
     labels = _label_columns(settings, held_out)
     return open_data(
         "captions",
-        where,
+        source,
         split,
         image=settings.image,
         caption=settings.caption,

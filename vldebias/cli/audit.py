@@ -493,5 +493,5 @@ def _write_wrong_labels(
         " wrong-labels.csv lists all of them. Rare groups look suspicious too."
     )
     page = folder / "wrong-labels.html"
-    files["their_pictures"] = suspects.page(page, title, caption, about=introduction)
+    files["their_pictures"] = suspects.page(page, title, caption, introduction=introduction)
     return files

@@ -288,7 +288,7 @@ def write_run(result: Result, folder: Path) -> Path:
 
     # The manifest comes last because it contains the digest of every other file.
     result.write(folder / RESULT)
-    page = render(result, folder / PAGE, beside=folder)
+    page = render(result, folder / PAGE, run_folder=folder)
     write_manifest(folder)
     return page
 

@@ -257,7 +257,7 @@ def predict(
     print_grid(head, rows)
     low, high = coverage.interval
     print_message(
-        f"Intervals contained the share for {coverage.inside:.1f} of {coverage.tried} left-out"
+        f"Intervals contained the share for {coverage.covered:.1f} of {coverage.tried} left-out"
         f" {coverage.unit} [{low:.0%}, {high:.0%}]"
     )
 

@@ -65,7 +65,7 @@ def report(
             # A copied result has no manifest; its page is named after the file.
             is_of_run = path.with_name(manifest.MANIFEST).is_file()
             page = path.with_name(manifest.PAGE) if is_of_run else path.with_suffix(".html")
-        written = render(Result.read(path), page, beside=path.parent)
+        written = render(Result.read(path), page, run_folder=path.parent)
         # Otherwise `--verify` would report an added page.
         manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
         print_message(written)

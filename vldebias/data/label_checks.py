@@ -111,11 +111,11 @@ def _written_twice(names: Sequence[str]) -> list[str]:
     for spellings in written_twice(names):
         listed = " and ".join(map(repr, spellings))
         # The canonical spelling replaces the others: F=female, 9-Mar=3-9.
-        plain = []
+        canonical = []
         for name in spellings:
-            if name.casefold() == meaning_of(name) and name.removesuffix("s") not in plain:
-                plain.append(name)
-        value = plain[-1] if plain else spellings[-1]
+            if name.casefold() == meaning_of(name) and name.removesuffix("s") not in canonical:
+                canonical.append(name)
+        value = canonical[-1] if canonical else spellings[-1]
         flags = [f"--rename {name}={value}" for name in spellings if name != value]
         if len({" ".join(name.split()).casefold() for name in spellings}) == 1:
             problems.append(

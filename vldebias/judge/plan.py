@@ -341,7 +341,7 @@ class GeneratedImages:
         """Read the pixels of an image as RGB; OSError if the file cannot be read."""
         return read_png(self.path(image))[0]
 
-    def about(self, image: PlannedImage) -> Facts:
+    def metadata(self, image: PlannedImage) -> Facts:
         """Read how an image was generated from its metadata; OSError if it cannot be read."""
         return dict(read_png(self.path(image), pixels=False)[1])
 

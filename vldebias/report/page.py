@@ -170,18 +170,18 @@ def grids(
             yield title, heads, lines, is_parts
 
 
-def render(result: Result, path: Path, *, beside: Path) -> Path:
+def render(result: Result, path: Path, *, run_folder: Path) -> Path:
     """Write the page of a result as a single HTML file, and its rows as CSV.
 
     Args:
         result: the result.
         path: HTML file to write; the CSV file is next to it.
-        beside: folder of the run's pictures, such as generated images.
+        run_folder: folder of the run's pictures, such as generated images.
     """
     frame = readable(result)
     concluded = conclusions(frame)
     front = front_rows(frame, concluded)
-    pictures = _pictures(result.name, beside)
+    pictures = _pictures(result.name, run_folder)
     are_miniature = [provenance.is_miniature for provenance in result.provenance]
     advice = advice_of(result)
     # Explain each measure of a conclusion.
@@ -217,7 +217,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "is_even": ends is not None,
         "explained": explained,
         "most_prompts": PROMPTS,
-        "strips": _strips(result.name, beside),
+        "strips": _strips(result.name, run_folder),
         "blocks": _blocks(result, frame, pictures),
         "dots": _drawn(front, result.provenance) if concluded else [],
         "cartoons": bool(are_miniature) and all(are_miniature),

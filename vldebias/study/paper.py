@@ -489,10 +489,10 @@ def _figures(run: Run, result: Result | None) -> list[_ComparedFigure]:
 def _not_fitted(result: Result | None) -> dict[tuple[str, str], str]:
     """Return (task, baseline) -> the reason why the baseline could not be fitted."""
     reasons = dict[tuple[str, str], str]()
-    for about in result.provenance if result is not None else ():
-        for method, facts in about.methods.items():
+    for provenance in result.provenance if result is not None else ():
+        for method, facts in provenance.methods.items():
             if "not_fitted" in facts:
-                reasons[about.task, method] = f"could not be fitted: {facts['not_fitted']}"
+                reasons[provenance.task, method] = f"could not be fitted: {facts['not_fitted']}"
     return reasons
 
 

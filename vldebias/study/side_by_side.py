@@ -141,7 +141,7 @@ class Picture:
             attributes: prompt sets of the attributes.
             seen: attribute -> the judge's answer.
         """
-        record = generated.about(image)
+        record = generated.metadata(image)
         value = record.get("value")
         # The file stores a list for several attributes, and a value for one.
         values = value if isinstance(value, list) else [value] * len(attributes)

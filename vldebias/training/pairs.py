@@ -92,7 +92,7 @@ class Pairs:
                 f"{data.name}: {(~has_caption).sum()} of {len(data)} rows have no caption and are"
                 f" left out, such as {examples}"
             )
-        pairs = replace(pairs, captions=captions).taken(np.flatnonzero(has_caption))
+        pairs = replace(pairs, captions=captions).select(np.flatnonzero(has_caption))
         # Warn if captions or class names are not words, such as file names or codes.
         names = [texts[0] for texts in pairs.captions]
         remedy = "Set caption to the column of the captions"
@@ -104,7 +104,7 @@ class Pairs:
             return pairs
         return pairs.with_noise(settings.caption_noise, settings.seed)
 
-    def taken(self, rows: NDArray[np.int64]) -> Self:
+    def select(self, rows: NDArray[np.int64]) -> Self:
         """Return some of the pairs, by their rows (m,)."""
         read = self.read
         path = self.path

@@ -56,7 +56,7 @@ def image_table(
         codes: attribute -> value in lower case -> its column.
     """
     table = pd.DataFrame(generated.images)
-    table["flagged"] = [generated.about(image)["flagged"] for image in generated]
+    table["flagged"] = [generated.metadata(image)["flagged"] for image in generated]
     table["recognised"] = np.nan
     # Prompts such as "A red car in the rain." have no concept to recognise.
     concepts = table.concept.where(table.part != "others", "").str.casefold()

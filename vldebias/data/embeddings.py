@@ -175,13 +175,13 @@ class Embeddings(Columns):
         index, columns = self._some(rows)
         return replace(self, features=self.features[index], **columns)
 
-    def picked(self, rows: ArrayLike | slice) -> Embeddings:
+    def select(self, rows: ArrayLike | slice) -> Embeddings:
         """Return the same rows as `[rows]`, without copying features until they are read."""
         index, columns = self._some(rows)
         shards = self.features
         if not isinstance(shards, Shards):
             shards = Shards([shards])
-        return replace(self, features=shards.picked(index), **columns)
+        return replace(self, features=shards.select(index), **columns)
 
 
 def _numbers(features: Any) -> RowNumbers:

@@ -328,7 +328,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             # Write the rows first, since a JSON file without its rows cannot be read.
             rows = write_atomically(path.with_suffix(".parquet"), packed)
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
-        return write_atomically(path, laid_out(content) + "\n")
+        return write_atomically(path, format_json(content) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> Result:
@@ -376,7 +376,7 @@ def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, ob
     return rows
 
 
-def laid_out(value: object, depth: int = 0) -> str:
+def format_json(value: object, depth: int = 0) -> str:
     """Format a value as JSON, in which parts that fit into a line are not broken.
 
     Args:
@@ -391,9 +391,9 @@ def laid_out(value: object, depth: int = 0) -> str:
         # Keys may be numbers, which are strings in JSON.
         names = [json.dumps(str(name), ensure_ascii=False) for name in value]
         inside = zip(names, value.values(), strict=True)
-        parts = [f"{name}: {laid_out(item, deeper)}" for name, item in inside]
+        parts = [f"{name}: {format_json(item, deeper)}" for name, item in inside]
     else:
-        parts = [laid_out(item, deeper) for item in value]
+        parts = [format_json(item, deeper) for item in value]
     start, end = "{}" if isinstance(value, dict) else "[]"
     margin = "\n" + " " * deeper
     return start + margin + f",{margin}".join(parts) + "\n" + " " * depth + end

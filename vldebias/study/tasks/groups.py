@@ -109,7 +109,7 @@ class GroupedImages:
                 f" {list(prompts.class_names)}, got {list(labels.names)}; rename the labels,"
                 " or use indices of the classes, from 0"
             )
-        self.units: UnitRows = images.unit if known.all() else images.unit.picked(known)
+        self.units: UnitRows = images.unit if known.all() else images.unit.select(known)
         self.target = np.array(classes, dtype=np.int64)[labels.codes[known]]
         # Codes of label x value: with 2 labels and 2 values the groups 0 to 3.
         self.groups: Labels = cross(labels[known], values[known])

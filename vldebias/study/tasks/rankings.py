@@ -49,7 +49,7 @@ class Rankings:
         """Return the images of known group under a method."""
         images = self.images[method]
         # Selecting rows copies indices, which is unnecessary if all labels are known.
-        return images if self.known.all() else images.picked(self.known)
+        return images if self.known.all() else images.select(self.known)
 
     def rerank(
         self,
@@ -121,7 +121,7 @@ class Rankings:
         rows_of_method = {}
         for method, queries in self.queries.items():
             # Select from the method's own images, because some methods edit them.
-            images = self.images[method].picked(rows)
+            images = self.images[method].select(rows)
             rows_of_method[method] = images.top(queries, reach(k, len(rows)))
         # Images of the subset that are in the re-ranked list keep its order; the others follow.
         known_rows = np.flatnonzero(self.known)

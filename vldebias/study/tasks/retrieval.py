@@ -526,7 +526,7 @@ class RetrievalTask(ImageTask):
             )
         table: dict[tuple[str, str], dict[str, Floats]] = defaultdict(dict)
         for method, edit in edits.items():
-            images = self.images(gallery.unit, edit).picked(known)
+            images = self.images(gallery.unit, edit).select(known)
             for column, prompt_of_value in classes.items():
                 labels = gallery.column(column)
                 prompts = [prompt_of_value[name] for name in labels.names]

@@ -58,10 +58,10 @@ def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:
 
 def test_a_plan_takes_a_saved_edit_and_records_values(pipe: Any, edit: Any, tmp_path: Path) -> None:
     saved = Variant(projection=edit.save_pretrained(tmp_path / "saved"))
-    assert saved.samples
+    assert saved.assigns_values
     assert not saved.rewrites
-    assert Variant(method="cross-attention", prompts=("gender",)).samples
-    assert not Variant(method="cali").samples
+    assert Variant(method="cross-attention", prompts=("gender",)).assigns_values
+    assert not Variant(method="cali").assigns_values
     request = Request(
         HELD_OUT[0], (load_prompts("gender"),), methods=("cross-attention",), images=2
     )

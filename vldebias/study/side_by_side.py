@@ -327,7 +327,7 @@ def side_by_side(
     )
     # Attribute -> why balanced prompts leave the prompt unchanged; None if they do not.
     reasons: dict[str, str | None] = dict.fromkeys(part.name for part in attributes)
-    if any(variant.samples for variant in request.variants().values()):
+    if any(variant.assigns_values for variant in request.variants().values()):
         for prompts in attributes:
             # No image was assigned a value: apply the rules again, without a model, for the reason.
             if all(picture.values[prompts.name] is None for picture in pictures):

@@ -221,7 +221,7 @@ class GenerationTask(Task):
         edits_stated = {"keep_stated": False, "only_stated": True}
         # Comparing the two shows how much a plain projection damages "a female doctor".
         for name, variant in list(variants.items()):
-            if self.stated and variant.keep_stated and not variant.samples:
+            if self.stated and variant.keep_stated and not variant.assigns_values:
                 variants.setdefault(
                     f"{name}, stated not kept", variant.model_copy(update=edits_stated)
                 )
@@ -388,7 +388,7 @@ class GenerationTask(Task):
             # Methods that assign the judged values to images evenly: their shares are not random.
             judged = list(rows.values_of(attribute).values())
             for name, facts in result.provenance.methods.items():
-                if name in variants and variants[name].assigns_values(judged):
+                if name in variants and variants[name].assigns_all_of(judged):
                     facts["assigns_values"] = True
                 # A conclusion about race says nothing about a method for gender.
                 if name in variants and not variants[name].covers(judged):

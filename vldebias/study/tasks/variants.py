@@ -109,7 +109,7 @@ class Variant(Strict):
         return self.method == "default" and bool(parts) and all(map(can_balance, parts))
 
     @property
-    def samples(self) -> bool:
+    def assigns_values(self) -> bool:
         """Whether each image is assigned a value, in its prompt or in cross-attention; prompts that
         state one are always left unchanged."""
         if self.projection is not None:
@@ -118,7 +118,7 @@ class Variant(Strict):
             return all(edit.side == "denoiser" for edit in edits)
         return self.rewrites or "shares" in get_method(self.method).declaration.settings
 
-    def assigns_values(self, judged: Sequence[Sequence[str]]) -> bool:
+    def assigns_all_of(self, judged: Sequence[Sequence[str]]) -> bool:
         """Return whether every image is assigned a value of each attribute.
 
         Such shares are even by construction, so their chance level is not that of random draws.
@@ -127,7 +127,7 @@ class Variant(Strict):
             judged: the values of each attribute.
         """
         is_each = bool(self._parts) and self.covers(judged)
-        return self.samples and self.strength == 1 and is_each
+        return self.assigns_values and self.strength == 1 and is_each
 
     def covers(self, judged: Sequence[Sequence[str]]) -> bool:
         """Return whether the prompt sets cover every judged attribute; True for a saved edit, whose

@@ -247,7 +247,7 @@ async def _answer(scope: Message, send: Send, status: int, text: str) -> None:
 def serve(
     demo: gr.Blocks,
     *,
-    say: Callable[[str], None],
+    announce: Callable[[str], None],
     port: int | None = None,
     public: bool = False,
     css: str = "",
@@ -260,7 +260,7 @@ def serve(
 
     Args:
         demo: the page.
-        say: called with the address once the page is available.
+        announce: called with the address once the page is available.
         port: the port; None: the first free port from 7860.
         public: whether to listen on all network interfaces; this needs a password, see
             `credentials`.
@@ -324,7 +324,7 @@ def serve(
     thread.start()
     while not server.started and thread.is_alive() and not ended.is_set():
         time.sleep(0.01)
-    say(f"http://{'localhost' if public else HERE}:{number}/")
+    announce(f"http://{'localhost' if public else HERE}:{number}/")
     ended.wait()
     finish()
     sys.stdout.flush()

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from eval.tables import RESULTS
-from vldebias.report.result import Result, laid_out
+from vldebias.report.result import Result, format_json
 from vldebias.utils.files import write_atomically
 
 
@@ -21,7 +21,7 @@ def conclude(path: Path) -> int:
     concluded = [
         conclusion.model_dump(mode="json") for conclusion in Result.read(path).conclusions()
     ]
-    write_atomically(path, laid_out({"conclusions": concluded, **content}) + "\n")
+    write_atomically(path, format_json({"conclusions": concluded, **content}) + "\n")
     return len(concluded)
 
 

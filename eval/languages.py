@@ -38,7 +38,7 @@ WRITTEN = Metric("written", "open prompts into which both values are written", *
 FORM = Metric("form_right", "of those, prompts whose two texts are both right", *_HIGHER)
 WHOLE = Metric("written_right", "open prompts with both values, both texts right", *_HIGHER)
 GROUP = Metric("group_mixed", "groups that get both values, in a right form", *_HIGHER)
-LEFT = Metric("left_alone", "prompts left alone that are to be", *_HIGHER)
+LEFT = Metric("left_unchanged", "prompts correctly left unchanged", *_HIGHER)
 
 
 def both_values(prompt: str) -> tuple[bool, str]:
@@ -81,11 +81,11 @@ def measure_magbig(folder: Path) -> dict[str, Any]:
         reasons_of[language, kind].append(reason)
     for (language, kind), reasons in reasons_of.items():
         row = _row(reasons.count(""), len(reasons))
-        row["left alone"] = dict(Counter(reason for reason in reasons if reason))
+        row["left unchanged"] = dict(Counter(reason for reason in reasons if reason))
         results[language][kind] = row
     for kinds in results.values():
         n = sum(row["n"] for row in kinds.values())
-        stated = sum(row["left alone"].get("stated", 0) for row in kinds.values())
+        stated = sum(row["left unchanged"].get("stated", 0) for row in kinds.values())
         written = sum(row["written"] for row in kinds.values())
         kinds["all"] = _row(written, n)
         # "Fotografie einer Krankenschwester": the prompt of the set states a value.
@@ -108,7 +108,7 @@ def measure_kept(folder: Path) -> dict[str, Any]:
         n: Counter[str] = Counter()
         for label, prompt, *_ in kept_prompts(path):
             is_written, _ = both_values(prompt)
-            name = "open" if label == "open" else "left alone"
+            name = "open" if label == "open" else "left unchanged"
             n[name] += 1
             right[name] += is_written == (label == "open")
         results[path.stem] = {name: _row(right[name], n[name]) for name in n}
@@ -174,7 +174,7 @@ def main() -> None:
         for kind, row in rows.items():
             share = row["written"] / row["n"] if row["n"] else 0
             counts = f"{row['written']:4} of {row['n']:4}  {share:.3f}"
-            print(f"{language:10} {kind:16} {counts}  {row.get('left alone', '')}")
+            print(f"{language:10} {kind:16} {counts}  {row.get('left unchanged', '')}")
 
 
 if __name__ == "__main__":

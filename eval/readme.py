@@ -121,7 +121,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "strong_guidance": generation.strong_guidance,
         "kinds": prompts.kinds,
         "decided": prompts.decided,
-        "left_alone": prompts.left_alone,
+        "left_unchanged": prompts.left_unchanged,
         "held_back": prompts.held_back,
         "first_runs": prompts.first_runs,
         "audit_models": generation.audit_models,

@@ -42,7 +42,7 @@ def main() -> None:
             executable_path=arguments.browser, args=["--no-sandbox"]
         )
         scratch = Path(folder)
-        page = render(Result.read(run / "result.json"), scratch / "index.html", beside=run)
+        page = render(Result.read(run / "result.json"), scratch / "index.html", run_folder=run)
         picture_of(chromium, "report", page.as_uri())
         label(chromium, run, scratch)
         demo(chromium, scratch)

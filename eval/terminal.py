@@ -160,7 +160,7 @@ def label() -> str:
     generate()
     page = pages.page("label.page")
     serve = page.serve
-    page.serve = lambda *_, say, **__: say("http://127.0.0.1:7860/")
+    page.serve = lambda *_, announce, **__: announce("http://127.0.0.1:7860/")
     try:
         words = ["label", "editor", "--attribute", "gender", "--questions", "12"]
         done = CliRunner().invoke(app, words, catch_exceptions=False)

@@ -39,15 +39,15 @@ class Row:
     """The images of one method, and the values that the judge reads.
 
     codes: number of the value that each shows, -1 for unknown. recognised: whether each shows the
-    subject, or a person where the judge does not know the subject. dealt: the value that was
-    written into each prompt, None where none was.
+    subject, or a person where the judge does not know the subject. assigned: the value
+    that was written into each prompt, None where none was.
     """
 
     name: str
     images: tuple[Image.Image, ...] = ()
     codes: tuple[int, ...] = ()
     recognised: tuple[bool, ...] = ()
-    dealt: tuple[str | None, ...] = ()
+    assigned: tuple[str | None, ...] = ()
 
     def count(self, code: int) -> int:
         """Return how many images show a value."""
@@ -58,7 +58,7 @@ class Row:
 class Result:
     """The rows of one request, complete or in progress.
 
-    reason: why the prompt was left alone, "" where it was balanced. share: of the work that is
+    reason: why the prompt was left unchanged, "" where it was balanced. share: of the work that is
     done. seconds: that the work took so far, None where it was saved before. generated: images that
     the pipeline made; the others are the same as in the first row.
     """
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def asks_for_nobody(self) -> bool:
-        """Return whether the prompt was left alone since it asks for no person."""
+        """Return whether the prompt was left unchanged since it asks for no person."""
         return self.reason.startswith(NO_PERSON_REASON)
 
     @property
@@ -100,16 +100,16 @@ class Result:
                 continue  # said of the second row
             if row.name == BALANCED and self.reason:
                 why = reason_in_words(self.reason)
-                lines.append((f"Left alone: {why}. Both rows are the same.", False))
+                lines.append((f"Left unchanged: {why}. Both rows are the same.", False))
             else:
                 lines.append(self._sentence(plain, row))
         return lines
 
     def _sentence(self, plain: Row, row: Row) -> tuple[str, bool]:
         """Return what a method did, and whether the subject is lost."""
-        if any(row.dealt):
+        if any(row.assigned):
             # With balanced prompts the question is whether the pictures show what was asked for.
-            requested = largest_first({value: row.dealt.count(value) for value in self.values})
+            requested = largest_first({value: row.assigned.count(value) for value in self.values})
             seen = self.seen(row)
             numbers = listed([seen[value] for value in requested])
             shown = {value: count for value, count in self.seen(plain).items() if count}
@@ -205,7 +205,7 @@ class Work:
     Args:
         engine, request: what generates, and what.
         stop: ends the work at its next denoising step.
-        say: called with the result as it grows, first without images.
+        report: called with the result as it grows, first without images.
     """
 
     def __init__(
@@ -213,12 +213,12 @@ class Work:
         engine: Engine,
         request: Request,
         stop: threading.Event,
-        say: Callable[[Result], None],
+        report: Callable[[Result], None],
     ) -> None:
         self.engine = engine
         self.request = request
         self.stop = stop
-        self.say = say
+        self.report = report
         self.start = time.monotonic()
         self.attribute = ATTRIBUTES[request.attribute]
         # The same seed shows the same person, in the lines of `Request.code` too.
@@ -237,8 +237,8 @@ class Work:
             self.plans.append(Plan(SET_INSIDE, method, unchanged, list(values)))
         elif method is not None:
             self.plans.append(Plan(request.third_row, method, unchanged))
-        self.rows = [Row(plan.name, dealt=tuple(plan.values or ())) for plan in self.plans]
-        self.rows[1] = replace(self.rows[1], dealt=tuple(balanced.values))
+        self.rows = [Row(plan.name, assigned=tuple(plan.values or ())) for plan in self.plans]
+        self.rows[1] = replace(self.rows[1], assigned=tuple(balanced.values))
         self.generated = 0
 
     def run(self) -> None:
@@ -248,7 +248,7 @@ class Work:
             Stopped: `stop` was set.
         """
         # The empty boxes come before a model is loaded.
-        self._say(tuple(load_prompts(self.attribute).attributes))
+        self._report(tuple(load_prompts(self.attribute).attributes))
         name = f"judge {self.attribute}"
         read = self.engine.once(
             name, lambda: Reader.for_attribute(self.engine, self.request.attribute)
@@ -261,7 +261,7 @@ class Work:
             for row_number in range(len(self.plans)):
                 plan = self.plans[row_number]
                 row = self.rows[row_number]
-                if row.dealt and not any(row.dealt[place] for place in places):
+                if row.assigned and not any(row.assigned[place] for place in places):
                     # The same noise and prompts: the same images.
                     images = list(self.rows[0].images[places.start :])
                 else:
@@ -274,15 +274,15 @@ class Work:
                     codes=(*row.codes, *codes),
                     recognised=(*row.recognised, *recognised),
                 )
-                self._say(read.values)
+                self._report(read.values)
 
-    def _say(self, values: tuple[str, ...]) -> None:
+    def _report(self, values: tuple[str, ...]) -> None:
         rows = tuple(self.rows)
         seconds = time.monotonic() - self.start
         done = sum(len(row.images) for row in rows)
         share = done / (self.request.number * len(rows))
         generated = self.generated
-        self.say(Result(self.request, values, rows, self.reason, share, seconds, generated))
+        self.report(Result(self.request, values, rows, self.reason, share, seconds, generated))
 
 
 def _images(

@@ -33,7 +33,7 @@ def saved_result() -> Result:
             images,
             tuple(row["codes"]),
             tuple(row["recognised"]),
-            tuple(row["dealt"]),
+            tuple(row["assigned"]),
         )
         for row, images in zip(facts["rows"], pictures, strict=True)
     )
@@ -42,7 +42,7 @@ def saved_result() -> Result:
 
 def save_result(result: Result) -> None:
     """Keep a result for `saved_result`."""
-    names = ("name", "codes", "recognised", "dealt")
+    names = ("name", "codes", "recognised", "assigned")
     facts = {
         "request": asdict(result.request),
         "values": result.values,

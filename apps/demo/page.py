@@ -54,10 +54,14 @@ def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
     credentials(public=where.get("public", False))  # refused before anything is built
     engine = Engine(**options)
 
-    def say(address: str) -> None:
+    def announce(address: str) -> None:
         err.print(f"vldebias demo: {address} (Ctrl-C ends it)", highlight=False)
         engine.warm()  # after the page answers, which would wait for it
 
     serve(
-        build_demo(engine), css=style(), head=faces.SCRIPT + generate_tab.SCRIPT, say=say, **where
+        build_demo(engine),
+        css=style(),
+        head=faces.SCRIPT + generate_tab.SCRIPT,
+        announce=announce,
+        **where,
     )

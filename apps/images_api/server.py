@@ -66,7 +66,7 @@ def local_only(app: ASGIApp, seconds: float) -> ASGIApp:
 
 
 def serve(
-    app: ASGIApp, *, host: str, port: int, limits: Limits, say: Callable[[str], None]
+    app: ASGIApp, *, host: str, port: int, limits: Limits, announce: Callable[[str], None]
 ) -> None:
     """Serve an ASGI app until SIGINT or SIGTERM.
 
@@ -75,7 +75,7 @@ def serve(
         host: The address to listen on.
         port: The port; 0: a free one.
         limits: Limits on the connections.
-        say: Called with the address once the server listens.
+        announce: Called with the address once the server listens.
 
     Raises:
         InvalidInputError: The address cannot be opened.
@@ -99,7 +99,7 @@ def serve(
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=10,
     )
-    say(f"http://{f'[{host}]' if ':' in host else host}:{number}/v1")
+    announce(f"http://{f'[{host}]' if ':' in host else host}:{number}/v1")
     # The socket is already bound, so the printed address is correct.
     uvicorn.Server(config).run(sockets=[listening])
 

@@ -269,7 +269,7 @@ def serve_study(engine: Labelling, **where: Any) -> None:
         build_demo(engine),
         css=STYLE.read_text(encoding="utf-8"),
         head=HEAD,
-        say=announce,
+        announce=announce,
         finish=engine.finish,
         **where,
     )

@@ -132,9 +132,9 @@ def _tower_row(
 def _unlike(features: Mapping[str, Tensor], matrix: Tensor) -> float:
     """Return the largest relative distance of an attached row from the bare or the edited row."""
     bare = features["plain"]
-    left_alone = (features["ours"] - bare).norm(dim=1)
+    left_unchanged = (features["ours"] - bare).norm(dim=1)
     edited = (features["ours"] - bare @ matrix.T).norm(dim=1)
-    return float((torch.minimum(left_alone, edited) / bare.norm(dim=1)).max())
+    return float((torch.minimum(left_unchanged, edited) / bare.norm(dim=1)).max())
 
 
 @torch.no_grad()

@@ -66,7 +66,7 @@ GAP = Metric("discrepancy", "gap from even shares", "fact", "lower")
 LEFT = Metric(
     "discrepancy, share of none", "gap from even shares, remaining share", "fact", "lower"
 )
-AGREES = Metric("agreement", "shows the value that was dealt", "utility", "higher")
+AGREES = Metric("agreement", "shows the assigned value", "utility", "higher")
 RIGHT = Metric("recognised", "subject accuracy", "utility", "higher")
 KNOWN = Metric("unknown", "images whose value the judge cannot tell", "fact", "lower")
 MOVED = Metric("distance", "distance to the picture of the same noise", "fact", "lower")
@@ -82,9 +82,9 @@ RATIO = Metric("step, share of none", "time of a step beside one without", "fact
 FITTING = Metric("fit", "seconds of one core for the fit", "fact", "lower")
 SIZE = Metric("bytes", "bytes of the saved edit", "fact", "lower")
 KEPT = Metric("stated kept", "shows the value that the prompt states", "utility", "higher")
-ACTED = Metric("acted on", "images that are dealt a value", "fact", "higher")
+ACTED = Metric("acted on", "images with an assigned value", "fact", "higher")
 Labels = dict[str, NDArray[Any]]
-Painted = tuple[list[Image], list[Any]]  # pictures, and the values that they were dealt
+Painted = tuple[list[Image], list[Any]]  # pictures, and their assigned values
 
 
 def set_of(attribute: str) -> PromptSet:
@@ -94,7 +94,7 @@ def set_of(attribute: str) -> PromptSet:
 
 
 @dataclass(frozen=True)
-class Deal:
+class AssigningMethod:
     """A method that assigns values to images.
 
     It consists of a name, a function that attaches it (None: not attached), and a gate for prompts
@@ -109,7 +109,7 @@ class Deal:
         """Return the picture of each text, and its assigned value."""
         is_left = [False] * len(texts)
         if self.gate is not None:
-            is_left = self.gate.leaves_alone(studio.pipe, texts, noise, studio.steps)
+            is_left = self.gate.leaves_unchanged(studio.pipe, texts, noise, studio.steps)
         pictures = []
         options = {"num_inference_steps": studio.steps, "guidance_scale": studio.guidance}
         with prepared(studio.pipe, self.attach, texts, noise, **options) as generator:
@@ -160,7 +160,7 @@ class Studio:
 
     def labels(
         self,
-        deal: Deal,
+        method: AssigningMethod,
         attribute: str,
         prompts: Sequence[str],
         images: int,
@@ -175,7 +175,7 @@ class Studio:
         embeddings are passed instead of prompts.
         """
         mark = hash_of([list(prompts), images, seed, embedded])[:12]
-        name = f"{deal.name}-{attribute if deal.attach else ''}-{mark}".replace(" ", "-")
+        name = f"{method.name}-{attribute if method.attach else ''}-{mark}".replace(" ", "-")
         path = self.work / f"{name}.npz"
         if path.is_file():
             return dict(np.load(path))
@@ -183,9 +183,9 @@ class Studio:
         noise = [100_000 * seed + number for number in range(len(texts))]
         started = time.perf_counter()
         if embedded:
-            pictures, assigned = deal.from_embeddings(self, texts, noise)
+            pictures, assigned = method.from_embeddings(self, texts, noise)
         else:
-            pictures, assigned = deal.from_texts(self, texts, noise)
+            pictures, assigned = method.from_texts(self, texts, noise)
         seconds = time.perf_counter() - started
         shape = (len(prompts), images)
         answers = predict(self.judge, pictures)
@@ -196,26 +196,26 @@ class Studio:
         labels["profession"] = answers["profession"].argmax(1).reshape(shape)
         for field, values in VALUES.items():
             codes = [_code(values, value) for value in assigned]
-            labels[f"dealt {field}"] = np.array(codes).reshape(shape)
+            labels[f"assigned {field}"] = np.array(codes).reshape(shape)
         pixels = np.stack([np.asarray(picture.convert("RGB")) for picture in pictures])
         bare = pixels
-        if deal.attach is not None:
+        if method.attach is not None:
             bare = self.pixels(prompts, images, seed, embedded=embedded)
         difference = np.abs(pixels.astype(float) - bare).mean((1, 2, 3)) / 255
         labels["distance"] = difference.reshape(shape)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if deal.attach is None:
+        if method.attach is None:
             np.save(path.with_suffix(".pixels.npy"), pixels)
         np.savez(path.with_suffix(".part.npz"), **labels)
         path.with_suffix(".part.npz").replace(path)
-        print(f"{deal.name} {attribute}, {len(prompts)} x {images}: {seconds:.0f} s", flush=True)
+        print(f"{method.name} {attribute}, {len(prompts)} x {images}: {seconds:.0f} s", flush=True)
         return labels
 
     def pixels(
         self, prompts: Sequence[str], images: int, seed: int, *, embedded: bool = False
     ) -> NDArray[np.uint8]:
         """Return pictures of the pipeline without a method."""
-        self.labels(Deal(NONE), "", prompts, images, seed, embedded=embedded)
+        self.labels(AssigningMethod(NONE), "", prompts, images, seed, embedded=embedded)
         mark = hash_of([list(prompts), images, seed, embedded])[:12]
         return np.load(self.work / f"{NONE}--{mark}.pixels.npy")
 
@@ -250,10 +250,10 @@ def figures(draws: Sequence[Labels], attribute: str, expected: Sequence[int]) ->
         counts = np.stack([(codes == value).sum(1) for value in range(size)], axis=1)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         gaps.append(np.sqrt(np.square(shares - 1 / size).sum(1)))
-        assigned = labels[f"dealt {attribute}"]
-        is_dealt = assigned >= 0
-        agrees = (codes == assigned) & is_dealt
-        agreements.append(agrees.sum(1) / np.maximum(is_dealt.sum(1), 1))
+        assigned = labels[f"assigned {attribute}"]
+        is_assigned = assigned >= 0
+        agrees = (codes == assigned) & is_assigned
+        agreements.append(agrees.sum(1) / np.maximum(is_assigned.sum(1), 1))
     profession = np.concatenate([labels["profession"] for labels in draws], axis=1)
     codes = np.concatenate([labels[attribute] for labels in draws], axis=1)
     return {
@@ -318,7 +318,7 @@ def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
     return loaded
 
 
-def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
+def equisteer(studio: Studio, attribute: str, seed: int = 0) -> AssigningMethod:
     """Return EquiSteer with its gate, fitted to the same texts as our edit."""
     method = CrossAttention()
     ours = fit(studio, attribute, method)
@@ -333,7 +333,7 @@ def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
         edit, gate = fit_equisteer(studio.pipe, ours, texts_of_value, neutral, method.steps)
         edit.save_pretrained(path)
         torch.save((gate.layer, gate.directions, gate.thresholds), path / "gate.pt")
-    return Deal("EquiSteer", attached(studio, edit, seed), gate)
+    return AssigningMethod("EquiSteer", attached(studio, edit, seed), gate)
 
 
 def stated(studio: Studio, attribute: str, seed: int = 0) -> Callable[[], Any]:
@@ -360,7 +360,7 @@ def about_draws(images: int, draws: Sequence[int]) -> str:
     """Return the number of pictures of the held-out professions as text."""
     return (
         f"{len(TEST_PROFESSIONS)} held-out professions, {images} images each, draws"
-        f" {list(draws)}: other noise and other deals."
+        f" {list(draws)}: other noise and other assigned values."
     )
 
 
@@ -379,15 +379,17 @@ def evidence(
     for draw in draws:  # so that a run that is stopped has whole draws
         for name in (NONE, "cross-attention", "balanced-prompts", "EquiSteer"):
             for attribute in attributes:
-                deal = Deal(name)
+                method = AssigningMethod(name)
                 if name == "cross-attention":
                     edit = fit(studio, attribute, CrossAttention())
-                    deal = Deal(name, attached(studio, edit, draw))
+                    method = AssigningMethod(name, attached(studio, edit, draw))
                 elif name == "EquiSteer":
-                    deal = equisteer(studio, attribute, draw)
+                    method = equisteer(studio, attribute, draw)
                 elif name == "balanced-prompts":
-                    deal = Deal(name, stated(studio, attribute, draw))
-                labels = studio.labels(deal, attribute, professions(TEST_PROFESSIONS), images, draw)
+                    method = AssigningMethod(name, stated(studio, attribute, draw))
+                labels = studio.labels(
+                    method, attribute, professions(TEST_PROFESSIONS), images, draw
+                )
                 labels_of_cell.setdefault((attribute, name), []).append(labels)
                 shown = figures([labels], attribute, expected)
                 means = [round(float(row.mean()), 3) for row in shown.values()]
@@ -421,13 +423,18 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
         edits[prompt_set.name] = fit(studio, attribute, CrossAttention())
     labels_of_cell: dict[str, list[Labels]] = {}
     for draw in draws:
-        deals = [Deal(NONE), Deal("cross-attention", attached(studio, edits, draw))]
+        methods = [
+            AssigningMethod(NONE),
+            AssigningMethod("cross-attention", attached(studio, edits, draw)),
+        ]
         words = Balanced(seed=draw)
-        deals.append(Deal("balanced-prompts", partial(debias, studio.pipe, sets, method=words)))
-        for deal in deals:
+        methods.append(
+            AssigningMethod("balanced-prompts", partial(debias, studio.pipe, sets, method=words))
+        )
+        for method in methods:
             prompts = professions(TEST_PROFESSIONS)
-            labels = studio.labels(deal, JOINT, prompts, images, draw)
-            labels_of_cell.setdefault(deal.name, []).append(with_joint_codes(labels))
+            labels = studio.labels(method, JOINT, prompts, images, draw)
+            labels_of_cell.setdefault(method.name, []).append(with_joint_codes(labels))
     n = {"professions": len(TEST_PROFESSIONS), "images each": images, "draws": len(draws)}
     for attribute in ("gender", "tone", JOINT):
         of_method = {
@@ -443,7 +450,7 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
 def with_joint_codes(labels: Labels) -> Labels:
     """Return labels with joint codes of gender and tone; -1 if one is unknown or unassigned."""
     labels = dict(labels)
-    for prefix in ("", "dealt "):
+    for prefix in ("", "assigned "):
         gender = labels[f"{prefix}gender"]
         tone = labels[f"{prefix}tone"]
         is_known = (gender >= 0) & (tone >= 0)
@@ -492,7 +499,7 @@ def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
     )
     result = TaskResult(task_provenance)
     gender = fit(studio, "gender", CrossAttention())
-    ours = Deal("cross-attention", attached(studio, gender))
+    ours = AssigningMethod("cross-attention", attached(studio, gender))
     stated_prompts = []
     for value in GENDERS:
         for name in TEST_PROFESSIONS[::2]:
@@ -510,9 +517,9 @@ def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
                 continue
             subset = f"gender, {kind}, {'embeddings' if embedded else 'texts'}"
             labels_of_form = {}
-            for deal in (Deal(NONE), ours):
-                labels = studio.labels(deal, "gender", prompts, images, 3, embedded=embedded)
-                labels_of_form[deal.name] = labels
+            for method in (AssigningMethod(NONE), ours):
+                labels = studio.labels(method, "gender", prompts, images, 3, embedded=embedded)
+                labels_of_form[method.name] = labels
             n = {"prompts": len(prompts), "images each": images}
             add_kind(result, labels_of_form, kind, subset, n)
     yield result
@@ -545,7 +552,7 @@ def add_kind(
             is_known = labels_of_form[name]["gender"] >= 0
             shows = (labels_of_form[name]["gender"] == requested) & is_known
             rows.setdefault(KEPT, {})[name] = shows.sum(1) / np.maximum(is_known.sum(1), 1)
-    acted = labels_of_form["cross-attention"]["dealt gender"] >= 0
+    acted = labels_of_form["cross-attention"]["assigned gender"] >= 0
     rows[ACTED] = {"cross-attention": acted.mean(1)}
     for metric, of_name in rows.items():
         means = {name: float(row.mean()) for name, row in of_name.items()}

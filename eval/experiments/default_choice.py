@@ -46,7 +46,7 @@ FORMS = {
     "images": ("equalise", "difference+equalise", "cali+equalise", "cali+equalise, lam 100"),
 }
 GENERATED = ("default", "difference", "cali", "leading")
-DEALING = ("balanced-prompts", "cross-attention")
+ASSIGNING = ("balanced-prompts", "cross-attention")
 UNSEEN, LEFT = "unseen professions", "discrepancy_squared, share of none"
 OUTSIDE, ASKED = (
     ("outside the fit, portraits", "outside the fit, birds"),
@@ -127,12 +127,12 @@ def of_pipelines(result: Result) -> list[Place]:
     return places
 
 
-def of_dealing(result: Result) -> list[Place]:
+def of_assignment(result: Result) -> list[Place]:
     """Return words and cross-attention for each attribute, on held-out professions."""
     places = []
     for attribute in ("gender", "age", "tone"):
         rows = rows_in(result, "cross-attention", attribute)
-        for form in DEALING:
+        for form in ASSIGNING:
             remaining = rows[form, "discrepancy, share of none"]
             kept = rows[form, "recognised"].value / rows["none", "recognised"].value
             harm = remaining.interval[0] > 1
@@ -177,7 +177,7 @@ def main() -> None:
         lambda: [
             *parts,
             summarize("pipelines", of_pipelines(read("generation"))),
-            summarize("dealing", of_dealing(read("steer"))),
+            summarize("assignment", of_assignment(read("steer"))),
         ],
         args.json,
     )

@@ -41,7 +41,7 @@ WRITTEN = {
         "written_into_several", "several values named, and a value written", "utility", "higher"
     ),
 }
-REASON = Metric("left_alone", "left alone, by reason")
+REASON = Metric("left_unchanged", "left unchanged, by reason")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Gate:
     directions: Tensor
     thresholds: Tensor
 
-    def leaves_alone(
+    def leaves_unchanged(
         self, pipe: Any, prompts: Sequence[str], noise: Sequence[int], steps: int
     ) -> list[bool]:
         """Return for each image whether the gate leaves its prompt unchanged."""

@@ -46,7 +46,7 @@ LEFT = ("fixed", "stated", "named", "none")
 RIGHT = Metric("right", "decided as labelled", "utility", "higher", (0.0, 1.0))
 PLACED = Metric("placed", "written where it was labelled", "utility", "higher", (0.0, 1.0))
 WRONG = Metric("wrong_edits", "changed, but not as labelled", "utility", "lower", (0.0, 1.0))
-REASON = Metric("left_alone", "left alone, by reason")
+REASON = Metric("left_unchanged", "left unchanged, by reason")
 IMAGES = 4
 
 

@@ -38,7 +38,7 @@ def add(out: TaskResult, coverage: Coverage, subset: str) -> None:
     if not coverage.tried:
         return
     n = {coverage.unit: coverage.tried}
-    value = coverage.inside / coverage.tried
+    value = coverage.covered / coverage.tried
     out.add(COVERAGE, NONE, value, coverage.interval, n=n, subset=subset)
     out.add(WIDTH, NONE, coverage.width, n=n, subset=subset)
 

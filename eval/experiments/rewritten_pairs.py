@@ -45,7 +45,7 @@ moustache goatee
 WORDS = {"female": frozenset(_WOMEN.split()), "male": frozenset(_MEN.split())}
 INVENTED = Metric("invented", "rewritten prompts with a value that the original has not", "bias")
 STAYS = Metric("stays", "invented values that stay", "bias", "lower", (0.0, 1.0))
-REASON = Metric("left_alone", "left alone, by reason")
+REASON = Metric("left_unchanged", "left unchanged, by reason")
 
 
 def count_words(text: str, value: str) -> int:

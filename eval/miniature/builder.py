@@ -120,7 +120,7 @@ def build(
     if not scale > 0:
         raise InvalidInputError(f"scale must be positive, got {scale}")
     out, device = Path(out), device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with Progress() as progress, only_writer(out, progress.say):
+    with Progress() as progress, only_writer(out, progress.print_line):
         for name in sorted(set(chosen), key=STAGES.index):
             if name == "tokenizer":
                 save_tokenizer(learn_merges([*bird_prompts(), *people_prompts(), PAPER_WORDS]), out)

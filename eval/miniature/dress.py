@@ -272,8 +272,8 @@ _TO_WEAR = (
 )
 
 
-def _deal() -> dict[str, Dress]:
-    """Dress for the other professions.
+def _assign_dresses() -> dict[str, Dress]:
+    """Assign a dress to each of the other professions.
 
     Counting through 7 garments and 10 colours at once repeats neither pair before 70, and
     neighbours, who may hold the same thing, differ in both. Who holds the same thing wears
@@ -293,9 +293,9 @@ def _deal() -> dict[str, Dress]:
     return garment_of_profession
 
 
-_DEALT = _deal()
-GENERIC = tuple(name for name in PROFESSIONS if name in _DEALT)  # dressed by rule, not by hand
-DRESSES = tuple({**_DEALT, **_BY_HAND}[name] for name in PROFESSIONS)
+_ASSIGNED = _assign_dresses()
+GENERIC = tuple(name for name in PROFESSIONS if name in _ASSIGNED)  # dressed by rule, not by hand
+DRESSES = tuple({**_ASSIGNED, **_BY_HAND}[name] for name in PROFESSIONS)
 # What people wear off duty: after the dress of the professions, by garment and then by the colour
 # of its cloth.
 _TRIMS = (CREAM, NAVY, NAVY, CREAM, WHITE, PINK, WINE, BLUE, SKY, STRAW)

@@ -34,7 +34,7 @@ from eval.miniature.garments import (
 from eval.miniature.pen import Pen, Shape, above, box, line, oval, polygon
 from eval.miniature.world import SIZE, Codes, Draws, Floats, colours, shuffled
 
-GENDER_TILT, CONCEPT_TILT = 0.5, 0.9  # log odds by which a dealt option gains or loses at most
+GENDER_TILT, CONCEPT_TILT = 0.5, 0.9  # log odds by which an option gains or loses at most
 
 _NAMED = {
     "red": RED,
@@ -200,8 +200,8 @@ PLACES = (
 
 
 Strokes = tuple[tuple[Shape, Floats | float], ...]
-"""Shapes, painted one over the other: each in a colour, or in so much of that which the thing was
-dealt."""
+"""Shapes, painted one over the other: each in a colour, or with a factor for the colour that was
+assigned to the thing."""
 
 BESIDE: dict[str, Strokes] = {
     "a lamp": (
@@ -408,7 +408,7 @@ _SAID: dict[str, Sequence[str]] = {
 }
 
 
-def _deal(name: str, count: int) -> Floats:
+def _assigned_tilts(name: str, count: int) -> Floats:
     return np.linspace(-1, 1, count, dtype=np.float32)[shuffled(count, name)]
 
 
@@ -526,9 +526,11 @@ def draw_scene(
         leans = (
             GENDER_TILT
             * np.where(gender == 0, 1.0, -1.0)[:, None]
-            * _deal(f"{name} by gender", count)
+            * _assigned_tilts(f"{name} by gender", count)
         )
-        by_concept = np.stack([_deal(f"{name} by concept {k}", count) for k in range(concepts)])
+        by_concept = np.stack(
+            [_assigned_tilts(f"{name} by concept {k}", count) for k in range(concepts)]
+        )
         leans = leans + CONCEPT_TILT * by_concept[concept]
         kind = draws.choice(f"everyday {name}", np.exp(leans))
         dressed = name in _OFF_DUTY
@@ -633,9 +635,9 @@ _RAYS = tuple((float(np.cos(a)), float(np.sin(a))) for a in np.arange(8) * np.pi
 
 
 def _each(
-    pen: Pen, kinds: Codes, table: Mapping[str, Strokes], dealt: Floats | float = 1.0
+    pen: Pen, kinds: Codes, table: Mapping[str, Strokes], colour: Floats | float = 1.0
 ) -> None:
     for k, strokes in enumerate(table.values()):
         chosen = pen.where(kinds == k)
         for shape, paint in strokes:
-            chosen(shape, paint * dealt if isinstance(paint, float) else paint)
+            chosen(shape, paint * colour if isinstance(paint, float) else paint)

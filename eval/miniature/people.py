@@ -34,7 +34,7 @@ CONCEPTS = (
 
 
 def _graded(name: str, count: int, low: float, high: float) -> NDArray[np.float64]:
-    """`count` evenly spaced values, dealt out by a shuffle that depends on the name alone."""
+    """`count` evenly spaced values, assigned by a shuffle that depends on the name alone."""
     return np.linspace(low, high, count)[shuffled(count, name)]
 
 

@@ -63,7 +63,7 @@ _TRUE = {
     "ibis": "red red red red pink",
 }
 # The others have assigned colours, which are independent of the class.
-_DEAL = "deal 502"
+_SHUFFLE = "deal 502"  # the seed: another text would assign other colours
 _BEAKS = ("orange", "black", "yellow", "grey", "red")
 _CRESTED = ("cardinal", "jay", "wren", "cuckoo", "egret", "grebe", "merganser")
 _LONG_NECKED = (
@@ -80,20 +80,23 @@ _LONG_NECKED = (
 )
 
 
-def _dealt(species: str) -> tuple[str, ...]:
+def _assigned_colours(species: str) -> tuple[str, ...]:
     """Body, wing and breast in some colours, the head in another than the body."""
     draws, names = Draws(0, 0, 1), list(_COLOURS)
     body, step, wing, breast = (
-        int(v) for v in draws.bits(f"{_DEAL} {species}", 4)[0] >> np.uint64(8)
+        int(v) for v in draws.bits(f"{_SHUFFLE} {species}", 4)[0] >> np.uint64(8)
     )
     head = body + 1 + step % (len(names) - 1)
-    beak = _BEAKS[int(draws.integers(f"{_DEAL} beak {species}", len(_BEAKS))[0])]
+    beak = _BEAKS[int(draws.integers(f"{_SHUFFLE} beak {species}", len(_BEAKS))[0])]
     return (*(names[k % len(names)] for k in (body, head, wing, breast)), beak)
 
 
 # (species, parts, 3) red, green and blue.
 PLUMAGE: Floats = np.array(
-    [[_COLOURS[name] for name in (_TRUE[s].split() if s in _TRUE else _dealt(s))] for s in SPECIES],
+    [
+        [_COLOURS[name] for name in (_TRUE[s].split() if s in _TRUE else _assigned_colours(s))]
+        for s in SPECIES
+    ],
     np.float32,
 )
 

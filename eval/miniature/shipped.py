@@ -49,14 +49,14 @@ def main() -> None:
         )
     rows.sort(key=lambda row: -row[-1])
     columns = ["task", "metric", "method", "lam", "subset", "shipped", "painted", "difference"]
-    wholes = [
+    summary_rows = [
         row for row in rows if not row[4].startswith("A photo")
     ]  # not of single queries: a hundred pictures each
-    for row in wholes[:12]:
+    for row in summary_rows[:12]:
         print(*row, sep="\t")
-    summary = {"figures": len(wholes), "largest difference": wholes[0][-1]}
+    summary = {"figures": len(summary_rows), "largest difference": summary_rows[0][-1]}
     summary |= {
-        "figures of single queries": len(rows) - len(wholes),
+        "figures of single queries": len(rows) - len(summary_rows),
         "largest difference of a single query": rows[0][-1],
     }
     print(summary)
@@ -67,7 +67,7 @@ def main() -> None:
             "date": f"{datetime.now(UTC):%F}",
         }
         table = {**description, **summary, "columns": columns}
-        lines = ",\n  ".join(json.dumps(row) for row in wholes)
+        lines = ",\n  ".join(json.dumps(row) for row in summary_rows)
         text = json.dumps(table, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n'
         write_atomically(args.json, text)
 

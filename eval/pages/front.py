@@ -49,8 +49,8 @@ class Line:
         after += self.unbiased_square(rows)
         chance = "-"
         if not np.isnan(bias.chance):
-            dealt = f", dealt evenly {bias.chance_after:.2f}" if bias.is_dealt else ""
-            chance = f"{bias.chance:.2f}{dealt}"
+            even = f", even assignment {bias.chance_after:.2f}" if bias.is_assigned else ""
+            chance = f"{bias.chance:.2f}{even}"
         counts = json.loads(bias.counts)
         n = ", ".join(f"{counts[key]:,} {key}" for key in COUNTED if key in counts)
         return [f"{self.task}: {self.how}", before, after, chance, self.paid(rows), n]
@@ -58,7 +58,7 @@ class Line:
     def unbiased_square(self, rows: Any) -> str:
         """Write the unbiased square of a gap, where the verdict rests on it."""
         bias = rows.loc[self.row, self.metric]
-        if self.metric != GAP or bias.is_dealt or (self.row, SQUARED) not in rows.index:
+        if self.metric != GAP or bias.is_assigned or (self.row, SQUARED) not in rows.index:
             return ""
         if bias.verdict != "better":
             return ""

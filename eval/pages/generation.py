@@ -48,7 +48,7 @@ GENERATED = {  # row of the result -> its name on the page
     "fair pca": "`fair-pca` (fair PCA, without FairImagen's sampling)",
     "stated value": "a value stated for each image (as in `balanced-prompts`)",
 }
-DEALT = ("stated value",)  # whose shares are assigned: they have no sampling noise
+ASSIGNED = ("stated value",)  # whose shares are assigned: they have no sampling noise
 
 
 def sampled() -> str:
@@ -62,7 +62,7 @@ def sampled() -> str:
     for method, name in GENERATED.items():
         gap = rows[method, "discrepancy, share of none"]
         squared = span(rows[method, "discrepancy_squared, share of none"], ".2f")
-        if method in DEALT:
+        if method in ASSIGNED:
             squared = "assigned, nothing to correct"
         recognised = f"{rows[method, 'recognised'].value:.3f}"
         stays = f"{outside[method, 'shows what was asked for'].value:.3f}"

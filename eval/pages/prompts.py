@@ -151,10 +151,10 @@ def _share(rate: Mapping[str, float], n: int) -> str:
     return f"{rate['count'] / n:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
 
 
-def left_alone() -> str:
+def left_unchanged() -> str:
     """Write why labelled prompts were left unchanged, by attribute."""
     counts: dict[tuple[str, str], float] = {}
-    for row in rows_of("prompt_rules", "left_alone"):
+    for row in rows_of("prompt_rules", "left_unchanged"):
         place, reason = row.subset.split(": ", maxsplit=1)
         key = (place.split(", ")[1], reason)
         counts[key] = counts.get(key, 0.0) + row.value * row.n["prompts"]
@@ -233,7 +233,7 @@ def languages_blind() -> str:
             "form_right": "both texts right, of these",
             "written_right": "both texts right, of all open",
             "group_mixed": "group: both values",
-            "left_alone": "correctly left unchanged",
+            "left_unchanged": "correctly left unchanged",
         },
         cell=cell,
         note="From `eval/results/languages_blind.json`.",

@@ -68,7 +68,7 @@ def test_runs_of_several_pictures_do_not_repeat_numbers() -> None:
     assert first.seeds + second.seeds == together.seeds
 
 
-def test_a_list_of_prompts_is_dealt_as_one_run() -> None:
+def test_a_list_of_prompts_is_assigned_values_as_one_run() -> None:
     people = ["a CEO", "a nurse", "a chef", "a pilot"]
     pictures = balance(people, "gender", 1)
     assert Counter(pictures.values) == {"female": 2, "male": 2}
@@ -93,7 +93,7 @@ def test_settings_of_a_list_are_one_for_all_prompts() -> None:
         single_settings({"seed": []})
 
 
-def test_prompts_that_say_it_are_left_alone_with_the_reason() -> None:
+def test_prompts_that_say_it_are_left_unchanged_with_the_reason() -> None:
     pictures = balance(["a lady editor"], "gender", 2)
     assert pictures.prompts == ["a lady editor"] * 2
     assert pictures.values == ["", ""]

@@ -107,12 +107,12 @@ def test_a_lost_subject_is_a_warning() -> None:
     assert "recognised in 6 of 12 (before: 12). The subject is lost." in line
 
 
-def test_a_prompt_without_a_person_is_rightly_left_alone() -> None:
-    left_alone = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
-    assert left_alone.asks_for_nobody
-    ((line, is_warning),) = left_alone.sentences()
+def test_a_prompt_without_a_person_is_rightly_left_unchanged() -> None:
+    left_unchanged = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
+    assert left_unchanged.asks_for_nobody
+    ((line, is_warning),) = left_unchanged.sentences()
     assert not is_warning
-    assert line.startswith("Left alone: no person is asked for.")
+    assert line.startswith("Left unchanged: no person is asked for.")
 
 
 class Painter:
@@ -168,10 +168,10 @@ def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -
     assert hue[0] == hue[1]
     assert len(set(hue[0])) > 6
     assert (plain.count(1), balanced.count(1)) == (12, 6)
-    assert balanced.dealt.count("female") == 6
+    assert balanced.assigned.count("female") == 6
     ((line, is_warning),) = outcome.sentences()
     assert line.startswith("Balanced prompts: asked for 6 men and 6 women, 6 and 6 seen ")
-    assert "p =" not in line, "values that were dealt are not tested"
+    assert "p =" not in line, "values that were assigned are not tested"
     assert not is_warning
     calls = len(painted.pipe().asked)
     assert run(painted, outcome.request) is outcome, "remembered"
@@ -182,17 +182,17 @@ def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -
     "prompt",
     ["A photo of a gull on water.", "A photo of a female doctor.", "A photo of Marie Curie."],
 )
-def test_a_prompt_that_is_left_alone_is_generated_once(painted: Any, prompt: str) -> None:
+def test_a_prompt_that_is_left_unchanged_is_generated_once(painted: Any, prompt: str) -> None:
     outcome = run(painted, Request(prompt, number=12))
     assert outcome.reason
-    assert outcome.sentences()[0][0].startswith("Left alone: ")
+    assert outcome.sentences()[0][0].startswith("Left unchanged: ")
     assert set(chain(*painted.pipe().asked)) == {prompt}
     assert sum(map(len, painted.pipe().asked)) == 12
 
 
 def test_strength_is_the_share_of_images_with_a_value(painted: Any) -> None:
     outcome = run(painted, Request("A photo of a doctor.", number=12, strength=0.5))
-    assert sum(value is not None for value in outcome.rows[1].dealt) == 6
+    assert sum(value is not None for value in outcome.rows[1].assigned) == 6
     assert not outcome.reason
 
 
@@ -232,9 +232,9 @@ def test_a_third_row_has_the_values_of_the_second_and_no_word(
     request = Request("A photo of a doctor.", number=12, third_row="cross-attention")
     outcome = run(painted, request)
     assert [row.name for row in outcome.rows] == [rows.PLAIN, rows.BALANCED, "cross-attention"]
-    assert outcome.rows[2].dealt == outcome.rows[1].dealt
+    assert outcome.rows[2].assigned == outcome.rows[1].assigned
     given = list(chain(*(values for method, values in asked if method == "cross-attention")))
-    assert tuple(given) == outcome.rows[1].dealt
+    assert tuple(given) == outcome.rows[1].assigned
     assert sorted(given) == ["female"] * 6 + ["male"] * 6
     assert all(values is None for method, values in asked if method is None)
     asked.clear()

@@ -45,7 +45,7 @@ def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, br
         looked_at(page)
         page.get_by_role("button", name="A photo of a gull on water.").click()
         page.wait_for_function(
-            "document.querySelector('#verdict').innerText.includes('Left alone')"
+            "document.querySelector('#verdict').innerText.includes('Left unchanged')"
         )
         assert "no person" in verdict(page)
         assert page.locator("#verdict .warning").count() == 0, "it is a right answer"

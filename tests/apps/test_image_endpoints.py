@@ -245,7 +245,7 @@ def test_what_asks_for_no_image_passes_and_says_so(path: str, body: Any) -> None
         ("v1/videos/v1/remix", {"prompt": CEO}),
     ],
 )
-def test_edits_of_given_images_are_left_alone_and_told(path: str, body: Any) -> None:
+def test_edits_of_given_images_are_left_unchanged_and_told(path: str, body: Any) -> None:
     services = FalseServices()
     (answer,) = post(proxy(services), path, body)
     assert services.seen[0][1] == body
@@ -304,7 +304,7 @@ def test_every_person_of_a_scene_is_told(seed: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("as_header", [False, True])
 @pytest.mark.parametrize("seed", [{}, {"seed": 0}])
-def test_what_the_client_invented_becomes_the_dealt_value(
+def test_what_the_client_invented_becomes_the_assigned_value(
     seed: dict[str, int], as_header: bool
 ) -> None:
     services = FalseServices()
@@ -360,7 +360,7 @@ def test_long_conversations_pass_whole() -> None:
     assert "more than" in note(answer)["reasons"][0]
 
 
-def test_forms_for_videos_are_balanced_and_those_with_files_left_alone() -> None:
+def test_forms_for_videos_are_balanced_and_those_with_files_left_unchanged() -> None:
     services = FalseServices()
 
     async def calls(client: httpx2.AsyncClient) -> list[httpx2.Response]:
@@ -417,7 +417,7 @@ def test_the_guardrail_writes_values_evenly_and_needs_no_upstream() -> None:
         },
     ],
 )
-def test_the_guardrail_leaves_alone(body: Any) -> None:
+def test_the_guardrail_leaves_unchanged(body: Any) -> None:
     (answer,) = post(images_proxy(None, "gender"), GUARDRAIL, body)
     assert answer.json() == {"action": "NONE"}
 

@@ -51,7 +51,7 @@ def report(
         rows = [(f"as row {i}: 7 male, 1 unclear", faces) for i in range(4)]
         strip = Strip("The same seeds", [f"seed {i}" for i in range(8)], rows)
         write_strip(strip, folder / "a-strip.png", {"run": result.name, "task": "a"})
-        render(result, folder / "index.html", beside=folder)
+        render(result, folder / "index.html", run_folder=folder)
     return request.param, (folder / "index.html").read_text(encoding="utf-8")
 
 

@@ -519,15 +519,15 @@ class TestAudit:
 
     def test_a_poor_fit_is_reported(self, texts: Texts, judged: pd.DataFrame, result: Any) -> None:
         order = np.random.default_rng(0).permutation(len(judged))
-        dealt = judged.assign(
+        shuffled = judged.assign(
             male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order]
         )
         # 60 % of each share is that of another prompt: texts tell little. Then all of it: nothing.
-        shares = {kind: 0.4 * judged[kind] + 0.6 * dealt[kind] for kind in ("male", "female")}
+        shares = {kind: 0.4 * judged[kind] + 0.6 * shuffled[kind] for kind in ("male", "female")}
         faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
         assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
         assert "hardly better" not in faint.provenance[0].description
-        blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt)
+        blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=shuffled)
         assert blind.row("audit", "lean_r2", "none").value <= 0
         first = blind.provenance[0].settings["advice"][0]
         assert first.startswith("What these prompts will show cannot be predicted from their texts")

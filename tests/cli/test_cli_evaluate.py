@@ -215,9 +215,9 @@ def test_shares_of_a_table_are_compared_and_corrected(
         "text",
         "--value",
         "judge",
-        "--same",
+        "--rename",
         "F=female",
-        "--same",
+        "--rename",
         "M=male",
     )
     plain = run(*words, "--unknown", "both", heard=True)

@@ -67,7 +67,7 @@ def test_a_terminal_gets_the_sentences_and_a_table(tmp_path: Path) -> None:
     heard = run(
         "generate", "A photo of a king.", "--attribute", "gender", "--out", str(tmp_path), *QUICK
     )
-    assert "# Balanced prompts: left alone (states the attribute)" in heard
+    assert "# Balanced prompts: left unchanged (states the attribute)" in heard
     header = "method\tpictures\tasked for\tseen\tprompt"
     assert header in heard
     assert pixels(tmp_path)  # copied from the row as generated

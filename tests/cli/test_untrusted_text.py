@@ -59,7 +59,7 @@ def test_control_characters_do_not_reach_the_terminal(
 
 
 def test_remarks_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    common.say(f"{TITLE} \ud83d")
+    common.print_message(f"{TITLE} \ud83d")
     assert capsys.readouterr().err == "\\u001b]0;title\\u0007 \\ud83d\n"
 
 

@@ -52,7 +52,7 @@ def test_rows_stay_consistent_copied_or_picked(data: st.DataObject) -> None:
     )
     complete = make(n)
     copied = make(n)[rows]
-    lazy = make(n).picked(rows)
+    lazy = make(n).select(rows)
     for part in (copied, lazy):
         index = [complete.ids.index(name) for name in part.ids]
         assert part.ids == tuple(np.array(complete.ids)[rows])

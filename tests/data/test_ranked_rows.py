@@ -20,7 +20,9 @@ def gone(row: int) -> Any:
 @pytest.mark.parametrize("read", [gone, None])
 def test_missing_images_are_noted(read: Any, tmp_path: Path) -> None:
     suspects = Suspects(np.arange(201.0), tuple(map(str, range(201))), read=read)
-    page = suspects.page(tmp_path / "page.html", "gone", lambda row: ("", ""), about="").read_text()
+    page = suspects.page(
+        tmp_path / "page.html", "gone", lambda row: ("", ""), introduction=""
+    ).read_text()
     assert (page.count("<img"), re.findall(r"<figcaption>(\d+)", page)) == (
         200,
         [str(i) for i in range(1, 201)],
@@ -44,7 +46,7 @@ def test_the_table_lists_the_lowest_score_first_and_rows_without_a_score_last(
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.6, 1.0])
 def test_kept_rows_have_the_highest_scores(share: float) -> None:
     scores = np.random.default_rng(0).random(20)
-    kept = Suspects(scores, tuple("abcdefghijklmnopqrst")).kept(share)
+    kept = Suspects(scores, tuple("abcdefghijklmnopqrst")).best(share)
     assert kept.tolist() == sorted(np.argsort(scores)[20 - round(share * 20) :].tolist())
 
 

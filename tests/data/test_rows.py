@@ -52,7 +52,7 @@ def test_rows_and_passes_match_a_single_array(kind: str, tmp_path: Path) -> None
     assert (shards.shape, shards.dtype, shards.ndim, len(shards)) == ((300, 64), np.float16, 2, 300)
     for chosen in SOME.values():
         assert np.array_equal(shards[chosen], SMALL[chosen])
-        assert np.array_equal(shards.picked(chosen)[:], SMALL[chosen])
+        assert np.array_equal(shards.select(chosen)[:], SMALL[chosen])
     with pytest.raises(IndexError):
         shards[[300]]
     assert torch.equal(
@@ -75,8 +75,8 @@ def test_results_do_not_depend_on_the_parts(
     uncut = WHOLE
     parts = Shards(cut(places)).unit
     if chosen != "all":
-        uncut = uncut.picked(SOME[chosen])
-        parts = parts.picked(SOME[chosen])
+        uncut = uncut.select(SOME[chosen])
+        parts = parts.select(SOME[chosen])
     if moved:
         turn = torch.linalg.qr(torch.from_numpy(RNG.normal(size=(64, 64))))[0].float()
         uncut = uncut.changed(lambda x: x @ turn)
@@ -101,10 +101,10 @@ def test_selected_and_changed_rows_match_those_of_the_whole(selection: Any) -> N
     ]
     torch.testing.assert_close(WHOLE[selection], expected)
     if not isinstance(selection, slice):
-        selected = WHOLE.picked(selection)
+        selected = WHOLE.select(selection)
         assert selected.shape == tuple(expected.shape)
         torch.testing.assert_close(torch.cat(list(selected.split(3))), expected)
-        torch.testing.assert_close(selected.picked([1, 0])[:], expected[[1, 0]])
+        torch.testing.assert_close(selected.select([1, 0])[:], expected[[1, 0]])
         moved = selected.changed(lambda x: x + 1).changed(lambda x: 2 * x)
         torch.testing.assert_close(torch.cat(list(moved.split(9))), 2 * (expected + 1))
         torch.testing.assert_close(
@@ -120,7 +120,7 @@ def test_rows_that_are_zero_are_reported(tmp_path: Path) -> None:
     ):
         in_npy(np.split(broken, [40, 80]), tmp_path).unit.products({"a": QUERIES})
     broken[90, 3] = np.nan
-    selected = Embeddings.from_arrays(broken, ids=[f"image {i}" for i in range(300)]).unit.picked(
+    selected = Embeddings.from_arrays(broken, ids=[f"image {i}" for i in range(300)]).unit.select(
         np.arange(40, 100)
     )
     refusal = r"2 of 60 rows are .*such as \['image 43', 'image 90'\]"
@@ -173,7 +173,7 @@ def test_a_digest_depends_on_every_row_and_the_order() -> None:
         Shards([second, first]),
         *(Shards([first, copy]) for copy in copies),
     ]
-    several.append(several[0].picked(np.arange(299)))
+    several.append(several[0].select(np.arange(299)))
     assert len({shards.digest() for shards in several}) == 6
     assert several[0].digest() == Shards([first, second]).digest()
 

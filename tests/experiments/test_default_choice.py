@@ -15,7 +15,7 @@ from eval.experiments.default_choice import (
     TABLES,
     Place,
     choose,
-    of_dealing,
+    of_assignment,
     of_models,
     summarize,
 )
@@ -84,7 +84,7 @@ def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     assert set(chosen) == {"all", "celeba professions", "celeba age"}
 
 
-def test_what_deals_values_is_chosen_by_the_gap_taken_away_and_the_professions_lost() -> None:
+def test_what_assigns_values_is_chosen_by_the_gap_taken_away_and_the_professions_lost() -> None:
     rows = json.loads((RESULTS / "steer.json").read_text())["figures"]
     value = {(row["subset"], row["metric"], row["method"]): row["value"] for row in rows}
     scores = {}
@@ -95,10 +95,10 @@ def test_what_deals_values_is_chosen_by_the_gap_taken_away_and_the_professions_l
             known = value[attribute, "recognised", "none"]
             cost = (known - value[attribute, "recognised", method]) / known
             scores[attribute, method] = gain - cost
-    found = of_dealing(read("steer"))
+    found = of_assignment(read("steer"))
     assert {(p.table, p.form): p.score for p in found} == pytest.approx(scores)
     committed = {p.task: p.settings["chosen"] for p in read("default_choice").provenance}
-    assert committed["dealing"]["all"] == choose(found)
+    assert committed["assignment"]["all"] == choose(found)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # texts and images are noise

@@ -130,4 +130,4 @@ def test_fit_and_gate_are_those_of_outputs_that_are_recorded_here(
     for noise, text in enumerate(texts):
         largest = (first_output(gate.layer, text, noise) @ gate.directions.numpy().T).max(0)
         expected.append(bool((largest > gate.thresholds.numpy()).any()))
-    assert gate.leaves_alone(pipe, texts, [0, 1, 2], 2) == expected
+    assert gate.leaves_unchanged(pipe, texts, [0, 1, 2], 2) == expected

@@ -35,7 +35,7 @@ def test_both_errors_on_history_are_counted(tmp_path: Path) -> None:
     (shared,) = values(gender, "written_into_one").values()
     (several,) = values(gender, "written_into_several").values()
     assert (shared, several) == (0.5, 1.0)
-    assert values(gender, "left_alone") == {"one value: context": 0.5}
+    assert values(gender, "left_unchanged") == {"one value: context": 0.5}
     assert set(values(race, "written_into_one").values()) == {0.0}
 
 
@@ -59,7 +59,7 @@ def test_invented_values_that_stay_are_counted(tmp_path: Path) -> None:
     (part,) = rewritten_pairs.measure(*rewritten_pairs.read_pairs(tmp_path))
     assert values(part, "invented") == {"": 0.5}
     assert values(part, "stays") == {"": 0.5}
-    assert values(part, "left_alone") == {"rewritten": 0.25, "stated": 0.25}
+    assert values(part, "left_unchanged") == {"rewritten": 0.25, "stated": 0.25}
     table = tmp_path / "texts.csv"
     rewritten_pairs.write_texts(table, *rewritten_pairs.read_pairs(tmp_path))
     with table.open(newline="", encoding="utf-8") as file:
@@ -99,7 +99,7 @@ def test_labels_are_compared_with_what_was_done(tmp_path: Path) -> None:
     assert right["open"] == 0.5
     assert values(part, "placed")["open"] == 1
     assert {right[label] for label in ("fixed", "group", "syntax")} == {1.0}
-    assert values(part, "left_alone")["open, gender: written"] == 0.5
+    assert values(part, "left_unchanged")["open, gender: written"] == 0.5
     path.write_text('{"prompt": "a nurse"}', encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"mine.jsonl:1"):
         prompt_rules.read(path)

@@ -89,11 +89,11 @@ def test_unchanged_prompts_reach_the_encoders_bit_identically(name, images):
         draw(pipe, OPEN, images)
     assert attachment.sampled == [None] * images
     attachment.strength = 1
-    with encoder_inputs(pipe) as left_alone:
+    with encoder_inputs(pipe) as left_unchanged:
         draw(pipe, [STATED], images)
     with encoder_inputs(pipe) as written:
         draw(pipe, OPEN, images)
-    for before, after in ((bare, without_strength), (bare_stated, left_alone)):
+    for before, after in ((bare, without_strength), (bare_stated, left_unchanged)):
         assert len(before) == len(after) > 0
         assert all(map(torch.equal, before, after))
     is_same = len(bare) == len(written) and all(

@@ -71,7 +71,9 @@ def task(**changes: Any) -> GenerationTask:
 def generated_in(folder: Path, pipe: Any = None, **changes: Any) -> GeneratedImages:
     pipe = pipe or sd()
     generation_task = task(**changes)
-    return generate(pipe, generation_task.plan(identity(pipe)), generation_task.ways, folder)
+    return generate(
+        pipe, generation_task.plan(identity(pipe)), generation_task.resolved_variants, folder
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -268,8 +270,8 @@ def test_stated_prompts_are_unchanged_by_default(finished: GeneratedImages) -> N
     none, kept, bare = (
         list(chosen(finished, variant=name, stated=True)) for name in finished.plan.variants
     )
-    assert {finished.about(image)["left_alone"] for image in kept} == {True}
-    assert {finished.about(image)["left_alone"] for image in none + bare} == {False}
+    assert {finished.metadata(image)["left_unchanged"] for image in kept} == {True}
+    assert {finished.metadata(image)["left_unchanged"] for image in none + bare} == {False}
     assert any(
         (pixels(finished, a) != pixels(finished, b)).any() for a, b in zip(none, bare, strict=True)
     )
@@ -277,7 +279,7 @@ def test_stated_prompts_are_unchanged_by_default(finished: GeneratedImages) -> N
 
 def test_an_image_file_describes_how_it_was_generated(finished: GeneratedImages) -> None:
     image = chosen(finished, variant="cali").images[2]
-    record = finished.about(image)
+    record = finished.metadata(image)
     expected = {
         "prompt": image.prompt,
         "seed": image.seed,
@@ -296,12 +298,12 @@ def test_an_image_file_describes_how_it_was_generated(finished: GeneratedImages)
         "guidance": 3.0,
         "options": SIZE,
         "pipeline": "StableDiffusionPipeline",
-        "left_alone": False,
+        "left_unchanged": False,
     }
     assert (expected | {"flagged": False}).items() <= record.items()
     assert {"model", "fingerprint", "version"} <= record.keys()
     assert json.loads(Image.open(finished.path(image)).text["vldebias"]) == record
-    assert finished.about(finished.images[0])["method"] == "none"
+    assert finished.metadata(finished.images[0])["method"] == "none"
 
 
 def test_black_images_of_a_safety_checker_are_marked() -> None:
@@ -366,7 +368,7 @@ def test_an_interrupted_run_goes_on(finished: GeneratedImages, tmp_path: Path) -
     bar = dict(pipe._progress_bar_config)
     counting(pipe, stop=4)
     with pytest.raises(KeyboardInterrupt):
-        generate(pipe, made, generation_task.ways, tmp_path)
+        generate(pipe, made, generation_task.resolved_variants, tmp_path)
     assert (attachment_of(pipe), pipe._progress_bar_config) == (None, bar)
     assert 0 < len(contents(tmp_path)) < len(contents(finished.folder))
     generated_in(tmp_path)
@@ -381,7 +383,7 @@ def test_a_default_that_is_an_edit_on_the_pipeline_is_refused(tmp_path: Path) ->
     made = generation_task.plan(identity(pipe))
     assert made.variants["default"]["method"] == "balanced-prompts"
     with pytest.raises(InvalidInputError, match="edits given images, so the default is an"):
-        generate(pipe, made, generation_task.ways, tmp_path)
+        generate(pipe, made, generation_task.resolved_variants, tmp_path)
     assert not contents(tmp_path)
     for variant in (Variant(method="cali"), Variant(method="default", prompts=("waterbirds",))):
         variant.check_pipeline(pipe)
@@ -431,7 +433,7 @@ def test_rounding_of_the_fingerprint_does_not_change_the_model(finished: Generat
     made = generate(
         sd(),
         generation_task.plan(model | {"fingerprint": rounded}),
-        generation_task.ways,
+        generation_task.resolved_variants,
         finished.folder,
     )
     assert (made.plan, contents(finished.folder)) == (finished.plan, before)
@@ -502,16 +504,19 @@ def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) ->
     expected = (
         "balanced-prompts" if method == "default" else method
     )  # the default of sets about persons
-    assert made.about(mitigated.images[0])["method"] == expected
+    assert made.metadata(mitigated.images[0])["method"] == expected
 
 
 def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Path) -> None:
     half = {"half": {"method": "balanced-prompts", "strength": 0.5}}
     made = generated_in(tmp_path, variants=half, images=4, stated=False)
-    records = [made.about(image) for image in chosen(made, variant="half")]
-    assert sorted(record["left_alone"] for record in records) == [False] * 4 + [True] * 4
-    assert {record["value"] for record in records if record["left_alone"]} == {None}
-    assert {record["value"] for record in records if not record["left_alone"]} == {"male", "female"}
+    records = [made.metadata(image) for image in chosen(made, variant="half")]
+    assert sorted(record["left_unchanged"] for record in records) == [False] * 4 + [True] * 4
+    assert {record["value"] for record in records if record["left_unchanged"]} == {None}
+    assert {record["value"] for record in records if not record["left_unchanged"]} == {
+        "male",
+        "female",
+    }
 
 
 def test_a_saved_edit_is_a_variant_of_its_content(
@@ -543,14 +548,14 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
     written = balance_prompts([image.prompt for image in images], "gender", seed=0)
     counts = Counter(zip((image.prompt for image in images), written.values, strict=True))
     for image, text, value in zip(images, written.prompts, written.values, strict=True):
-        record = made.about(image)
+        record = made.metadata(image)
         assert (record["value"], record["generated prompt"], record["prompt"]) == (
             value,
             text,
             image.prompt,
         )
         is_same = np.array_equal(pixels(made, image), pixels(made, image.under("none")))
-        assert is_same == (text == image.prompt) == record["left_alone"]
+        assert is_same == (text == image.prompt) == record["left_unchanged"]
     assert all(
         counts[prompt, value] == 2 for prompt, value in product(PEOPLE.classes, ("male", "female"))
     )
@@ -558,7 +563,7 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
         if generated.part == "others":
             assert counts[generated.prompt, "male"] == counts[generated.prompt, "female"] == 0
     batch = [images[i] for i in made.plan.batches(images)[0]]
-    texts = [made.about(generated)["generated prompt"] for generated in batch]
+    texts = [made.metadata(generated)["generated prompt"] for generated in batch]
     noise = [torch.Generator().manual_seed(generated.noise) for generated in batch]
     expected = sd()(
         texts, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil", **SIZE

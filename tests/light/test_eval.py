@@ -62,7 +62,7 @@ def test_evaluate_on_arrays_from_files(result: Result, tmp_path: Path) -> None:
 
 
 def test_a_page_with_charts_is_written(result: Result, tmp_path: Path) -> None:
-    assert "<svg" in render(result, tmp_path / "page.html", beside=tmp_path).read_text(
+    assert "<svg" in render(result, tmp_path / "page.html", run_folder=tmp_path).read_text(
         encoding="utf-8"
     )
 
@@ -76,7 +76,7 @@ def test_what_a_result_needs_is_named(
     page_templates.cache_clear()  # an earlier page of this process has compiled them
     with pytest.raises(MissingPackageError, match=rf"^{package} is not installed.*\.\[eval\]"):
         result.to_pandas() if package == "pandas" else render(
-            result, folder / "page.html", beside=folder
+            result, folder / "page.html", run_folder=folder
         )
 
 

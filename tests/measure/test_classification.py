@@ -198,9 +198,9 @@ def test_auroc_agrees_with_scikit_learn_and_its_interval_with_resampling(
 def test_k_variance_is_the_cost_of_the_best_matching(k: int) -> None:
     points = np.random.default_rng(0).normal(size=(13, 3))
     orders = [*map(list, permutations(range(k)))]
-    dealt = points[np.random.default_rng(5).permutation(13)]  # shuffled once, and dealt
+    shuffled = points[np.random.default_rng(5).permutation(13)]  # shuffled once
     pairs = [
-        (dealt[i : i + k], dealt[i + k : i + 2 * k])
+        (shuffled[i : i + k], shuffled[i + k : i + 2 * k])
         for i in range(0, 2 * k * (13 // (2 * k)), 2 * k)
     ]
     expected = np.mean(

@@ -9,7 +9,7 @@ from vldebias.report.result import Result
 from vldebias.report.table import readable
 
 ATTACHED = ("default", "default+equalise", "balanced-prompts")  # by `debias`, if none is named
-REFERENCES = ("none", "none@median", "random", "dealt evenly")
+REFERENCES = ("none", "none@median", "random", "even assignment")
 
 
 def broken_laws(result: Result) -> list[str]:
@@ -82,7 +82,7 @@ def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     clear loss."""
     utilities: dict[str, Any] = {}
     for row in rows:
-        is_utility = row.kind == "utility" and row.is_whole and row.moved
+        is_utility = row.kind == "utility" and row.is_summary and row.moved
         if is_utility and row.name == conclusion.method:
             utilities[row.metric] = row
     if "average_reweighted" in utilities:

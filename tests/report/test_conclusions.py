@@ -253,7 +253,7 @@ def test_the_average_at_the_frequencies_of_training_goes_before_the_plain_one() 
     assert both.cost.startswith("reweighted average accuracy")
 
 
-def gaps(change: Any, squared: Any, deals: bool) -> Result:
+def gaps(change: Any, squared: Any, assigns_values: bool) -> Result:
     rows = [
         figure("none", 0.37, metric="discrepancy", better="lower"),
         figure("default", 0.03, metric="discrepancy", better="lower", change=change),
@@ -261,20 +261,30 @@ def gaps(change: Any, squared: Any, deals: bool) -> Result:
         figure("none", 0.16, metric="discrepancy_squared", better="lower"),
         figure("default", -0.02, metric="discrepancy_squared", better="lower", change=squared),
     ]
-    if deals:
+    if assigns_values:
         rows.append(
-            figure("dealt evenly", 0.01, metric="discrepancy", better="lower", interval=(0, 0.02))
+            figure(
+                "even assignment", 0.01, metric="discrepancy", better="lower", interval=(0, 0.02)
+            )
         )
-    methods = {"none": {}, "default": {"deals": True} if deals else {}}
+    methods = {"none": {}, "default": {"assigns_values": True} if assigns_values else {}}
     return result(rows, protocol(methods=methods))
 
 
 def test_the_plain_gap_leads_and_assigned_values_have_their_own_chance() -> None:
-    (dealt,) = gaps(DOWN, DOWN, deals=True).conclusions()
-    assert (dealt.measure, dealt.before, dealt.after) == ("gap from even shares", 0.37, 0.03)
-    assert (dealt.chance, dealt.chance_after, dealt.verdict) == (0.11, 0.01, "better")
-    assert "square" not in dealt.sentence, "of dealt shares it takes away noise that is not there"
-    frame = readable(gaps(DOWN, DOWN, deals=True))
+    (conclusion,) = gaps(DOWN, DOWN, assigns_values=True).conclusions()
+    assert (conclusion.measure, conclusion.before, conclusion.after) == (
+        "gap from even shares",
+        0.37,
+        0.03,
+    )
+    assert (conclusion.chance, conclusion.chance_after, conclusion.verdict) == (
+        0.11,
+        0.01,
+        "better",
+    )
+    assert "square" not in conclusion.sentence, "assigned values have no sampling noise"
+    frame = readable(gaps(DOWN, DOWN, assigns_values=True))
     squares = frame[(frame.metric == "discrepancy_squared") & (frame.method == "default")]
     assert squares.verdict.tolist() == [""]
 
@@ -291,7 +301,7 @@ def test_the_plain_gap_leads_and_assigned_values_have_their_own_chance() -> None
 def test_a_gap_of_sampled_images_needs_its_interval_and_that_of_its_unbiased_square(
     change: Any, squared: Any, is_better: bool
 ) -> None:
-    drawn = gaps(change, squared, deals=False)
+    drawn = gaps(change, squared, assigns_values=False)
     (conclusion,) = drawn.conclusions()
     assert (conclusion.verdict == "better") == is_better
     assert conclusion.change == change, "what is shown is the gap"
@@ -318,7 +328,7 @@ def test_priors_disagree_if_only_one_of_them_is_conclusive() -> None:
 
 def test_a_gap_that_did_not_move_names_no_square() -> None:
     same = (0.0, 0.0, 0.0)
-    (conclusion,) = gaps(same, same, deals=False).conclusions()
+    (conclusion,) = gaps(same, same, assigns_values=False).conclusions()
     assert "square" not in conclusion.sentence
 
 
@@ -330,10 +340,10 @@ def test_a_task_of_simple_baselines_alone_is_concluded() -> None:
 
 
 def test_the_verdict_of_assigned_values_does_not_use_the_square() -> None:
-    dealt = gaps(STILL, DOWN, deals=True)
-    (conclusion,) = dealt.conclusions()
+    assigned = gaps(STILL, DOWN, assigns_values=True)
+    (conclusion,) = assigned.conclusions()
     assert conclusion.verdict != "better"
-    frame = readable(dealt)
+    frame = readable(assigned)
     (group,) = front_groups(front_rows(frame, conclusions(frame)))
     assert [row.square_moved for row in group["rows"]] == [""]
 

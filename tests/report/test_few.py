@@ -63,7 +63,7 @@ def test_terminal_page_notebook_and_file_mark_rows_with_few_units(tmp_path: Path
     shown = text(made)
     assert "0.40 [0.30, 0.50]    few professions" in shown
     assert "(few, narrow: under 92 %)" in shown
-    page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
+    page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert page.index("<small>few professions</small>") < page.index(FEW_NOTE)
     assert page.index(FEW_NOTE) < page.index("<details")
     assert "0.20 [0.10, 0.30], few professions" in made._repr_html_()
@@ -76,7 +76,7 @@ def test_terminal_page_notebook_and_file_mark_rows_with_few_units(tmp_path: Path
 
     many = result([gap(n={"professions": PROMPTS})], protocol("generation"))
     assert "few" not in text(many)
-    page = render(many, tmp_path / "many.html", beside=tmp_path).read_text(encoding="utf-8")
+    page = render(many, tmp_path / "many.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert FEW_NOTE not in page
     assert "few" not in many.write(tmp_path / "many.json").read_text()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.study.made_figures import protocol
 from vldebias.errors import InvalidInputError
 from vldebias.metrics import bootstrap_interval
-from vldebias.report.result import COLUMNS, Result, TaskResult, laid_out
+from vldebias.report.result import COLUMNS, Result, TaskResult, format_json
 
 
 def small() -> Result:
@@ -74,9 +74,9 @@ JSON = st.recursive(
 
 @settings(max_examples=15, deadline=None)
 @given(st.dictionaries(st.text(max_size=9), JSON, min_size=1))
-def test_json_is_laid_out_without_a_change(content: dict[str, Any]) -> None:
+def test_json_is_formatted_without_a_change(content: dict[str, Any]) -> None:
     repeated = {name: [value] * 40 for name, value in content.items()}
-    assert json.loads(laid_out(repeated)) == repeated
+    assert json.loads(format_json(repeated)) == repeated
 
 
 def test_a_row_of_a_result_is_a_line(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(
     odd = made.model_copy(
         update={"provenance": [protocol("search", description="<script>alert(1)</script>")]}
     )
-    page = render(odd, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
+    page = render(odd, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert "<script" not in page
     assert "http" not in page.replace("data:image", "")
     first = page.index("<details")
@@ -67,12 +67,12 @@ def test_strips_open_the_page_with_their_words_as_text(made: Result, tmp_path: P
             for cell, image in zip(cells, shown, strict=True)
         ]
         assert all(cell == image for cell, image in colours)
-    page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
+    page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert page.count('class="face"') == 6
     for word in ("as generated: 3 male</h3>", "debiased &lt;1&gt;</h3>", "<small>seed 2</small>"):
         assert page.index(word) < page.index("<details")
     write_strip(strip, tmp_path / "x-strip.png", {"run": "another", "task": "search"})
-    assert 'class="face"' not in render(made, tmp_path / "p.html", beside=tmp_path).read_text()
+    assert 'class="face"' not in render(made, tmp_path / "p.html", run_folder=tmp_path).read_text()
 
 
 def test_the_first_table_shows_every_method_at_its_own_setting_and_the_papers() -> None:
@@ -124,7 +124,7 @@ def test_sheets_of_the_run_are_shown_with_their_task(made: Result, tmp_path: Pat
     ):
         labels = {"run": run, "task": "search", "caption": caption}
         write_png(Image.new("RGB", (4, 4), "red"), tmp_path / f"{stem}.png", labels)
-    page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
+    page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert page.index("<details") < page.index('alt="images"') < page.index('alt="shares"')
     assert "of another run" not in page
 
@@ -137,7 +137,7 @@ def test_names_may_contain_any_text(tmp_path: Path) -> None:
         for m, k, s in product(("none", odd), ("gap", odd), ("", odd, "other"))
     ]
     odd_result = result(rows, protocol(odd), name=odd)
-    assert "<b>[red]" not in render(odd_result, tmp_path / "p.html", beside=tmp_path).read_text(
+    assert "<b>[red]" not in render(odd_result, tmp_path / "p.html", run_folder=tmp_path).read_text(
         encoding="utf-8"
     )
     for shown in (
@@ -156,13 +156,13 @@ def test_settings_evidence_and_cartoons_are_mentioned(tmp_path: Path) -> None:
         ([world, real], False),
     ):
         page = render(
-            result([figure()], *provenance), tmp_path / "p.html", beside=tmp_path
+            result([figure()], *provenance), tmp_path / "p.html", run_folder=tmp_path
         ).read_text(encoding="utf-8")
         assert ("cartoon" in page) == cartoon
         assert page.count("not recorded") >= 2
         assert "images: 100" in page
     two = result([figure(task=task) for task in "ba"], *map(protocol, "ba"))
-    page = render(two, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
+    page = render(two, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert page.index("task-b") < page.index("task-a"), "in the order of the rows"
 
 
@@ -179,7 +179,7 @@ def test_every_sentence_of_advice_is_supported_by_a_row_of_the_first_table(tmp_p
     rows.append(figure("none", 0.1, metric="suspect_labels"))
     rows.append(figure("none", 0.3, metric="margin", subset="no"))
     advised = protocol("search", settings={"advice": ["gender can be read"]})
-    page = render(result(rows, advised), tmp_path / "p.html", beside=tmp_path).read_text()
+    page = render(result(rows, advised), tmp_path / "p.html", run_folder=tmp_path).read_text()
     table = page[page.index('class="front') : page.index("</table>")]
     assert 4 <= table.count('data-label="value"') <= 8
     for word in ("linear probe", "nearest neighbour", "no/female", "labels that another class"):
@@ -193,7 +193,7 @@ def test_a_result_without_methods_states_what_was_measured(tmp_path: Path) -> No
         figure("none", 0.17, task="shares", metric="discrepancy"),
         figure("random", 0.09, task="shares", metric="discrepancy"),
     ]
-    page = render(result(rows, protocol("shares")), tmp_path / "p.html", beside=tmp_path)
+    page = render(result(rows, protocol("shares")), tmp_path / "p.html", run_folder=tmp_path)
     html = unbroken(page.read_text())
     sentence = unbroken("shares: the gap from even shares is 0.17 [0.07, 0.27]; chance alone")
     assert html.index(sentence) < html.index("<table") < html.index("<details")
@@ -205,7 +205,7 @@ def test_a_part_called_all_is_distinguished_from_the_whole(tmp_path: Path) -> No
         figure("none", 0.7, metric="linear_probe", subset="all"),
     ]
     advised = protocol(settings={"advice": ["gender can be read"]})
-    page = render(result(rows, advised), tmp_path / "p.html", beside=tmp_path).read_text()
+    page = render(result(rows, advised), tmp_path / "p.html", run_folder=tmp_path).read_text()
     table = page[page.index('class="front') : page.index("</table>")]
     assert table.count('<td data-label="of">all</td>') == 1
     assert table.count('<td data-label="of"><i>the whole</i></td>') == 1
@@ -239,7 +239,7 @@ def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
     rows = [figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male")]
     named = audit.model_copy(update={"prompts": "gender"})
     audited = result(rows, named)
-    page = render(audited, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
+    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert "<code>vldebias prompts balance prompts.txt --attribute gender</code>" in page
     assert "<code>vldebias.debias(pipe, &#34;gender&#34;)</code>" in page
     assert "--measure 8" not in page, "no prompt needs images"
@@ -252,7 +252,7 @@ def test_no_interval_is_parted_by_the_end_of_a_line() -> None:
 
 def test_a_result_without_rows_has_a_page_but_no_plot(tmp_path: Path) -> None:
     empty = result([], protocol())
-    page = render(empty, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
+    page = render(empty, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert "All 0 figures" in page
     with pytest.raises(InvalidInputError, match="no rows"):
         empty.plot()

@@ -21,7 +21,7 @@ def test_parts_with_several_measures_are_the_summary_of_a_task_without_one() -> 
         rows.append(figure("none", 0.5, **names))
         rows.append(figure("cali", 0.5, change=DOWN, **names))
     t = readable(result(rows, protocol()))
-    assert t.is_whole.all()
+    assert t.is_summary.all()
     (conclusion,) = result(rows, protocol()).conclusions()
     assert conclusion.subset == "unseen professions"
     many = [
@@ -29,7 +29,7 @@ def test_parts_with_several_measures_are_the_summary_of_a_task_without_one() -> 
         for m, s in product(("discrepancy", "unknown"), "abcd")
     ]
     assert (
-        readable(result(rows + many, protocol())).is_whole.tolist() == [True] * 8 + [False] * 8
+        readable(result(rows + many, protocol())).is_summary.tolist() == [True] * 8 + [False] * 8
     ), "four are many"
 
 

@@ -250,7 +250,7 @@ def test_two_spellings_of_a_group_trigger_a_warning() -> None:
     ) as caught:
         vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
     # There is no flag to name here.
-    assert "--same" not in str(caught[0].message)
+    assert "--rename" not in str(caught[0].message)
     with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost like 'female'"):
         vldebias.rerank(list(range(20)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"])
 

@@ -43,7 +43,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     },
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult},
 }
-LEFT_ALONE = (ast.Raise, ast.JoinedStr, ast.Assert)
+LEFT_UNCHANGED = (ast.Raise, ast.JoinedStr, ast.Assert)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
             isinstance(node, ast.keyword) and node.arg == "strict"
         )  # no difference between lists of one length
         parts.append(getattr(node, "value" if of_zip else "annotation", None))
-        if isinstance(node, LEFT_ALONE) or (
+        if isinstance(node, LEFT_UNCHANGED) or (
             isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn"
         ):
             parts += ast.iter_child_nodes(node)

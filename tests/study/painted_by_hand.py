@@ -80,7 +80,7 @@ def repaint(made: GeneratedImages, image: PlannedImage, shown: tuple[int, int, i
     """Paint one image that shows this gender, age and job."""
     facts = {
         "flagged": shown[0] == UNCLEAR,
-        "left_alone": image.variant == "cali" and image.stated is not None,
+        "left_unchanged": image.variant == "cali" and image.stated is not None,
     }
     write_png(Image.new("RGB", (4, 4), shown), made.path(image), facts)
 

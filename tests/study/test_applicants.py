@@ -60,9 +60,9 @@ def test_rates_and_ratios_by_sex_race_and_both(tmp_path: Path) -> None:
 
 def test_two_spellings_of_a_category_warn_and_can_be_joined(tmp_path: Path) -> None:
     path = applicants(tmp_path / "a.csv", *["F,White,True"] * 20)
-    with pytest.warns(SuspectInputWarning, match="sex: 'F' and 'female' .*--same F=female"):
+    with pytest.warns(SuspectInputWarning, match="sex: 'F' and 'female' .*--rename F=female"):
         measure_impact(path, "hired", "sex", "race")
-    joined = measure_impact(path, "hired", "sex", "race", same={"F": "female"})
+    joined = measure_impact(path, "hired", "sex", "race", rename={"F": "female"})
     assert figures(joined)["by sex", "selection_rate", "female"][0] == 50 / 220
 
 

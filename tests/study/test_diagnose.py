@@ -366,7 +366,7 @@ class TestDiagnose:
     def test_a_page_answers_one_question_after_the_other(
         self, result: Result, tmp_path: Path
     ) -> None:
-        page = render(result, tmp_path / "page.html", beside=tmp_path).read_text()
+        page = render(result, tmp_path / "page.html", run_folder=tmp_path).read_text()
         places = [
             page.index(sentence)
             for sentence in (

@@ -278,7 +278,7 @@ def test_generation_end_to_end_on_the_miniature(tmp_path: Path) -> None:
     )
     assert [part.rows for part in first] == [part.rows for part in again]
     methods = first[0].provenance.methods
-    assert [name for name in methods if methods[name].get("deals")] == ["balanced-prompts"]
+    assert [name for name in methods if methods[name].get("assigns_values")] == ["balanced-prompts"]
     tasks = [part.provenance.task for part in first]
     assert tasks == ["generation gender", "generation: CLIPScore", "generation: FID"]
     assert (

@@ -38,7 +38,7 @@ class Shown(NamedTuple):
 @pytest.fixture(scope="module")
 def shown(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Shown:
     folder = tmp_path_factory.mktemp("shown")
-    page = render(result, folder / "p.html", beside=folder).read_text(encoding="utf-8")
+    page = render(result, folder / "p.html", run_folder=folder).read_text(encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         terminal = printed(result, patch, color_system=None)
     return Shown(plain(page), plain(result._repr_html_()), plain(terminal))

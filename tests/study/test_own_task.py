@@ -144,7 +144,7 @@ def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_p
     for _, heads_of_grid, _, _ in grids(frame[~frame.task.str.contains("cosines")]):
         heads += heads_of_grid
     assert "mean over the groups (higher is better)" in heads
-    page = render(measured, tmp_path / "page.html", beside=tmp_path).read_text()
+    page = render(measured, tmp_path / "page.html", run_folder=tmp_path).read_text()
     assert ("mean over the groups" in page, "macro" in page) == (True, False)
     rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9, metric="macro")]
     rows += [figure("orth", 0.7, metric="worst_group", change=(0.2, 0.1, 0.3))]

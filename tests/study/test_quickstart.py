@@ -83,7 +83,7 @@ def test_the_default_row_is_what_debias_attaches() -> None:
             attached = fit_projection(host, prompts, reference=images, **options)
             assert torch.equal(measured.matrix(), attached.matrix())
     pipe = resolve(load_pipeline())
-    balanced, paper = generation.ways.values()
+    balanced, paper = generation.resolved_variants.values()
     texts = ["A photo of a nurse.", "A photo of a plumber."] * 4
     with debias(pipe, "professions-gender") as attached:  # the default of pipelines
         expected = attached.rewrite(texts)

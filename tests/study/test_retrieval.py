@@ -432,12 +432,12 @@ def test_a_skewed_gallery_warns() -> None:
     assert any("gallery itself is skewed" in words for words in messages) == (chance > none)
     held = Gallery(gallery.column("gender"), [K])
     with pytest.warns(SuspectInputWarning, match=r"0\.400.*0\.100.*prior='dataset'"):
-        held.warn_if_uneven(K, bare=0.1, chance=0.4)
+        held.warn_if_uneven(K, model_skew=0.1, chance=0.4)
     even = Gallery(GALLERY.column("gender"), [K])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        held.warn_if_uneven(K, bare=0.5, chance=0.4)
-        even.warn_if_uneven(K, bare=0.1, chance=0.4)
+        held.warn_if_uneven(K, model_skew=0.5, chance=0.4)
+        even.warn_if_uneven(K, model_skew=0.1, chance=0.4)
 
 
 NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}

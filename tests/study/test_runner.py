@@ -113,7 +113,7 @@ def run(
         text = StringIO()
         if not charts:
             monkeypatch.setattr(
-                runner, "render", lambda result, path, beside: path.write_text("page")
+                runner, "render", lambda result, path, run_folder: path.write_text("page")
             )
         usual = Options(**{"out": tmp_path, "cache": cache, **options})
         measured = run_suite(

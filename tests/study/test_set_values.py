@@ -47,21 +47,21 @@ def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:
     values = draw.values
     assert Counter(values[:8]) == Counter(values[8:16]) == {"male": 4, "female": 4}
     assert values[16:] == [None] * 8
-    assert draw.left_alone == [False] * 16 + [True] * 8
+    assert draw.left_unchanged == [False] * 16 + [True] * 8
     assert draw.texts == prompts
     judge = MiniatureJudge().ready()
     genders = predict(judge, pictures)["gender"].argmax(1)
     seen = [judge.names["gender"][code] for code in genders]
-    agreeing = sum(value == dealt for value, dealt in zip(seen, values[:16], strict=True))
+    agreeing = sum(value == assigned for value, assigned in zip(seen, values[:16], strict=True))
     assert agreeing >= 12
 
 
 def test_a_plan_takes_a_saved_edit_and_records_values(pipe: Any, edit: Any, tmp_path: Path) -> None:
     saved = Variant(projection=edit.save_pretrained(tmp_path / "saved"))
-    assert saved.samples
+    assert saved.assigns_values
     assert not saved.rewrites
-    assert Variant(method="cross-attention", prompts=("gender",)).samples
-    assert not Variant(method="cali").samples
+    assert Variant(method="cross-attention", prompts=("gender",)).assigns_values
+    assert not Variant(method="cali").assigns_values
     request = Request(
         HELD_OUT[0], (load_prompts("gender"),), methods=("cross-attention",), images=2
     )

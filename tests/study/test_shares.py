@@ -180,15 +180,15 @@ def test_equal_meanings_are_one_value_and_similar_ones_are_reported():
     mixed = [short.get(v, v) if i % 2 else v for i, v in enumerate(columns["judge"])]
     plain = measure(columns)[0].rows
     synonyms = {"M": "male", "F": "female"}
-    for fields in ({"same": synonyms}, {"same": synonyms, "values": ["female", "male"]}):
+    for fields in ({"rename": synonyms}, {"rename": synonyms, "values": ["female", "male"]}):
         assert [r.value for r in measure(columns | {"judge": mixed}, **fields)[0].rows] == [
             r.value for r in plain
         ]
     capitals = [v.title() if i % 2 else v for i, v in enumerate(columns["judge"])]
-    with pytest.warns(SuspectInputWarning, match="--same Female=female"):
+    with pytest.warns(SuspectInputWarning, match="--rename Female=female"):
         measure(columns | {"judge": capitals})
     people = [v.replace("female", "woman") for v in columns["people"]]
-    with pytest.warns(SuspectInputWarning, match="--same woman=female"):
+    with pytest.warns(SuspectInputWarning, match="--rename woman=female"):
         measure(columns | {"people": people}, people="people")
 
 

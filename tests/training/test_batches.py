@@ -81,8 +81,8 @@ def test_processes_divide_the_joint_batch_and_spares_come_from_other_batches(
     joined = np.concatenate([share.rows(number) for share in shares])
     assert joined.tolist() == alone.rows(number).tolist()
     assert {share.per_epoch for share in shares} == {alone.per_epoch} == {items // (batch * world)}
-    dealt = list(chain(*(share.spares(number) for share in shares)))
-    assert sorted([*dealt, *joined]) == list(range(items)), "each once"
+    spares = list(chain(*(share.spares(number) for share in shares)))
+    assert sorted([*spares, *joined]) == list(range(items)), "each once"
 
 
 @given(SIZES)
@@ -225,7 +225,7 @@ def test_batches_depend_on_their_number_and_not_on_the_workers(kind: str, two_vi
             for batch, original in zip(batches, expected[first : first + 3], strict=True)
         )
         assert torch.equal(state, torch.random.get_rng_state()), (
-            "the loop's own randomness is left alone"
+            "the loop's own randomness is left unchanged"
         )
 
 

@@ -143,7 +143,7 @@ def test_noise_records_changed_captions_and_depends_on_its_seed() -> None:
     assert set(pairs.captions) <= set(source.captions)
     assert pairs.captions == again.captions != reseeded.captions
     assert source.wrong is None
-    selected = pairs.taken(np.array([3, 1]))
+    selected = pairs.select(np.array([3, 1]))
     assert selected.captions == (pairs.captions[3], pairs.captions[1])
     assert selected.wrong.tolist() == pairs.wrong[[3, 1]].tolist()  # type: ignore[union-attr]
 

@@ -27,7 +27,7 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
         with progress.bar("loading") as advance:
             advance(0, "weights")
         assert list(progress.track(iter("xyz"), 3, description="c")) == ["x", "y", "z"]
-        progress.say(f"a line with [/b] in it{long}")
+        progress.print_line(f"a line with [/b] in it{long}")
     text = file.getvalue()
     for shown in (
         "drawing [b] (2 of 6 already done): loss [1]",
@@ -56,7 +56,7 @@ def test_silent_progress_accepts_all_calls_and_stores_nothing(
     with SILENT, SILENT.bar("a", 3) as advance:
         advance()
         advance(0, "y")
-        SILENT.say("z")
+        SILENT.print_line("z")
     assert not SILENT.tasks
     assert (Progress().console.stderr, Progress().console.is_jupyter) == (True, False)
     assert not any(capsys.readouterr())

@@ -47,7 +47,7 @@ def test_the_word_goes_where_it_is_marked(line):
 
 
 @pytest.mark.parametrize(("kind", "prompt"), ALONE)
-def test_in_doubt_a_prompt_is_left_alone(kind, prompt):
+def test_in_doubt_a_prompt_is_left_unchanged(kind, prompt):
     out = balance_prompts(prompt, "gender")
     assert (out.prompts, out.values) == ([prompt], [None])
     assert out.reasons[0] in _REASONS[kind]
@@ -449,17 +449,17 @@ def in_child(function):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_forked_workers_do_not_deal_in_step():
+def test_forked_workers_do_not_assign_values_in_step():
     drawn, fixed = Balancer("gender"), Balancer("gender", seed=3)
 
-    def deal(balancer):
+    def assign(balancer):
         return [balancer.next([NURSE]).values[0] for _ in range(60)]
 
-    orders = [tuple(in_child(lambda: deal(drawn))) for _ in range(3)]
-    assert len({*orders, tuple(deal(drawn))}) == 4
-    with drawn._lock:  # as if another thread of the parent dealt meanwhile
-        assert len(in_child(lambda: deal(drawn))) == 60
-    assert in_child(lambda: deal(fixed)) == deal(Balancer("gender", seed=3))
+    orders = [tuple(in_child(lambda: assign(drawn))) for _ in range(3)]
+    assert len({*orders, tuple(assign(drawn))}) == 4
+    with drawn._lock:  # as if another thread of the parent assigned values meanwhile
+        assert len(in_child(lambda: assign(drawn))) == 60
+    assert in_child(lambda: assign(fixed)) == assign(Balancer("gender", seed=3))
     assert in_child(lambda: fixed.at(NURSE, 7).values) == fixed.at(NURSE, 7).values
 
 

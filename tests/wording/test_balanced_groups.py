@@ -85,13 +85,13 @@ def test_an_uncounted_group_shows_both(prompt, result):
         "twins on a swing",
     ],
 )
-def test_couples_families_and_crowds_are_left_alone(prompt):
+def test_couples_families_and_crowds_are_left_unchanged(prompt):
     out = balance_prompts(prompt, "gender")
     assert (out.prompts, out.values, out.reasons) == ([prompt], [None], ["group"])
 
 
 @pytest.mark.parametrize("names", ["race", "age", "skin-tone"])
-def test_other_attributes_of_groups_are_left_alone(names):
+def test_other_attributes_of_groups_are_left_unchanged(names):
     out = balance_prompts("five engineers in a meeting room", names)
     assert (out.values, out.reasons) == ([None], ["group"])
 
@@ -110,8 +110,8 @@ def test_groups_says_what_happens_to_them():
     assert set(uniform.prompts) == {"two female doctors in a hall", "two male doctors in a hall"}
     leave = balance_prompts(prompts, "gender", groups="leave")
     assert (leave.prompts, set(leave.reasons)) == (prompts, {"group"})
-    left_alone = balance_prompts("two doctors", "gender", shares={"female": 1}, groups="leave")
-    assert left_alone.reasons == ["group"]
+    left_unchanged = balance_prompts("two doctors", "gender", shares={"female": 1}, groups="leave")
+    assert left_unchanged.reasons == ["group"]
 
 
 def test_a_mixture_keeps_its_place_beside_other_sets():
@@ -157,7 +157,7 @@ def test_numbers_belong_to_the_noun_behind_them():
     assert sizes == [3, None, 5, 4, None, None, None, None, 12, 2, None]
 
 
-def test_strength_leaves_its_share_of_groups_alone():
+def test_strength_leaves_its_share_of_groups_unchanged():
     out = Balancer("gender", seed=0, strength=0.5).next(["two doctors in a hall"] * 8)
     assert Counter(out.reasons) == {None: 4, "strength": 4}
 

@@ -41,7 +41,7 @@ def test_an_attribute_is_known_by_the_words_of_its_values(kind, name):
     assert Attribute(load_prompts(name), {}, "mixed").kind == kind
 
 
-def test_a_prompt_that_is_fixed_is_left_alone_for_that_attribute_only():
+def test_a_prompt_that_is_fixed_is_left_unchanged_for_that_attribute_only():
     prompt = "a Catholic bishop blessing the crowd"
     assert balance_prompts(prompt, "gender").reasons == ["context"]
     assert balance_prompts(prompt, "race").reasons == [None]

@@ -20,7 +20,7 @@ def test_only_the_values_that_decide_allows_are_assigned():
 
 
 @pytest.mark.parametrize("answer", [[], ["female"], ()])
-def test_one_value_or_none_leaves_the_prompt_alone(answer):
+def test_one_value_or_none_leaves_the_prompt_unchanged(answer):
     out = balance_prompts([NURSE] * 2, "gender", decide=lambda prompt, values: answer)
     assert (out.prompts, out.reasons) == ([NURSE] * 2, ["context"] * 2)
 

@@ -58,7 +58,7 @@ def test_open_prompts_are_written_with_both_values(code):
 
 
 @pytest.mark.parametrize("code", READ)
-def test_what_states_names_or_shows_nobody_is_left_alone(code):
+def test_what_states_names_or_shows_nobody_is_left_unchanged(code):
     wrong = []
     for label, prompt, _ in labelled(code):
         if label == "open":
@@ -100,7 +100,7 @@ def test_every_prompt_is_read_by_its_language(code):
 
 
 @pytest.mark.parametrize("code", READ)
-def test_what_was_written_is_stated_and_left_alone(code):
+def test_what_was_written_is_stated_and_left_unchanged(code):
     for label, prompt, _ in labelled(code):
         if label != "open":
             continue
@@ -436,7 +436,7 @@ def test_a_russian_genitive_or_plural_behind_another_noun_is_left_open():
         "дети-сироты",
     ],
 )
-def test_russian_nouns_that_can_be_one_or_several_persons_are_left_alone(prompt):
+def test_russian_nouns_that_can_be_one_or_several_persons_are_left_unchanged(prompt):
     assert balance_prompts([prompt] * 2, "gender", seed=0).prompts == [prompt] * 2
 
 
@@ -522,7 +522,7 @@ def test_a_rated_prompt_counts_once_and_is_right_where_both_texts_are(tmp_path):
             "form_right": 1 / 2,
             "written_right": 1 / 3,
             "group_mixed": 0,
-            "left_alone": 1 / 2,
+            "left_unchanged": 1 / 2,
         }
     )
 

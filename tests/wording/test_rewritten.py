@@ -234,7 +234,7 @@ def test_numbers_of_a_group_are_reported_only_where_they_are_written(rewritten, 
     assert [prompt == rewritten for prompt in out.prompts] == [reason is not None] * 2
 
 
-def test_a_group_is_left_alone_whether_its_image_gets_numbers_or_one_value():
+def test_a_group_is_left_unchanged_whether_its_image_gets_numbers_or_one_value():
     rewritten = "Two doctors, a man and a woman."
     shares = {"female": 0.9, "male": 0.1}  # most images are to show two women
     out = balance_prompts([rewritten] * 9, "gender", original=["two doctors"] * 9, shares=shares)

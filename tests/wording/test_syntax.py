@@ -99,7 +99,7 @@ def test_only_what_describes_the_picture_is_read(text):
         ("a {doctor|male nurse} in a clinic", "stated"),
     ],
 )
-def test_what_is_left_alone_says_why(prompt, reason):
+def test_what_is_left_unchanged_says_why(prompt, reason):
     out = balance_prompts(prompt, "gender")
     assert (out.prompts, out.values, out.reasons) == ([prompt], [None], [reason])
 

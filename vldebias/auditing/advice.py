@@ -460,11 +460,11 @@ def _with_fit(
     )
     if r2 <= 0:
         subjects = "other prompts" if prediction.n_images else "these prompts"
-        nothing = (
+        unpredictable = (
             f"What {subjects} will show cannot be predicted from their texts, which explain nothing"
             " of the judged images: generate and judge images instead."
         )
-        return [nothing, *sentences, fit]
+        return [unpredictable, *sentences, fit]
     if r2 < POOR:
         hardly = "That is hardly better than the mean share: generate and judge images instead."
         return [*sentences, fit, hardly]

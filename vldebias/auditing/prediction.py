@@ -187,7 +187,7 @@ def predict(
     else:
         sources = [calibration]
     counts_of_source = [read_counts(source, attribute) for source in sources]
-    along = directions(host, attribute, texts)
+    value_directions = directions(host, attribute, texts)
     rows = host.embed(list(prompts), host.roles[0])
     predictions = []
     for source, counts in zip(sources, counts_of_source, strict=True):
@@ -196,8 +196,8 @@ def predict(
         if len(judged):
             judged_rows = host.embed(list(judged.index), host.roles[0])
         # Fit a line for each value, from leans (k, prompts of the calibration) to shares.
-        leans = (rows @ along.T).numpy().T
-        judged_leans = (judged_rows @ along.T).numpy().T
+        leans = (rows @ value_directions.T).numpy().T
+        judged_leans = (judged_rows @ value_directions.T).numpy().T
         places = _places_of_judged(prompts, counts)
         lines = []
         shares = np.full((3, len(counts.columns), len(prompts)), np.nan)

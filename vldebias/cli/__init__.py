@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import vldebias
-from vldebias.cli.common import App, say
+from vldebias.cli.common import App, print_message
 from vldebias.cli.lazy import Entry, LazyGroup
 from vldebias.errors import StorageError, VldebiasError, VldebiasWarning, missing_extra
 
@@ -133,13 +133,13 @@ def main() -> None:
             app()
         except (VldebiasError, OSError) as error:
             if was_interrupted(error):
-                say("interrupted")
+                print_message("interrupted")
                 raise SystemExit(130) from None
             advice = ""
             is_full = getattr(error, "errno", None) == errno.ENOSPC
             if is_full and not isinstance(error, StorageError):  # whose message contains the advice
                 advice = "; free some space and run the same command again"
-            say(f"{error}{advice}", "error", "red")
+            print_message(f"{error}{advice}", "error", "red")
             _discard_output()
             raise SystemExit(2) from None
         except ModuleNotFoundError as error:
@@ -147,16 +147,16 @@ def main() -> None:
             advice_on_extra = missing_extra(error)
             if advice_on_extra is None:
                 raise
-            say(advice_on_extra, "error", "red")
+            print_message(advice_on_extra, "error", "red")
             raise SystemExit(2) from None
         except ImportError as error:
             if not was_interrupted(error):
                 raise
-            say("interrupted")
+            print_message("interrupted")
             raise SystemExit(130) from None
         except SystemExit as end:  # typer turns Ctrl-C into 130 without a message
             if end.code == 130:
-                say("interrupted")
+                print_message("interrupted")
             raise
 
 
@@ -190,7 +190,7 @@ def _show_warning(
     """Show a warning unless the same message was shown before (a file may be read twice)."""
     if issubclass(category, VldebiasWarning) and str(message) not in shown:
         shown.add(str(message))
-        say(message, "warning", "yellow")
+        print_message(message, "warning", "yellow")
 
 
 @app.callback(invoke_without_command=True)

@@ -13,8 +13,8 @@ from vldebias.cli.common import (
     check_out,
     device_of,
     err,
+    print_message,
     print_result,
-    say,
     split_names,
     write_run,
 )
@@ -211,7 +211,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     from vldebias.wording.prompt_file import read_prompts
 
     listed = read_prompts(file, column)
-    say(f"{file}: read {listed}")
+    print_message(f"{file}: read {listed}")
     _print_numbers(listed.prompts, attribute, measure, width)
     # torch takes seconds to import, so mistakes are reported first.
     from vldebias.data.embeddings import load_texts
@@ -270,13 +270,13 @@ def _print_numbers(
     number = len(pilot_prompts(prompts, load_prompts(attribute)))
     if width is not None:
         low, high = images_for_width(width)
-        say(
+        print_message(
             f"An interval of width {width:g} needs {low:,} images per prompt if all show the same"
             f" value, and {high:,} if half of them do: {number * low:,} to"
             f" {number * high:,} for {number:,} prompts (--measure {high})"
         )
     if images is not None:
-        say(
+        print_message(
             f"{images:,} images for each of {number:,} prompts: {number * images:,} images, with"
             f" intervals up to {widest_interval(images):.2f} wide"
         )
@@ -323,7 +323,7 @@ def _count_values(
         )
     write_atomically(folder / "measured.csv", spreadsheet_csv(counts))
     record.write(record_file)
-    say(f"counts: {folder / 'measured.csv'}, {record_file}")
+    print_message(f"counts: {folder / 'measured.csv'}, {record_file}")
     return loaded, counts
 
 
@@ -337,7 +337,7 @@ def _audit_rewriter(
 
     originals = read_prompts(original)
     texts = read_prompts(rewritten)
-    say(f"{original}: read {originals}; {rewritten}: read {texts}")
+    print_message(f"{original}: read {originals}; {rewritten}: read {texts}")
     from vldebias.auditing.rewriters import audit_rewriter
 
     result = audit_rewriter(originals.prompts, texts.prompts, attribute)
@@ -356,7 +356,7 @@ def _audit_captions(
 
     texts = read_captions(captions, column)
     number = sum(map(len, texts))
-    say(f"{captions}: reading {number:,} captions of {len(texts):,} images")
+    print_message(f"{captions}: reading {number:,} captions of {len(texts):,} images")
     result = audit_captions(texts, attribute)
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page)
@@ -514,5 +514,5 @@ def _write_wrong_labels(
         " wrong-labels.csv lists all of them. Rare groups look suspicious too."
     )
     page = folder / "wrong-labels.html"
-    files["their_pictures"] = suspects.page(page, title, caption, about=introduction)
+    files["their_pictures"] = suspects.page(page, title, caption, introduction=introduction)
     return files

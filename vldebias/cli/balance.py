@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vldebias.cli.checks import check_sets
-from vldebias.cli.common import out, print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.common import out, print_grid, print_json, print_message, split_names, split_pair
 from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
 from vldebias.errors import InvalidInputError
 from vldebias.report.phrases import quantity
@@ -75,7 +75,7 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
 
     listed = read_prompts(file, column)
     if listed.column not in (None, "prompt") or listed.comments or listed.note:
-        say(f"{file}: read {listed}")
+        print_message(f"{file}: read {listed}")
     total = len(listed.prompts) * images
     if images > 1 and total > _MOST_IMAGES:
         raise InvalidInputError(
@@ -84,7 +84,7 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
             " the command several times with different seeds (--seed)"
         )
     if total > _MANY_IMAGES:
-        say(f"{file}: balancing {quantity(total, 'prompt')}, which takes a while")
+        print_message(f"{file}: balancing {quantity(total, 'prompt')}, which takes a while")
     prompts = [text for text in listed.prompts for _ in range(images)]
     sources = None if original is None else _originals(file, original, prompts, images)
 
@@ -101,10 +101,10 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
         columns = (balanced.prompts, balanced.values, balanced.reasons, sources or prompts)
         rows = list(zip(*columns, strict=True))
     except KeyboardInterrupt:
-        say("nothing was written; run the same command to start over")
+        print_message("nothing was written; run the same command to start over")
         raise
     # Print this on stderr, since other programs read stdout.
-    say(_counted(balanced))
+    print_message(_counted(balanced))
     try:
         _print(rows, balanced, attribute, as_json=as_json)
     except OSError as error:

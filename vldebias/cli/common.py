@@ -266,9 +266,9 @@ def device_of(name: str | None) -> str:
         # A device that is not available only fails once it is used.
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise InvalidInputError(
-            f"--device {name}: {why}. Expected auto, cpu, cuda, cuda:1 or mps"
+            f"--device {name}: {reason}. Expected auto, cpu, cuda, cuda:1 or mps"
         ) from None
     return name
 
@@ -288,7 +288,7 @@ def write_run(result: Result, folder: Path) -> Path:
 
     # The manifest comes last because it contains the digest of every other file.
     result.write(folder / RESULT)
-    page = render(result, folder / PAGE, beside=folder)
+    page = render(result, folder / PAGE, run_folder=folder)
     write_manifest(folder)
     return page
 
@@ -376,9 +376,9 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = least_widths
     by_need = sorted(range(len(head)), key=missing.__getitem__)
     for place, column in enumerate(by_need):
-        more = min(missing[column], spare // (len(head) - place))
-        widths[column] += more
-        spare -= more
+        extra = min(missing[column], spare // (len(head) - place))
+        widths[column] += extra
+        spare -= extra
     # Wrapped rows need a blank line between them.
     table = Table(box=None, padding=(0, 2, 0 if fits else 1, 0), pad_edge=False)
     for name, width in zip(head, widths, strict=True):
@@ -452,7 +452,7 @@ def print_result(
             echo(f"# {sentence}")
         piped(*tab_rows(result, measures))
     for name, path in files.items():
-        say(f"{name.replace('_', ' ')}: {path}")
+        print_message(f"{name.replace('_', ' ')}: {path}")
 
 
 def coloured(text: str) -> Text:
@@ -469,7 +469,7 @@ def coloured(text: str) -> Text:
     return shown
 
 
-def say(text: object, kind: str = "", style: str = "") -> None:
+def print_message(text: object, kind: str = "", style: str = "") -> None:
     """Print a message on stderr, without markup, since it may quote user input.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 import typer
 
 from vldebias.cli.checks import check_file, check_host, check_sets
-from vldebias.cli.common import check_out, device_of, print_list, say
+from vldebias.cli.common import check_out, device_of, print_list, print_message
 from vldebias.cli.flags import HOST, HostFlags, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
@@ -145,7 +145,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         attachment = debias(loaded.host, dict(edits), tokenizer=loaded.tokenizer)
         attachment.merge()
         _save_merged(loaded.host, merge)
-        say(f"{attachment!r}\nsaved to {merge}")
+        print_message(f"{attachment!r}\nsaved to {merge}")
 
 
 def _save_merged(model: nn.Module, folder: Path) -> None:
@@ -253,9 +253,9 @@ def _report(
         edit.provenance, mode="json", exclude_defaults=True
     )
     if edit.provenance.choice is not None:
-        say(edit.provenance.choice)
+        print_message(edit.provenance.choice)
     # Print this on stderr, since stdout only contains JSON with --json.
-    say(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
+    print_message(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
     return {
         "folder": folder,
         "projection": repr(edit),
@@ -290,7 +290,9 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     findings = list(check(loaded, prompts, num_inference_steps=2))
     packages = versions()
     kind = type(loaded.host).__name__
-    say(f"{loaded.name} ({kind}); {', '.join(map(' '.join, packages.items()))}; {prompts}")
+    print_message(
+        f"{loaded.name} ({kind}); {', '.join(map(' '.join, packages.items()))}; {prompts}"
+    )
     # Some checks do not apply: open_clip models have no `save_pretrained`.
     words = {None: "not tried", True: "ok", False: "WRONG"}
     rows = [(name, words[passed], note) for name, passed, note in findings]

@@ -24,8 +24,8 @@ from vldebias.cli.common import (
     echo,
     err,
     print_list,
+    print_message,
     print_result,
-    say,
     split_names,
     split_pair,
     write_run,
@@ -121,7 +121,7 @@ def run(
     if flags.get("prompts_file") is not None:
         from vldebias.wording.prompt_file import read_prompts
 
-        say(f"{flags['prompts_file']}: read {read_prompts(flags['prompts_file'])}")
+        print_message(f"{flags['prompts_file']}: read {read_prompts(flags['prompts_file'])}")
     from vldebias.methods import get_method
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite
@@ -199,7 +199,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
             metavar="COLUMN", help="With --impact-ratio: the applicant's race or ethnicity."
         ),
     ] = None,
-    same: Annotated[
+    rename: Annotated[
         list[str] | None,
         typer.Option(
             metavar="A=B", help="Rename a value of the table, such as F=female; repeatable."
@@ -253,7 +253,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
       vldebias eval shares table.csv --prompt occupation --value gender \\
           --method model --baseline sd15
       vldebias eval shares table.csv --prompt occupation --value gender \\
-          --same F=female --same M=male --unknown both
+          --rename F=female --rename M=male --unknown both
       vldebias eval shares judged.csv --prompt prompt --value judge \\
           --people label --weight weight --json
       vldebias eval shares applicants.csv --impact-ratio --selected hired \\
@@ -280,11 +280,11 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     from vldebias.data.layouts import check_columns
 
     check_columns(table, columns.values())
-    value_of_text = dict(split_pair(text, "--same", "F=female") for text in same or ())
+    value_of_text = dict(split_pair(text, "--rename", "F=female") for text in rename or ())
     if impact_ratio:
         from vldebias.study.shares.impact import measure_impact
 
-        result = measure_impact(table, **columns, same=value_of_text, unknown=unknown or ())
+        result = measure_impact(table, **columns, rename=value_of_text, unknown=unknown or ())
         print_result(result, as_json=as_json, page=write_run(result, folder))
         return
     # torch takes seconds to import, so a wrong column is reported first.
@@ -295,7 +295,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     settings: dict[str, object] = {
         "baseline": baseline,
         **columns,
-        "same": value_of_text,
+        "rename": value_of_text,
         "faces": faces,
     }
     if groups:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 import typer
 
 from vldebias.cli.checks import check_sets
-from vldebias.cli.common import check_out, device_of, echo, err, out, print_grid, print_json, say
+from vldebias.cli.common import (
+    check_out,
+    device_of,
+    echo,
+    err,
+    out,
+    print_grid,
+    print_json,
+    print_message,
+)
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, StorageError
 from vldebias.methods.declared import check_methods
@@ -88,7 +97,7 @@ def generate_command(
     pipeline = flags.get("pipeline", MINIATURE)
     # The imports below take seconds, so print this first.
     methods = ", ".join(method or ("the default method",))
-    say(f"“{prompt}” without and with {methods}, by {pipeline}")
+    print_message(f"“{prompt}” without and with {methods}, by {pipeline}")
     from vldebias.prompts import load_prompts
     from vldebias.study.side_by_side import Request
 
@@ -137,7 +146,7 @@ def _generate(
     from vldebias.study.side_by_side import side_by_side
     from vldebias.utils.progress import Progress
 
-    say(f"pictures are written to {folder}")
+    print_message(f"pictures are written to {folder}")
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
     try:
         with Progress(err.console) as progress:
@@ -145,7 +154,7 @@ def _generate(
                 pipe, request, folder, is_miniature=pipeline == MINIATURE, progress=progress
             )
     except KeyboardInterrupt:
-        say(f"{_finished(folder)}; run the same command again to continue")
+        print_message(f"{_finished(folder)}; run the same command again to continue")
         raise
     except StorageError as error:
         raise StorageError(error.errno, f"{error}; {_finished(folder)}") from None
@@ -173,13 +182,13 @@ def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
         # If piped, they are comments above the table; `grep -v '^#'` removes them.
         echo(sentence if out.is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(images)))
-    say(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
+    print_message(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
     is_judged = any(picture.seen for picture in images.pictures)
     if is_judged:
-        say("the images were labelled by the packaged judge")
+        print_message("the images were labelled by the packaged judge")
     else:
         names = " ".join(f"--attribute {name}" for name in attribute)
-        say(f"to label the images by hand: vldebias label {folder} {names}")
+        print_message(f"to label the images by hand: vldebias label {folder} {names}")
 
 
 def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:

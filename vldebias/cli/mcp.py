@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from vldebias.cli.common import say
+from vldebias.cli.common import print_message
 from vldebias.errors import InvalidInputError, need
 from vldebias.prompts import load_prompts
 
@@ -52,5 +52,5 @@ def mcp(
     if port is None:
         serve_stdio(server)
         return
-    say(f"tools at http://{LOCALHOST}:{port}/mcp")
+    print_message(f"tools at http://{LOCALHOST}:{port}/mcp")
     server.run("streamable-http", host=LOCALHOST, port=port)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vldebias.cli.balance import balance
-from vldebias.cli.common import App, echo, print_list, say, split_names, split_pair
+from vldebias.cli.common import App, echo, print_list, print_message, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError
 
@@ -113,7 +113,9 @@ def new(
         path.stem, words_of_value, split_names(concept), test_concepts=split_names(test_concept)
     )
     prompt_set.to_yaml(path)
-    say(f"{path}: {len(prompt_set.pairs)} pairs, {len(prompt_set.held_out_pairs)} held out")
+    print_message(
+        f"{path}: {len(prompt_set.pairs)} pairs, {len(prompt_set.held_out_pairs)} held out"
+    )
 
 
 def methods(as_json: Json = False) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vldebias.cli.common import check_out, err, print_result, say
+from vldebias.cli.common import check_out, err, print_message, print_result
 from vldebias.cli.flags import Json
 from vldebias.errors import need_extras
 
@@ -53,7 +53,7 @@ def quickstart(
     check_out(folder)
     # Report all missing extras at once.
     need_extras("clip", "diffusers", "eval")
-    say(
+    print_message(
         "measuring photographs, birds, portraits and generated portraits before and after; results"
         f" are written to {folder}"
     )
@@ -72,4 +72,4 @@ def quickstart(
     )
     print_result(result, suite.headline, as_json=as_json, page=folder / PAGE)
     if not as_json:
-        say(f"\n{KEY}{NEXT}")
+        print_message(f"\n{KEY}{NEXT}")

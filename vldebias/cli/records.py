@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vldebias.cli.common import App, echo, print_grid, print_json, say
+from vldebias.cli.common import App, echo, print_grid, print_json, print_message
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError
 
@@ -82,7 +82,7 @@ def plan(
     }
     if out is not None:
         write_atomically(out, "".join(f"{prompt.text}\n" for prompt in prompts))
-        say(f"{out}: {len(prompts)} prompts")
+        print_message(f"{out}: {len(prompts)} prompts")
     if as_json:
         print_json(facts)
     else:
@@ -151,7 +151,7 @@ def label(
     record = with_labels(Record.read(file), folder, labels)
     record.write(file)
     number = sum(sum(row.counts) + row.unknown for row in record.labels)
-    say(f"{file}: {number} labels")
+    print_message(f"{file}: {number} labels")
 
 
 @app.add("schema")
@@ -187,7 +187,7 @@ def page(
                 f"{record.name}: {problems[0]}; correct it (vldebias records check)"
             )
     write_page(records, out)
-    say(f"{out}: {len(records)} records")
+    print_message(f"{out}: {len(records)} records")
 
 
 @app.add("predict")
@@ -256,8 +256,8 @@ def predict(
     head = ("subject", "basis", value, "mean of other models", "images to decide", "reason")
     print_grid(head, rows)
     low, high = coverage.interval
-    say(
-        f"Intervals contained the share for {coverage.inside:.1f} of {coverage.tried} left-out"
+    print_message(
+        f"Intervals contained the share for {coverage.covered:.1f} of {coverage.tried} left-out"
         f" {coverage.unit} [{low:.0%}, {high:.0%}]"
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from vldebias.cli.balance import shares_of
-from vldebias.cli.common import print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.common import print_grid, print_json, print_message, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.json_tables import Row, cell_of, flat
@@ -118,7 +118,7 @@ def rerank_command(
             checked=_checked(rows, checked),
         )
         report = positions.report
-        say(f"{query}: {report}" if query else str(report))
+        print_message(f"{query}: {report}" if query else str(report))
         identities = [cell_of(row.cells, name_of_column["id"]) for row in rows]
         results = _results(report, identities, values)
         lines += [(query, *map(str, result.values())) for result in results]

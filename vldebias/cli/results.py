@@ -19,7 +19,7 @@ from vldebias.cli.common import (
     print_grid,
     print_json,
     print_list,
-    say,
+    print_message,
     split_names,
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
@@ -65,10 +65,10 @@ def report(
             # A copied result has no manifest; its page is named after the file.
             is_of_run = path.with_name(manifest.MANIFEST).is_file()
             page = path.with_name(manifest.PAGE) if is_of_run else path.with_suffix(".html")
-        written = render(Result.read(path), page, beside=path.parent)
+        written = render(Result.read(path), page, run_folder=path.parent)
         # Otherwise `--verify` would report an added page.
         manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
-        say(written)
+        print_message(written)
         return
     differences = []
     for change, names in manifest.verify(path).items():
@@ -76,7 +76,7 @@ def report(
     if differences:
         common.echo("\n".join(differences))
         raise typer.Exit(1)
-    say(
+    print_message(
         f"all files match {manifest.MANIFEST}, whose SHA-256 is"
         f" {digest(path.parent / manifest.MANIFEST)}"
     )
@@ -220,7 +220,7 @@ def runs(
 
     written, listed = render_runs(folder, page)
     for file, reason in listed.unreadable.items():
-        say(f"{file}: {reason}", "not read", "yellow")
+        print_message(f"{file}: {reason}", "not read", "yellow")
     if as_json:
         print_json(
             {"runs": [row._asdict() for row in listed.rows], "unreadable": listed.unreadable}
@@ -232,7 +232,7 @@ def runs(
             date = row.date[:10] or "not recorded"
             cells.append((row.run, row.model, row.task, row.method, row.measure, row.number, date))
         print_grid(head, cells)
-        say(f"page: {written}")
+        print_message(f"page: {written}")
     if listed.unreadable:
         raise typer.Exit(1)
 
@@ -287,12 +287,13 @@ def data(
     opened = open_split(name, root, split, options)
     facts = describe(opened)
     if check:
-        facts["unreadable"] = [{"id": row, "reason": why} for row, why in check_images(opened)]
+        problems = check_images(opened)
+        facts["unreadable"] = [{"id": row, "reason": reason} for row, reason in problems]
     unreadable = facts.get("unreadable")
     if as_json:
         print_json(facts)
     else:
-        say(
+        print_message(
             f"{facts['name']} {facts['split']}: {facts['images']} images, {facts['captions']}"
             " captions"
         )
@@ -305,9 +306,9 @@ def data(
         print_grid(("kind", "name", "value", "images"), rows)
         for key, value in facts["about"].items():
             # A value may be a list of thousands of columns.
-            say(f"{key}: {shortened(str(value), 160)}")
+            print_message(f"{key}: {shortened(str(value), 160)}")
         if unreadable is not None:
-            say(f"{len(unreadable)} images cannot be read")
+            print_message(f"{len(unreadable)} images cannot be read")
     # After printing, so that a script gets both the list and the exit code.
     if unreadable:
         raise typer.Exit(1)
@@ -431,8 +432,8 @@ def paper(
         cells = frame[head].astype(object).where(frame[head].notna(), "").to_numpy()
         print_grid(head, [list(map(_cell, row)) for row in cells])
         for sentence in sentences(frame):
-            say(sentence)
-        say(f"page: {out / 'index.html'}")
+            print_message(sentence)
+        print_message(f"page: {out / 'index.html'}")
     if not _are_measured(runs, is_estimate=estimate):
         raise typer.Exit(1)
 
@@ -442,11 +443,11 @@ def _print_hours(runs: Sequence[Run]) -> None:
     timed = [run.seconds for run in runs if run.seconds is not None]
     hours = sum(timed) / 3600
     if not timed:
-        say("no model could be loaded, so nothing was timed and nothing can be measured")
+        print_message("no model could be loaded, so nothing was timed and nothing can be measured")
     elif len(timed) == len(runs):
-        say(f"about {hours:.2f} hours in all; run again without --estimate to measure")
+        print_message(f"about {hours:.2f} hours in all; run again without --estimate to measure")
     else:
-        say(
+        print_message(
             f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the others cannot be"
             " measured yet. Run again without --estimate to measure these"
         )
@@ -456,12 +457,14 @@ def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
     """Print the parts without labels or measurements; return whether none failed."""
     for run in runs:
         if run.waiting:
-            say(f"{run.suite.name}, {run.model}: {run.waiting}", "waiting for labels", "yellow")
+            print_message(
+                f"{run.suite.name}, {run.model}: {run.waiting}", "waiting for labels", "yellow"
+            )
     has_all = True
     for run in runs:
         # An estimate measures nothing, so missing data is not a failure.
         if run.failure or (run.missing and not is_estimate):
-            say(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
+            print_message(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
             has_all = False
     return has_all
 

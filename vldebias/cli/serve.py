@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 import typer
 
 from vldebias.cli.balance import shares_of
-from vldebias.cli.common import say
+from vldebias.cli.common import print_message
 from vldebias.cli.flags import Groups, Shares, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
@@ -213,5 +213,5 @@ def serve(
         host=flags["host"],
         port=flags["port"],
         limits=limits,
-        say=lambda address: say(f"{task} {place}; base_url={address}"),
+        announce=lambda address: print_message(f"{task} {place}; base_url={address}"),
     )

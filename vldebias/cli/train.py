@@ -19,7 +19,7 @@ from vldebias.cli.common import (
     print_grid,
     print_json,
     print_list,
-    say,
+    print_message,
 )
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
 from vldebias.data.catalog import trained_data
@@ -251,7 +251,7 @@ def _refuse_less_than_a_batch(settings: TrainSettings, layout: Layout) -> None:
     # Set by torchrun and accelerate, not for a single process.
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     batch = settings.batch_size * processes
-    is_known = (layout.kind == "table" and layout.is_whole) or layout.kind == "pairs"
+    is_known = (layout.kind == "table" and layout.is_complete) or layout.kind == "pairs"
     images = set(layout.images if layout.kind == "table" else layout.files)
     if is_known and len(images) < batch:
         raise InvalidInputError(
@@ -288,7 +288,7 @@ def _run(
         continues = "to start over: nothing was saved"
         if done:
             continues = f"to continue after step {done} of {steps}"
-        say(f"run the same command {continues}")
+        print_message(f"run the same command {continues}")
         # Shell convention: 130 after Ctrl-C, 143 after SIGTERM.
         raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
     return outcome
@@ -314,18 +314,18 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     # If the main score decreased, a warning was already printed.
     is_warned = outcome.get("below_start") is not None
     if not is_warned and any(conclusion.verdict == "worse" for conclusion in conclusions):
-        say(
+        print_message(
             "if a score that got worse matters, keep the original model or change less: lower --lr,"
             " fewer steps, or --tune heads"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
-        say(
+        print_message(
             "wrong captions have lower scores: AUROC"
             f" {number(area['value'], area['low'], area['high'])}"
         )
     for name, path in outcome["files"].items():
-        say(f"{name}: {folder / path}")
+        print_message(f"{name}: {folder / path}")
 
 
 def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:

@@ -91,7 +91,7 @@ def embed_images(
         try:
             embeddings = run.embeddings(data, display)
         except KeyboardInterrupt:
-            display.say(
+            display.print_line(
                 f"Interrupted. Complete shards are kept in {folder}; run the same command to"
                 " resume."
             )
@@ -275,7 +275,7 @@ class _Run:
             missing = [index for index in shards if self.read(index) is None]
         missing = group.share(missing)
         if 0 < len(missing) < len(shards):
-            progress.say(f"{data.name} {data.split}: resuming from an earlier run")
+            progress.print_line(f"{data.name} {data.split}: resuming from an earlier run")
         # Every world-th shard, so that all processes finish at about the same time.
         indices = missing[group.rank :: group.world]
         size = self.shard_size
@@ -337,16 +337,16 @@ class _Run:
             InvalidInputError: a shard is missing, although all processes have finished.
         """
         shards = []
-        lost = []
+        missing = []
         for index in indices:
             shard = self.read(index)
             if shard is None:
-                lost.append(index)
+                missing.append(index)
             else:
                 shards.append(shard)
-        if lost:
+        if missing:
             raise InvalidInputError(
-                f"{self.path(lost[0])}: this shard is missing, although all processes have"
+                f"{self.path(missing[0])}: this shard is missing, although all processes have"
                 " finished; check that all processes use the same cache folder, and that nothing"
                 " deletes files in it. Then, run again"
             )

@@ -22,12 +22,12 @@ _NO_WORDS = {
 _MOST_NO_WORDS = 0.5  # largest allowed share of such captions
 
 
-def captions_in(cell: object, where: str) -> tuple[str, tuple[str, ...] | None]:
+def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]:
     """Return the caption in a cell, "" if there is none, and the further captions of a list.
 
     Args:
         cell: a text or a list of texts.
-        where: name of the column in messages.
+        source: name of the column in messages.
 
     Raises:
         InvalidInputError: the cell is neither a text nor a list of texts.
@@ -39,7 +39,7 @@ def captions_in(cell: object, where: str) -> tuple[str, tuple[str, ...] | None]:
     are_texts = isinstance(cell, list) and all(isinstance(text, str | None) for text in cell)
     if not are_texts:
         raise InvalidInputError(
-            f"{where}: expected a text or a list of texts in every row, got {str(cell)[:60]}"
+            f"{source}: expected a text or a list of texts in every row, got {str(cell)[:60]}"
         )
     texts = [text for text in cell if text and text.strip()]
     if not texts:
@@ -68,7 +68,7 @@ def texts_of_list(cell: object) -> list[str] | None:
 
 
 def one_row_per_image(
-    where: str,
+    source: str,
     names: Sequence[str],
     captions: Sequence[str],
     further_captions: Sequence[tuple[str, ...]],
@@ -77,7 +77,7 @@ def one_row_per_image(
     """Join rows with the same image, since tables of COCO and Flickr have a row per caption.
 
     Args:
-        where: name of the table in messages.
+        source: name of the table in messages.
         names: (n,), the image of each row.
         captions: n texts, or empty.
         further_captions: further captions of each row, or empty.
@@ -98,7 +98,7 @@ def one_row_per_image(
     if not captions:
         repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
         raise InvalidInputError(
-            f"{where}: expected distinct images, but {len(names) - len(rows_of_image)} rows repeat"
+            f"{source}: expected distinct images, but {len(names) - len(rows_of_image)} rows repeat"
             f" one, such as {repeated!r}; remove them, or set the column of captions (caption=...)"
             " to join them to one image with several captions"
         )
@@ -106,7 +106,7 @@ def one_row_per_image(
         for name, rows in rows_of_image.items():
             if len(set(values.codes[rows].tolist())) > 1:
                 raise InvalidInputError(
-                    f"{where}: column {column!r}: expected one value per image, but the rows of"
+                    f"{source}: column {column!r}: expected one value per image, but the rows of"
                     f" image {name!r} have different values"
                 )
     firsts = []

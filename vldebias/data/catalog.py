@@ -88,16 +88,16 @@ class DataSet:
 
     def _check_reader(self, reader: object) -> None:
         """Raise an error if the reader cannot be called with a root and a split."""
-        where = f"data set {self.name!r}"
+        source = f"data set {self.name!r}"
         if not callable(reader) or isinstance(reader, type):
             raise InvalidInputError(
-                f"{where}: read: got {reader!r}; expected a function of (root, split)"
+                f"{source}: read: got {reader!r}; expected a function of (root, split)"
             )
         try:
             inspect.signature(reader).bind(Path(), "test")
         except TypeError as error:
             raise InvalidInputError(
-                f"{where}: the reader has the signature {inspect.signature(reader)}, but it is"
+                f"{source}: the reader has the signature {inspect.signature(reader)}, but it is"
                 f" called as read(root, split): {error}"
             ) from None
 

@@ -50,12 +50,12 @@ def cleaned(caption: str) -> str:
 
 
 def clean_captions(
-    where: str, captions: Sequence[str], more_captions: Sequence[tuple[str, ...]] = ()
+    source: str, captions: Sequence[str], more_captions: Sequence[tuple[str, ...]] = ()
 ) -> tuple[list[str], list[tuple[str, ...]]]:
     """Clean captions and further captions, and warn of the number of changes.
 
     Args:
-        where: name of the data in messages.
+        source: name of the data in messages.
         captions: caption of each row.
         more_captions: further captions of each row; empty if there are none.
 
@@ -70,7 +70,7 @@ def clean_captions(
     if changed:
         number = len(captions) + sum(map(len, more_captions))
         warn(
-            f"{where}: removed HTML entities, tags or URL escapes from {len(changed)} of {number}"
+            f"{source}: removed HTML entities, tags or URL escapes from {len(changed)} of {number}"
             f" captions, such as {changed[0][:60]!r} -> {cleaned(changed[0])[:60]!r}"
         )
     return first, further if any(further) else []

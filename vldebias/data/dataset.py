@@ -389,8 +389,8 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
     bad = list[tuple[str, str]]()
     with display, display.bar("checking images", len(data)) as advance:
         # Pillow's decoders release the GIL, so threads decode in parallel.
-        for row, why in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
-            if why:
-                bad.append((data.ids[row], why))
+        for row, problem in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
+            if problem:
+                bad.append((data.ids[row], problem))
             advance()
     return bad

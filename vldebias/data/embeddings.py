@@ -175,13 +175,13 @@ class Embeddings(Columns):
         index, columns = self._some(rows)
         return replace(self, features=self.features[index], **columns)
 
-    def picked(self, rows: ArrayLike | slice) -> Embeddings:
+    def select(self, rows: ArrayLike | slice) -> Embeddings:
         """Return the same rows as `[rows]`, without copying features until they are read."""
         index, columns = self._some(rows)
         shards = self.features
         if not isinstance(shards, Shards):
             shards = Shards([shards])
-        return replace(self, features=shards.picked(index), **columns)
+        return replace(self, features=shards.select(index), **columns)
 
 
 def _numbers(features: Any) -> RowNumbers:
@@ -192,13 +192,13 @@ def _numbers(features: Any) -> RowNumbers:
     return RowNumbers(len(features))
 
 
-def _column(where: str, values: object, names: Sequence[str] | None = None) -> Labels:
-    """Return labels from an array; errors start with `where`."""
+def _column(source: str, values: object, names: Sequence[str] | None = None) -> Labels:
+    """Return labels from an array; errors start with `source`."""
     try:
         return Labels.from_array(values, names)
     except InvalidInputError as error:
-        # `where` is more specific than "labels".
-        raise InvalidInputError(f"{where}: {str(error).removeprefix('labels: ')}") from None
+        # `source` is more specific than "labels".
+        raise InvalidInputError(f"{source}: {str(error).removeprefix('labels: ')}") from None
 
 
 def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:

@@ -141,10 +141,10 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
         return folder
     # First, folders next to the table ("captions.txt" and "Images/"); then, folders next to its
     # folder ("annotations/captions.json" and "train2017/").
-    above = folder.absolute().parent
-    below = _plain_folders(folder.absolute().iterdir())
-    beside = _plain_folders([*above.iterdir(), above])
-    folders = list(filter(has_images, below)) or list(filter(has_images, beside))
+    parent = folder.absolute().parent
+    subfolders = _plain_folders(folder.absolute().iterdir())
+    siblings = _plain_folders([*parent.iterdir(), parent])
+    folders = list(filter(has_images, subfolders)) or list(filter(has_images, siblings))
     if len(folders) == 1:
         return folders[0]
     problem = f"{len(folders)} folders near it contain some: {folders[:3]}"

@@ -62,7 +62,7 @@ def odd_values(labels: Labels) -> list[str]:
         if name not in (*unknown_names, *rare):
             problems.append(
                 f"{name!r} ({rows[name]} of {total} rows) is spelt almost like {frequent_name!r};"
-                f" if they are the same, merge them (--same {name}={frequent_name})"
+                f" if they are the same, merge them (--rename {name}={frequent_name})"
             )
     return problems
 
@@ -73,13 +73,14 @@ def odd_names(names: tuple[str, ...], *, has_flags: bool = True) -> tuple[str, .
 
     Args:
         names: names of the groups.
-        has_flags: mention `vldebias eval shares` and its flag --same.
+        has_flags: mention `vldebias eval shares` and its flag --rename.
     """
     problems = [*_written_twice(names), *_written_otherwise(names)]
     if has_flags:
         return tuple(problems)
     # Remedies with flags are in parentheses.
-    flag = r" \((?:in `vldebias eval shares` )?(?:by the flag|--same [^()]*(?:\([^()]*\)[^()]*)*)\)"
+    command = "(?:in `vldebias eval shares` )?"
+    flag = rf" \({command}(?:by the flag|--rename [^()]*(?:\([^()]*\)[^()]*)*)\)"
     return tuple(re.sub(flag, "", problem) for problem in problems)
 
 
@@ -110,12 +111,12 @@ def _written_twice(names: Sequence[str]) -> list[str]:
     for spellings in written_twice(names):
         listed = " and ".join(map(repr, spellings))
         # The canonical spelling replaces the others: F=female, 9-Mar=3-9.
-        plain = []
+        canonical = []
         for name in spellings:
-            if name.casefold() == meaning_of(name) and name.removesuffix("s") not in plain:
-                plain.append(name)
-        value = plain[-1] if plain else spellings[-1]
-        flags = [f"--same {name}={value}" for name in spellings if name != value]
+            if name.casefold() == meaning_of(name) and name.removesuffix("s") not in canonical:
+                canonical.append(name)
+        value = canonical[-1] if canonical else spellings[-1]
+        flags = [f"--rename {name}={value}" for name in spellings if name != value]
         if len({" ".join(name.split()).casefold() for name in spellings}) == 1:
             problems.append(
                 f"{listed} differ only in case or spaces; merge them (in `vldebias eval shares`"
@@ -149,14 +150,14 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
         first = next(iter(dates))
         problems.append(
             f"a spreadsheet converted ranges to dates: {listed}; restore them"
-            f" (--same {first}={dates[first]})"
+            f" (--rename {first}={dates[first]})"
         )
     codes = fitting(r"[-+]?\d+")
     words = fitting(r"\D*")
     if len(codes) > 1 and words:
         problems.append(
             f"there are codes ({', '.join(map(repr, codes[:5]))}) and words"
-            f" ({', '.join(map(repr, words[:5]))}); replace each code by its word (--same"
+            f" ({', '.join(map(repr, words[:5]))}); replace each code by its word (--rename"
             f" {codes[0]}={words[0]})"
         )
     sentences = [name for name in names if is_sentence(name)]
@@ -164,7 +165,7 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
         problems.append(
             f"{sentences[0][:80]!r} is a sentence, not the name of a group"
             f" ({len(sentences)} of {len(names)} values); ask the judge for a single word, or"
-            " replace each sentence by a value (--same 'SENTENCE=value')"
+            " replace each sentence by a value (--rename 'SENTENCE=value')"
         )
     scores = fitting(r"[-+]?\d*\.\d*[1-9]\d*(?:e[-+]?\d+)?")
     if 2 * len(scores) > len(names) and len(scores) > 1:
@@ -181,7 +182,7 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
     if lists:
         problems.append(
             f"{lists[0]!r} is a list; write a single value in each row, and a row for each value"
-            f' (--same "{lists[0]}={lists[0].strip("[]").strip(chr(39))}")'
+            f' (--rename "{lists[0]}={lists[0].strip("[]").strip(chr(39))}")'
         )
     return problems
 

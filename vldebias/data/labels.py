@@ -135,7 +135,7 @@ class Labels:
 
     @classmethod
     def from_column(
-        cls, column: pa.Array, names: Names, where: str, unknown: object = ()
+        cls, column: pa.Array, names: Names, source: str, unknown: object = ()
     ) -> Labels:
         """Return labels from a column of a table.
 
@@ -144,18 +144,18 @@ class Labels:
         Args:
             column: the column.
             names: allowed values, or code in the table -> name. None: the values that occur.
-            where: name of the column in messages.
+            source: name of the column in messages.
             unknown: further values that mean unknown.
 
         Raises:
             InvalidInputError: a value is not allowed, or there are too many values for labels.
         """
-        texts = [text.strip() for text in as_texts(column, where)]
+        texts = [text.strip() for text in as_texts(column, source)]
         labels = cls.from_values(texts).without(unknown)
         if names is None:
             if len(labels.names) > max(_MOST_NAMES, len(labels) // 2):
                 raise InvalidInputError(
-                    f"{where}: expected labels, got {len(labels.names)} values in {len(labels)}"
+                    f"{source}: expected labels, got {len(labels.names)} values in {len(labels)}"
                     " rows"
                 )
             return labels
@@ -163,7 +163,7 @@ class Labels:
         unnamed = sorted(set(labels.names) - set(name_of_value))
         if unnamed:
             raise InvalidInputError(
-                f"{where}: expected one of {list(name_of_value)}, got {unnamed[:8]}"
+                f"{source}: expected one of {list(name_of_value)}, got {unnamed[:8]}"
             )
         new_names = list(dict.fromkeys(name_of_value.values()))
         new_codes = [new_names.index(name_of_value[value]) for value in labels.names]

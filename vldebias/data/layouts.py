@@ -70,7 +70,7 @@ class Layout:
         caption: column of captions of a table, None if there is none.
         header: column names of a table whose file does not contain them.
         images: paths in the first rows of a table.
-        is_whole: True if the first rows are all rows.
+        is_complete: True if the first rows are all rows.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class Layout:
     caption: str | None = None
     header: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
-    is_whole: bool = False
+    is_complete: bool = False
 
 
 def expanded(root: str | Path) -> list[str]:
@@ -196,7 +196,7 @@ def refuse_absent_images(
             " table: --set allow_outside=true (in Python allow_outside=True)"
         )
     # In a large table, images may only be missing for the first rows.
-    if images is None and layout.is_whole:
+    if images is None and layout.is_complete:
         folder_of_images(path, layout.images)
 
 
@@ -439,7 +439,7 @@ def _layout_of_table(
     reads_captions: bool,
 ) -> Layout:
     """Return the layout of a table, from its first rows."""
-    names, first, is_whole = _first_rows(path, separator, encoding)
+    names, first, is_complete = _first_rows(path, separator, encoding)
     header: tuple[str, ...] = ()
     form = path.suffix.lower().removeprefix(".")
     if image is None and caption is None and not fitting_columns(names, IMAGE_COLUMNS):
@@ -456,7 +456,7 @@ def _layout_of_table(
         caption = _column(path, names, caption, CAPTION_COLUMNS, "captions", _SET_CAPTION, form)
     paths = tuple(map(without_number, cells))
     used_caption = caption if reads_captions else None
-    return Layout("table", (str(path),), image, used_caption, header, paths, is_whole)
+    return Layout("table", (str(path),), image, used_caption, header, paths, is_complete)
 
 
 def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[str, ...]:
@@ -515,7 +515,7 @@ def _first_rows(
     """Return the columns of a table, its first rows, and whether these are all rows."""
     with path.open("rb") as file:
         content = file.read(_HEAD)
-    is_whole = len(content) < _HEAD
+    is_complete = len(content) < _HEAD
     text = decoded(content, str(path), encoding)
     if not text.strip():
         raise InvalidInputError(f"{path}: the file is empty; expected a row for each image")
@@ -525,14 +525,14 @@ def _first_rows(
             rows = rows_of_json(document, str(path))
         else:
             lines = text.split("\n")
-            rows, _ = rows_of_lines(lines if is_whole else lines[:-1], str(path))
+            rows, _ = rows_of_lines(lines if is_complete else lines[:-1], str(path))
         rows = flat_rows(rows, str(path))
-        return names_of(rows), rows, is_whole
-    if not is_whole:
+        return names_of(rows), rows, is_complete
+    if not is_complete:
         text = text[: text.rfind("\n") + 1]
     usual = "\t" if path.suffix.lower() == ".tsv" else ","
     names, *cells = split_rows(text, str(path), separator=separator, usual=usual)
-    return names, [dict(zip(names, row, strict=True)) for row in cells], is_whole
+    return names, [dict(zip(names, row, strict=True)) for row in cells], is_complete
 
 
 def _plain(name: str) -> str:

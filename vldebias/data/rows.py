@@ -151,7 +151,7 @@ class Shards:
         """Return the same rows with another runner, such as `vldebias.data.OnRay()`."""
         return Shards(self.arrays, runner, self.index)
 
-    def picked(self, rows: ArrayLike | slice) -> Shards:
+    def select(self, rows: ArrayLike | slice) -> Shards:
         """Return some of the rows without copying the features."""
         return Shards(self.arrays, self.runner, self.numbers(rows))
 
@@ -261,9 +261,9 @@ class UnitRows:
         """Return (n, d)."""
         return self.features.shape
 
-    def picked(self, rows: ArrayLike) -> UnitRows:
+    def select(self, rows: ArrayLike) -> UnitRows:
         """Return the rows of indices or a mask, without reading them."""
-        return replace(self, features=self.features.picked(rows))
+        return replace(self, features=self.features.select(rows))
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> UnitRows:
         """Return the same rows with a further change, applied after earlier ones."""
@@ -275,7 +275,7 @@ class UnitRows:
     def __getitem__(self, rows: ArrayLike | slice) -> Tensor:
         """Read the unit rows of a slice, indices or a mask (numpy or torch)."""
         if not isinstance(rows, slice):
-            return self.picked(rows)[:]
+            return self.select(rows)[:]
         start, stop, step = rows.indices(len(self))
         if step != 1 or stop - start <= BLOCK:
             return self._read(rows)

@@ -124,11 +124,11 @@ def _celeba_table(paths: Sequence[Path]) -> pa.Table:
     splits = as_texts(partition.column(1).combine_chunks(), str(paths[1]))
     # The partition may list the images in any order.
     split_of_file = dict(zip(partition.column(0).to_pylist(), splits, strict=True))
-    lost = [file for file in files if file not in split_of_file]
-    if lost:
+    missing = [file for file in files if file not in split_of_file]
+    if missing:
         raise InvalidInputError(
-            f"{paths[1]}: expected a split for every image, but {len(lost)} images with attributes"
-            f" have none, such as {lost[:3]}"
+            f"{paths[1]}: expected a split for every image, but {len(missing)} images with"
+            f" attributes have none, such as {missing[:3]}"
         )
     column = pa.array([split_of_file[file] for file in files])
     table = attributes.rename_columns(["image_id", *attributes.column_names[1:]])

@@ -109,7 +109,7 @@ class Suspects:
 
         return {"read": read_row, "path": path_of_row}
 
-    def kept(self, share: float) -> NDArray[np.int64]:
+    def best(self, share: float) -> NDArray[np.int64]:
         """Return the share of rows with the highest scores, in the order of the data."""
         # The highest scores are at the end; rows without a score are not included.
         return np.sort(self.order[round((1 - share) * len(self.order)) :])
@@ -150,9 +150,9 @@ class Suspects:
         self,
         path: str | Path,
         title: str,
-        say: Callable[[int], tuple[str, str]],
+        describe: Callable[[int], tuple[str, str]],
         *,
-        about: str,
+        introduction: str,
         max_rows: int = 200,
     ) -> Path:
         """Write an HTML file with the most suspicious rows and their images.
@@ -160,14 +160,14 @@ class Suspects:
         Args:
             path: the file.
             title: heading.
-            say: row -> a mark ("" for none) and a text.
-            about: introduction: what the scores mean and what to do next.
+            describe: row -> a mark ("" for none) and a text.
+            introduction: what the scores mean and what to do next.
             max_rows: maximum number of rows.
         """
         figures = []
         for rank, row in enumerate(self.order[:max_rows].tolist(), start=1):
             # Captions and paths are untrusted, so they are escaped.
-            word, text = map(html.escape, say(row))
+            word, text = map(html.escape, describe(row))
             place = html.escape(self.path(row) or self.ids[row])
             file = io.BytesIO()
             self._thumbnail(row).save(file, "JPEG", quality=85)
@@ -182,7 +182,7 @@ class Suspects:
                 "</figcaption></figure>"
             )
         title = html.escape(title)
-        sentences = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(about))
+        sentences = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(introduction))
         intro = f"<p>{sentences}</p>"
         head = f"{_PAGE}<title>{title}</title><header><h1>{title}</h1>{intro}</header>"
         page = "\n".join([head, "<main>", *figures, "</main>", ""])

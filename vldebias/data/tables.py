@@ -177,7 +177,7 @@ def _with_parts(column: str, value: object) -> Iterator[tuple[str, object]]:
             yield from _with_parts(f"{column}[]", part)
 
 
-def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
+def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
     """Return a column of a table as a single array.
 
     If there is no column with this name, the name may be a dotted name of a nested value, or differ
@@ -186,7 +186,7 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
     Args:
         table: the table.
         name: name of the column.
-        where: name of the table in messages.
+        source: name of the table in messages.
 
     Raises:
         InvalidInputError: the column does not exist.
@@ -198,30 +198,30 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
             cells = table.column(around).to_pylist()
             parts = [cell_of({around: cell}, name) for cell in cells]
             if any(part is not None for part in parts):
-                return _array_of(parts, where)
+                return _array_of(parts, source)
         alike = [column for column in names if column.strip().casefold() == name.strip().casefold()]
         if len(alike) != 1:
-            raise InvalidInputError(f"{where}: expected a column {name!r}; there are {names}")
+            raise InvalidInputError(f"{source}: expected a column {name!r}; there are {names}")
         name = alike[0]
     return table.column(name).combine_chunks()
 
 
-def _array_of(values: Sequence[object], where: str | Path) -> pa.Array:
+def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
     """Return an array of values, which must be of the same kind."""
     try:
         return pa.array(values)
     except pa.ArrowException as error:
-        raise InvalidInputError(f"{where}: expected values of the same kind: {error}") from error
+        raise InvalidInputError(f"{source}: expected values of the same kind: {error}") from error
 
 
-def as_texts(column: pa.Array, where: str) -> list[str]:
+def as_texts(column: pa.Array, source: str) -> list[str]:
     """Return the values of a column as texts, "" for missing values.
 
     If all numbers are whole, 1.0 is written as 1.
 
     Args:
         column: the column.
-        where: name of the table in messages.
+        source: name of the table in messages.
 
     Raises:
         InvalidInputError: values are neither texts nor numbers.
@@ -231,15 +231,15 @@ def as_texts(column: pa.Array, where: str) -> list[str]:
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        is_whole = pc.and_(
+        is_integer = pc.and_(
             pc.less_equal(pc.abs(column), 2.0**53), pc.equal(column, pc.round(column))
         )
-        if pc.all(is_whole, min_count=0).as_py():
+        if pc.all(is_integer, min_count=0).as_py():
             column = column.cast(pa.int64())  # integers with missing values are stored as floats
     try:
         texts: list[str] = column.cast(pa.string()).fill_null("").to_pylist()
     except pa.ArrowException as error:
         raise InvalidInputError(
-            f"{where}: expected texts or numbers, got a column of {column.type}"
+            f"{source}: expected texts or numbers, got a column of {column.type}"
         ) from error
     return texts

@@ -67,7 +67,7 @@ class Sample:
 
 
 def open_tars(
-    where: str,
+    source: str,
     files: Sequence[str | Path],
     *,
     name: str,
@@ -80,7 +80,7 @@ def open_tars(
     """Open the samples of tars. Texts are read immediately, images on demand.
 
     Args:
-        where: name of the data in messages.
+        source: name of the data in messages.
         files: the tars, in order.
         name: name of the data set.
         split: name of the split.
@@ -98,14 +98,14 @@ def open_tars(
     for file in files:
         samples += samples_of(Path(file))
     fields = list(dict.fromkeys(name for sample in samples for name in _fields_of(sample)))
-    image = _image_field(where, samples, fields, image)
-    caption = _caption_field(where, samples, fields, caption)
-    _report_incomplete(where, samples, image, caption)
-    captions, more_captions = _captions_of(where, samples, caption)
+    image = _image_field(source, samples, fields, image)
+    caption = _caption_field(source, samples, fields, caption)
+    _report_incomplete(source, samples, image, caption)
+    captions, more_captions = _captions_of(source, samples, caption)
     columns = {}
     for label, column in mapped_columns(labels or ()).items():
         if not _has(samples, column):
-            raise InvalidInputError(f"{where}: expected columns [{column!r}]; there are {fields}")
+            raise InvalidInputError(f"{source}: expected columns [{column!r}]; there are {fields}")
         columns[label] = Labels.from_values(
             Labels.text_of(_value(sample, column)).strip() for sample in samples
         )
@@ -124,12 +124,12 @@ def open_tars(
         fingerprint=lambda: fingerprint_files([path.name for path in paths], paths),
         captions=tuple(captions),
         more_captions=tuple(more_captions),
-        about={"root": where, **(about or {})},
+        about={"root": source, **(about or {})},
     )
 
 
 def _captions_of(
-    where: str, samples: Sequence[Sample], field_name: str | None
+    source: str, samples: Sequence[Sample], field_name: str | None
 ) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the caption and the further captions of each sample; empty without a field."""
     captions: list[str] = []
@@ -138,10 +138,10 @@ def _captions_of(
         return captions, more_captions
     for sample in samples:
         cell = _value(sample, field_name)
-        first, further = captions_in(cell, f"{where}: field {field_name!r}")
+        first, further = captions_in(cell, f"{source}: field {field_name!r}")
         captions.append(first)
         more_captions.append(further or ())
-    return clean_captions(where, captions, more_captions)
+    return clean_captions(source, captions, more_captions)
 
 
 def samples_of(path: Path) -> list[Sample]:
@@ -241,18 +241,18 @@ def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
     return (path.parent / stem).as_posix(), ending.lower()
 
 
-def _parsed(content: bytes, ending: str, where: str) -> object:
+def _parsed(content: bytes, ending: str, source: str) -> object:
     """Return the value of a field: a number, parsed JSON, text, or bytes that are not UTF-8."""
     if ending in _NUMBERS:
         try:
             return int(content)
         except ValueError:
-            raise InvalidInputError(f"{where}: expected a number, got {content[:20]!r}") from None
+            raise InvalidInputError(f"{source}: expected a number, got {content[:20]!r}") from None
     if ending in _JSON:
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{where}: expected JSON, got {error}") from None
+            raise InvalidInputError(f"{source}: expected JSON, got {error}") from None
     try:
         return content.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
@@ -278,7 +278,7 @@ def _has(samples: Sequence[Sample], name: str) -> bool:
 
 
 def _image_field(
-    where: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
+    source: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
 ) -> str:
     """Return the field of the images.
 
@@ -288,15 +288,15 @@ def _image_field(
     fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
     if name is not None:
         if name not in fields_of_images:
-            raise InvalidInputError(f"{where}: expected columns [{name!r}]; there are {fields}")
+            raise InvalidInputError(f"{source}: expected columns [{name!r}]; there are {fields}")
         return name
     if not fields_of_images:
-        raise InvalidInputError(f"{where}: expected images, got the fields {fields}")
+        raise InvalidInputError(f"{source}: expected images, got the fields {fields}")
     plain = [name for name in fields_of_images if "." not in name]
     first, *further = plain or fields_of_images
     if further and any(len(sample.places) > 1 for sample in samples):
         raise InvalidInputError(
-            f"{where}: images may be in any of {[first, *further]}; choose one with --image-column"
+            f"{source}: images may be in any of {[first, *further]}; choose one with --image-column"
             " (in Python image=...)"
         )
     # Images with different endings (jpg, png) in different samples are the same field.
@@ -308,7 +308,7 @@ def _image_field(
 
 
 def _caption_field(
-    where: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
+    source: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
 ) -> str | None:
     """Return the field of the captions, which may be in JSON; None if there is none.
 
@@ -317,7 +317,7 @@ def _caption_field(
     """
     if name not in (None, "auto") or "auto" in fields:
         if not _has(samples, str(name)):
-            raise InvalidInputError(f"{where}: expected columns [{name!r}]; there are {fields}")
+            raise InvalidInputError(f"{source}: expected columns [{name!r}]; there are {fields}")
         return name
     candidates = {*TEXTS, *CAPTION_COLUMNS}.intersection(fields)
     for field_name in (*_PREFERRED, *fields):
@@ -333,7 +333,7 @@ def _caption_field(
                 return f"{field_of_json}.{key}"
     if name == "auto":
         raise InvalidInputError(
-            f"{where}: expected captions in a field {', '.join(CAPTION_COLUMNS[:5])}, got the"
+            f"{source}: expected captions in a field {', '.join(CAPTION_COLUMNS[:5])}, got the"
             f" fields {fields}; choose one with --caption-column (in Python caption=...), or create"
             " captions from a label with label=... and caption_template='a photo of a {}.'"
         )
@@ -341,7 +341,7 @@ def _caption_field(
 
 
 def _report_incomplete(
-    where: str, samples: Sequence[Sample], image: str, caption: str | None
+    source: str, samples: Sequence[Sample], image: str, caption: str | None
 ) -> None:
     """Raise an error if texts are not next to their images; warn of incomplete samples."""
     if caption is None:
@@ -351,7 +351,7 @@ def _report_incomplete(
     complete = len(samples) - len(without_text) - len(without_image)
     if without_text and without_image and complete <= len(samples) // 100:
         raise InvalidInputError(
-            f"{where}: expected images next to their texts, but '{without_text[0].key}.{image}' is"
+            f"{source}: expected images next to their texts, but '{without_text[0].key}.{image}' is"
             f" not next to a text, and '{without_image[0].key}.{caption}' is not next to an image."
             " In webdataset, the files of a sample follow each other; pack them again, sorted by"
             " name (tar --sort=name -cf new.tar FOLDER)"
@@ -364,7 +364,7 @@ def _report_incomplete(
         if incomplete:
             keys = ", ".join(sample.key for sample in incomplete[:3])
             warn(
-                f"{where}: {len(incomplete)} of {len(samples)} samples have no {lack}, such as"
+                f"{source}: {len(incomplete)} of {len(samples)} samples have no {lack}, such as"
                 f" {keys}; {consequence}",
                 SuspectInputWarning,
             )

@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 import torch
 
-from vldebias.wording.dealing import seed_from
+from vldebias.wording.assignment import seed_from
 
 Seeds = int | torch.Generator | Sequence[int | torch.Generator]
 """Random generators or seeds of a call: one for all of its images, or one for each."""

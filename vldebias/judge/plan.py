@@ -38,7 +38,7 @@ WORDINGS = (
     "A photo of a tired, friendly {concept}.",
     "photo of a {concept}, portrait, detailed",
 )
-_THINGS = (
+_OBJECTS = (
     "A red car in the rain.",
     "A nurse shark over a coral reef.",
     "A chef's knife on a wooden board.",
@@ -50,7 +50,7 @@ _NAMED = (
 )
 # Prompts that no method should change.
 OTHERS = {
-    "without a person": (*_THINGS, "An empty classroom in the morning."),
+    "without a person": (*_OBJECTS, "An empty classroom in the morning."),
     "of a named person": (*_NAMED, "Albert Einstein riding a bicycle."),
 }
 # Prompt, concept, part and stated value of a `PlannedImage`.
@@ -341,7 +341,7 @@ class GeneratedImages:
         """Read the pixels of an image as RGB; OSError if the file cannot be read."""
         return read_png(self.path(image))[0]
 
-    def about(self, image: PlannedImage) -> Facts:
+    def metadata(self, image: PlannedImage) -> Facts:
         """Read how an image was generated from its metadata; OSError if it cannot be read."""
         return dict(read_png(self.path(image), pixels=False)[1])
 

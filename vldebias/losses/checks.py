@@ -98,8 +98,8 @@ def check_count(name: str, value: int, least: int) -> None:
         value: value of the argument.
         least: smallest allowed number.
     """
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_whole or value < least:
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or value < least:
         raise InvalidInputError(
             f"{name}: expected a whole number of at least {least}, got {value!r}"
         )

@@ -75,7 +75,7 @@ def impact_ratios(
     categories = []
     for name, (hits, n), small in zip(names, counts, is_small, strict=True):
         rate = Interval(hits / n, *wilson_interval(hits, n)) if n else None
-        has_ratio = n and not small and any(other for other, _ in compared)
+        has_ratio = n and not small and any(hits for hits, _ in compared)
         ratio = _ratio_to_highest((hits, n), compared) if has_ratio else None
         categories.append(Category(name, n, hits, rate, ratio, small))
     return categories

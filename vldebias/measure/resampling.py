@@ -213,8 +213,8 @@ def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
         yield min(block, count - start)
 
 
-def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator[NDArray[np.int32]]:
-    """Yield blocks (b, among) of how often each of `among` rows occurs in resamples of n rows.
+def resampled_weights(n: int, resamples: int, seed: int, size: int) -> Iterator[NDArray[np.int32]]:
+    """Yield blocks (b, size) of how often each of `size` rows occurs in resamples of n rows.
 
     The number of draws that fall on a subset of the rows is binomial.
 
@@ -222,15 +222,15 @@ def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator
         n: number of rows.
         resamples: number of resamples.
         seed: random seed.
-        among: number of rows to count.
+        size: number of rows to count.
     """
     rng = np.random.default_rng(seed)
-    for b in _blocks(_WEIGHTS, among, resamples):
-        block = np.empty((b, among), dtype=np.int32)
+    for b in _blocks(_WEIGHTS, size, resamples):
+        block = np.empty((b, size), dtype=np.int32)
         for weights in block:  # resample by resample: its counts stay in the cache
-            # Of n draws with replacement from n rows, Binomial(n, among / n) fall on these rows.
-            draws = n if among == n else rng.binomial(n, among / n)
-            weights[:] = np.bincount(rng.integers(among, size=draws), minlength=among)
+            # Of n draws with replacement from n rows, Binomial(n, size / n) fall on these rows.
+            draws = n if size == n else rng.binomial(n, size / n)
+            weights[:] = np.bincount(rng.integers(size, size=draws), minlength=size)
         yield block
 
 

@@ -22,13 +22,13 @@ NONE = "none"
 CHANCE = "random"
 # Method of rows for shares that are as even as possible: the chance level of a method that assigns
 # values to images.
-DEALT = "dealt evenly"
+EVEN_ASSIGNMENT = "even assignment"
 # Method of rows for the unedited model with its threshold at the median of its scores.
 MEDIAN = "none@median"
 # Suffix of methods whose lambda was chosen on a labelled validation split.
 ON_VAL = "@val"
 # Methods of rows that measure no method.
-CHANCES = (CHANCE, DEALT)
+CHANCES = (CHANCE, EVEN_ASSIGNMENT)
 # Suffix of files of images that show who got worse.
 WORSE_STRIP = "-worse-strip"
 NUMBERS = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]

@@ -158,8 +158,8 @@ class CalibratedProjection(Edit):
             dim: width of the embeddings.
             method: name of the method for the provenance.
         """
-        nothing = torch.zeros(dim, 0, dtype=torch.float64)
-        return cls(0.0, nothing, nothing, Provenance(method))
+        empty = torch.zeros(dim, 0, dtype=torch.float64)
+        return cls(0.0, empty, empty, Provenance(method))
 
     def fit(self, pairs: Array | Sequence[Array] | None, spurious: Array | None = None) -> Self:
         """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without), in float64 on the CPU.

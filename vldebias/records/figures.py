@@ -148,10 +148,10 @@ def share_with_interval(
     is_counted = np.ones(n_answers)
     if place < n_answers - 1:
         is_counted[-1] = 0
-    whole = float(shares @ is_counted)
-    share = float(shares[place]) / whole
+    counted_share = float(shares @ is_counted)
+    share = float(shares[place]) / counted_share
     # Derivative of the share with respect to the share of each human answer.
-    effect = (np.eye(n_answers)[place] - share * is_counted) / whole
+    effect = (np.eye(n_answers)[place] - share * is_counted) / counted_share
     variance = _variance_of_images(counts, truth @ effect)
     if people is not None:
         variance += _variance_of_labels(judged, people, effect)

@@ -37,12 +37,12 @@ class Coverage:
     """Store how often intervals contained held-out shares.
 
     Attributes:
-        inside, tried: number of held-out units inside their intervals, and in total.
+        covered, tried: number of held-out units covered by their intervals, and in total.
         unit: what was left out one at a time, "subjects" or "models".
         width: mean width of the intervals.
     """
 
-    inside: float
+    covered: float
     tried: int
     unit: str
     width: float
@@ -52,7 +52,7 @@ class Coverage:
         """Return Wilson's interval of the coverage; [0, 1] if nothing could be held out."""
         if not self.tried:
             return 0.0, 1.0
-        return wilson_interval(self.inside, self.tried)
+        return wilson_interval(self.covered, self.tried)
 
     @property
     def is_shown(self) -> bool:
@@ -164,18 +164,18 @@ def coverage_over_subjects(line: ShareLine | None) -> Coverage:
     """Return how often the line fitted without a subject gives an interval with its share."""
     if line is None or len(line.x) <= LEAST:
         return Coverage(0, 0, "subjects", 1.0)
-    inside = 0
+    covered = 0
     widths = []
     for place in range(len(line.x)):
-        kept = np.arange(len(line.x)) != place
-        if np.ptp(line.x[kept]) < 1e-9:
+        is_rest = np.arange(len(line.x)) != place
+        if np.ptp(line.x[is_rest]) < 1e-9:
             continue
-        without = ShareLine(line.x[kept], line.y[kept])
-        low, high = without.interval(line.x[[place]])
-        inside += int(low[0] - 1e-9 <= line.y[place] <= high[0] + 1e-9)
+        line_of_rest = ShareLine(line.x[is_rest], line.y[is_rest])
+        low, high = line_of_rest.interval(line.x[[place]])
+        covered += int(low[0] - 1e-9 <= line.y[place] <= high[0] + 1e-9)
         widths.append(float(high[0] - low[0]))
     width = float(np.mean(widths)) if widths else 1.0
-    return Coverage(inside, len(widths), "subjects", width)
+    return Coverage(covered, len(widths), "subjects", width)
 
 
 def error_of_models(models: Mapping[str, Shares]) -> float | None:
@@ -193,10 +193,10 @@ def error_of_models(models: Mapping[str, Shares]) -> float | None:
 def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
     """Return how often intervals from the other models contain the shares of a held-out model.
 
-    The unit is the model, since errors of the subjects of one model are correlated: `inside` is the
-    sum over models of the proportion of their subjects inside the interval.
+    The unit is the model, since errors of the subjects of one model are correlated: `covered` is
+    the sum over models of the proportion of their subjects inside the interval.
     """
-    inside = 0.0
+    covered = 0.0
     tried = 0
     widths = []
     for model, shares in models.items():
@@ -207,11 +207,11 @@ def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
         if error is None or not subjects:
             continue
         near = [abs(shares[subject] - means[subject]) <= error + 1e-9 for subject in subjects]
-        inside += float(np.mean(near))
+        covered += float(np.mean(near))
         tried += 1
         for subject in subjects:
             widths.append(min(1.0, means[subject] + error) - max(0.0, means[subject] - error))
-    return Coverage(inside, tried, "models", float(np.mean(widths)) if widths else 1.0)
+    return Coverage(covered, tried, "models", float(np.mean(widths)) if widths else 1.0)
 
 
 def models_needed() -> int:
@@ -329,6 +329,6 @@ def _why_not(coverage: Coverage) -> str:
         return "too few counts to check the coverage of intervals"
     low, high = coverage.interval
     return (
-        f"intervals covered {coverage.inside / coverage.tried:.0%} [{low:.0%}, {high:.0%}] of"
+        f"intervals covered {coverage.covered / coverage.tried:.0%} [{low:.0%}, {high:.0%}] of"
         f" {coverage.tried} left-out {coverage.unit}, which does not show {SHOWN:.0%} or more"
     )

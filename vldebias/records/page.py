@@ -148,15 +148,15 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
     """Return the row of a record."""
     lines = _about(record)
     if not record.counts and not record.published:
-        why = " ".join(("No usable counts.", *record.notes))
-        return Row(record.model.name, record.name, lines, [], why)
+        reason = " ".join(("No usable counts.", *record.notes))
+        return Row(record.model.name, record.name, lines, [], reason)
     figures = {(f.metric, f.value, f.qualifier): f for f in record.figures}
     cells = [_share(figures.get(("share", value, NEUTRAL))) for value in values]
     for qualifier in qualifiers:
         cells.append(_share(figures.get(("share", values[0], qualifier))))
     known = (NEUTRAL, *load_protocol().qualifiers)
-    other = next((wording for wording in record.qualifiers if wording not in known), None)
-    cells.append(_share(figures.get(("share", values[0], str(other))), other))
+    other_qualifier = next((wording for wording in record.qualifiers if wording not in known), None)
+    cells.append(_share(figures.get(("share", values[0], str(other_qualifier))), other_qualifier))
     wording = NEUTRAL if NEUTRAL in record.qualifiers else next(iter(record.qualifiers), NEUTRAL)
     cells.append(_gap(record, figures.get(("discrepancy", "", wording))))
     unknown = _share(figures.get(("unknown", "", wording)))

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from vldebias.errors import InvalidInputError
-from vldebias.report.result import laid_out
+from vldebias.report.result import format_json
 from vldebias.utils.files import explain, read_bytes, write_atomically
 from vldebias.utils.schema import Name, Strict
 
@@ -258,4 +258,4 @@ class Record(Strict):
     def write(self, path: str | Path) -> Path:
         """Write the record as JSON with one line per prompt."""
         content = json.loads(self.model_dump_json())
-        return write_atomically(path, laid_out(content) + "\n")
+        return write_atomically(path, format_json(content) + "\n")

@@ -111,7 +111,7 @@ class Comparison:
         if not self.is_equal:
             # Clear changes come first.
             changed = self.frame[self.frame.verdict != "equal"]
-            changed = changed[changed.is_whole] if changed.is_whole.any() else changed
+            changed = changed[changed.is_summary] if changed.is_summary.any() else changed
             is_unclear = ~changed.verdict.isin(CLEAR)
             ordered = changed.loc[is_unclear.sort_values(kind="stable").index]
             rows = []
@@ -148,12 +148,12 @@ class Comparison:
         of_images = clear[~clear.is_of_texts]
         if len(of_images):
             clear = of_images
-        wholes = clear[clear.is_whole] if clear.is_whole.any() else clear
-        if wholes.empty:
+        summaries = clear[clear.is_summary] if clear.is_summary.any() else clear
+        if summaries.empty:
             return f"no clear change from {sides}; {counts}"
         # Exact values have intervals of width 0, so their changes rank first.
-        width = np.maximum(wholes.high - wholes.low, FLOAT_NOISE)
-        largest = wholes.loc[(wholes.difference.abs() / width).idxmax()]
+        width = np.maximum(summaries.high - summaries.low, FLOAT_NOISE)
+        largest = summaries.loc[(summaries.difference.abs() / width).idxmax()]
         name = largest["name"]
         a, b = _sides_of(largest)
         return (
@@ -183,7 +183,7 @@ class Comparison:
     def _table(self, room: int) -> list[str]:
         """Return the figures that changed, with values and verdict, in at most `room` lines."""
         changed = self.frame[self.frame.verdict != "equal"]
-        changed = changed[changed.is_whole] if changed.is_whole.any() else changed
+        changed = changed[changed.is_summary] if changed.is_summary.any() else changed
         lines = ["values, and changes with 95 % intervals"]
         remaining = Counter(self.frame.verdict)
         del remaining["equal"]
@@ -302,7 +302,7 @@ def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> I
         change = (row.difference, row.low, row.high)
         costs = []
         for utility in block:
-            if utility.kind == "utility" and utility.is_whole and utility.verdict in CLEAR:
+            if utility.kind == "utility" and utility.is_summary and utility.verdict in CLEAR:
                 costs.append(f"{utility.title} {utility.verdict}, {utility.moved}")
         cost = "; ".join(costs) or "no clear change of any utility"
         value_a, value_b = _sides_of(row)

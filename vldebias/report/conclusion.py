@@ -152,7 +152,7 @@ def leading_measure(block: Sequence[ReadableRow], measures: Measures) -> list[Re
     for row in block:
         is_chosen = not measures or (row.task, row.metric) in measures
         # Methods with labels use information that the others do not have.
-        is_bias = row.kind == "bias" and row.is_whole and not row.uses_labels
+        is_bias = row.kind == "bias" and row.is_summary and not row.uses_labels
         if is_chosen and is_bias and has_change(row):
             bias.append(row)
     if not bias:
@@ -260,16 +260,16 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     if not costs:
         return "not measured"
     prices = []
-    kept = []
+    titles_without_loss = []
     for cost in costs:
         if _has_lost(cost):
             price = paid(cost.title, cost.before, cost.value, change_of(cost))
             is_bound = cost.metric.partition("@")[0] in UPPER_BOUNDS
             prices.append(f"{price}, an upper bound" if is_bound else price)
         else:
-            kept.append(cost.title)
-    if kept:
-        prices.append(without_loss(list(dict.fromkeys(kept))))
+            titles_without_loss.append(cost.title)
+    if titles_without_loss:
+        prices.append(without_loss(list(dict.fromkeys(titles_without_loss))))
     return "; ".join(prices)
 
 
@@ -278,7 +278,7 @@ def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableR
     cost_of_metric: dict[str, ReadableRow] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and cost.name == row.name
-        if is_cost and cost.is_whole and has_change(cost):
+        if is_cost and cost.is_summary and has_change(cost):
             # Use the last of several subsets, in the order of the last ones.
             cost_of_metric.pop(cost.metric, None)
             cost_of_metric[cost.metric] = cost
@@ -336,18 +336,18 @@ def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     """
     if row.paper:
         return ""
-    for other in block:
-        is_same = (other.metric, other.subset) == (row.metric, row.subset)
-        if is_same and other.paper and not other.is_off_target:
-            lost = []
-            for cost in _utilities(block, other):
+    for candidate in block:
+        is_same = (candidate.metric, candidate.subset) == (row.metric, row.subset)
+        if is_same and candidate.paper and not candidate.is_off_target:
+            losses = []
+            for cost in _utilities(block, candidate):
                 if _has_lost(cost):
-                    lost.append(f"{cost.title} {cost.change:+{form_of_change(change_of(cost))}}")
-            notes = f"{other.paper}; {other.moved}"
-            if lost:
-                notes += f"; cost: {', '.join(lost)}"
-            form = form_of_figures(other.value, change_of(other))
-            return f"{other.value:{form}} ({notes})"
+                    losses.append(f"{cost.title} {cost.change:+{form_of_change(change_of(cost))}}")
+            notes = f"{candidate.paper}; {candidate.moved}"
+            if losses:
+                notes += f"; cost: {', '.join(losses)}"
+            form = form_of_figures(candidate.value, change_of(candidate))
+            return f"{candidate.value:{form}} ({notes})"
     return ""
 
 
@@ -357,11 +357,11 @@ def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     Such as "0.818 [0.743, 0.881] with cali, λ = 400"; "" if none was chosen.
     """
     values = []
-    for other in block:
-        is_same = (other.metric, other.subset) == (row.metric, row.subset)
-        if is_same and other.method.endswith(ON_VAL):
-            method = other.method.removesuffix(ON_VAL)
-            values.append(f"{other.number} with {method}, λ = {other.lam:g}")
+    for candidate in block:
+        is_same = (candidate.metric, candidate.subset) == (row.metric, row.subset)
+        if is_same and candidate.method.endswith(ON_VAL):
+            method = candidate.method.removesuffix(ON_VAL)
+            values.append(f"{candidate.number} with {method}, λ = {candidate.lam:g}")
     return "; ".join(values)
 
 
@@ -397,11 +397,11 @@ def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
     Such as "accuracy in 1 of 4 parts, most in landbird/land: -0.093".
     """
-    parts = [part for part in block if part.name == row.name and not part.is_whole]
-    lost = [part for part in parts if part.verdict == "worse"]
-    if not lost:
+    parts = [part for part in block if part.name == row.name and not part.is_summary]
+    worse_parts = [part for part in parts if part.verdict == "worse"]
+    if not worse_parts:
         return ""
-    worst = max(lost, key=lambda part: abs(part.change))
+    worst = max(worse_parts, key=lambda part: abs(part.change))
     measured = (worst.metric, worst.units)
     verdicts = [part.verdict for part in parts if (part.metric, part.units) == measured]
     return (
@@ -458,7 +458,7 @@ def _evidence(conclusion: Conclusion) -> list[str]:
     low, high = conclusion.interval
     form = form_of_figures(conclusion.after, conclusion.change)
     if conclusion.chance_after not in (None, chance) and chance is not None:
-        notes.append(f"chance {chance:{form}}, dealt evenly {conclusion.chance_after:{form}}")
+        notes.append(f"chance {chance:{form}}, even assignment {conclusion.chance_after:{form}}")
     elif chance is not None and low <= chance <= high:
         notes.append(f"about chance, {chance:{form}}")
     elif chance is not None:

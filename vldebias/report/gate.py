@@ -73,12 +73,12 @@ def check_limits(
         raise InvalidInputError("limits: got none; expected one or more, such as max_skew=0.2")
     # Figures of a whole task, not of a single query, group or profession.
     frame = readable(result)
-    wholes = frame[frame.is_whole]
+    summaries = frame[frame.is_summary]
     checks = []
     for metric, limit in limits.items():
         # "max_skew" includes "max_skew@50".
-        is_named = (wholes.metric == metric) | wholes.metric.str.startswith(f"{metric}@")
-        named = wholes[is_named]
+        is_named = (summaries.metric == metric) | summaries.metric.str.startswith(f"{metric}@")
+        named = summaries[is_named]
         for task, rows in named.groupby("task", sort=False):
             chosen = _method(rows, str(task), method)
             for row in rows[rows.method == chosen].itertuples():
@@ -86,7 +86,7 @@ def check_limits(
                 checks.append(GateCheck(figure, limit, _outcome(figure, limit), row.few))
         is_checked = any(check.row.metric.startswith(metric) for check in checks)
         if not is_checked:
-            known = ", ".join(sorted(set(wholes.metric)))
+            known = ", ".join(sorted(set(summaries.metric)))
             of_method = "" if method is None else f" of {method!r}"
             raise InvalidInputError(
                 f"{metric}: the result does not contain this figure{of_method}; it contains {known}"

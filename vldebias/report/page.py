@@ -150,13 +150,13 @@ def grids(
         The caption, the headings, the rows with their names (cells may be None), and whether the
         table is about parts.
     """
-    titled = block.assign(title=block.title + block.hint.where(block.is_whole, ""))
+    titled = block.assign(title=block.title + block.hint.where(block.is_summary, ""))
     rows = cast("list[ReadableRow]", list(titled.itertuples()))
     layouts = ((False, "subset", "name", "title"), (True, "title", "subset", "name"))
     for is_parts, split, down, across in layouts:
         rows_of_caption: dict[str, list[ReadableRow]] = {}
         for row in rows:
-            if row.is_whole != is_parts:
+            if row.is_summary != is_parts:
                 rows_of_caption.setdefault(getattr(row, split), []).append(row)
         for caption, group in rows_of_caption.items():
             cells = {(getattr(row, down), getattr(row, across)): row for row in group}
@@ -170,18 +170,18 @@ def grids(
             yield title, heads, lines, is_parts
 
 
-def render(result: Result, path: Path, *, beside: Path) -> Path:
+def render(result: Result, path: Path, *, run_folder: Path) -> Path:
     """Write the page of a result as a single HTML file, and its rows as CSV.
 
     Args:
         result: the result.
         path: HTML file to write; the CSV file is next to it.
-        beside: folder of the run's pictures, such as generated images.
+        run_folder: folder of the run's pictures, such as generated images.
     """
     frame = readable(result)
     concluded = conclusions(frame)
     front = front_rows(frame, concluded)
-    pictures = _pictures(result.name, beside)
+    pictures = _pictures(result.name, run_folder)
     are_miniature = [provenance.is_miniature for provenance in result.provenance]
     advice = advice_of(result)
     # Explain each measure of a conclusion.
@@ -217,7 +217,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "is_even": ends is not None,
         "explained": explained,
         "most_prompts": PROMPTS,
-        "strips": _strips(result.name, beside),
+        "strips": _strips(result.name, run_folder),
         "blocks": _blocks(result, frame, pictures),
         "dots": _drawn(front, result.provenance) if concluded else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
@@ -409,7 +409,7 @@ def _statements(frame: pd.DataFrame) -> list[str]:
 
 def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
     """Return the row of a task's bias without a method; None if it was not measured."""
-    rows = block[block.is_whole & (block.kind == "bias") & (block.method == NONE)]
+    rows = block[block.is_summary & (block.kind == "bias") & (block.method == NONE)]
     measured = cast("list[ReadableRow]", list(rows.itertuples()))
     row_of_metric = {row.metric: row for row in reversed(measured)}
     for metric in (*LEADS, *rows.metric):
@@ -447,7 +447,7 @@ def notebook(result: Result) -> str:
         # There are no methods to compare. Advice is based on all figures.
         head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")
         columns = ["task", "measure", "name", "number", "moved", "verdict"]
-        shown = frame if advice else frame[frame.is_whole].head(MOST)
+        shown = frame if advice else frame[frame.is_summary].head(MOST)
         rows += shown[columns].itertuples(index=False)
     table = html_table("", head, rows)
     return f"<h3>{escape(result.name)}</h3><ul>{listed}</ul>{table}"

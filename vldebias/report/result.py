@@ -27,7 +27,7 @@ from vldebias.measure.rows import (
     CHANCE,
     CHANCES,
     COLUMNS,
-    DEALT,
+    EVEN_ASSIGNMENT,
     NONE,
     NUMBERS,
     Bounds,
@@ -54,7 +54,7 @@ __all__ = [
     "CHANCE",
     "CHANCES",
     "COLUMNS",
-    "DEALT",
+    "EVEN_ASSIGNMENT",
     "NONE",
     "Bounds",
     "Measurement",
@@ -314,7 +314,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def plot(self) -> Plot:
         """Draw the value and interval of every method, with a panel per task and metric."""
         frame = readable(self)
-        return dots(frame[frame.is_whole], self.provenance)
+        return dots(frame[frame.is_summary], self.provenance)
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the rows as CSV with all digits; texts that look like formulas are escaped."""
@@ -334,7 +334,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             # Write the rows first, since a JSON file without its rows cannot be read.
             rows = write_atomically(path.with_suffix(".parquet"), packed)
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
-        return write_atomically(path, laid_out(content) + "\n")
+        return write_atomically(path, format_json(content) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> Result:
@@ -382,7 +382,7 @@ def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, ob
     return rows
 
 
-def laid_out(value: object, depth: int = 0) -> str:
+def format_json(value: object, depth: int = 0) -> str:
     """Format a value as JSON, in which parts that fit into a line are not broken.
 
     Args:
@@ -397,9 +397,9 @@ def laid_out(value: object, depth: int = 0) -> str:
         # Keys may be numbers, which are strings in JSON.
         names = [json.dumps(str(name), ensure_ascii=False) for name in value]
         inside = zip(names, value.values(), strict=True)
-        parts = [f"{name}: {laid_out(item, deeper)}" for name, item in inside]
+        parts = [f"{name}: {format_json(item, deeper)}" for name, item in inside]
     else:
-        parts = [laid_out(item, deeper) for item in value]
+        parts = [format_json(item, deeper) for item in value]
     start, end = "{}" if isinstance(value, dict) else "[]"
     margin = "\n" + " " * deeper
     return start + margin + f",{margin}".join(parts) + "\n" + " " * depth + end

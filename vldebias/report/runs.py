@@ -69,7 +69,7 @@ class RunList(NamedTuple):
     unreadable: dict[str, str]
 
 
-def list_runs(folder: Path, beside: Path | None = None) -> RunList:
+def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
     """Return a row for each task and method of every result in a folder, newest first.
 
     A task is represented by the measure of its conclusion or, without a conclusion, by its measure
@@ -77,7 +77,7 @@ def list_runs(folder: Path, beside: Path | None = None) -> RunList:
 
     Args:
         folder: folder with JSON files written by `Result.write`; subfolders are included.
-        beside: folder of the page, to which links are relative. Default: the same folder.
+        page_folder: folder of the page, to which links are relative. Default: the same folder.
 
     Raises:
         InvalidInputError: the folder does not exist, or contains no result.
@@ -92,7 +92,7 @@ def list_runs(folder: Path, beside: Path | None = None) -> RunList:
         name = file.relative_to(folder).as_posix()
         try:
             if _is_result(file):
-                rows += _rows_of(file, name, beside or folder)
+                rows += _rows_of(file, name, page_folder or folder)
         except (InvalidInputError, OSError) as error:
             unreadable[name] = str(error).removeprefix(f"{file}: ")
     if not rows and not unreadable:
@@ -114,7 +114,7 @@ def _is_result(file: Path) -> bool:
     return b'"figures"' in content and b'"protocols"' in content
 
 
-def _rows_of(file: Path, name: str, beside: Path) -> list[RunRow]:
+def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
     """Return the rows of one result."""
     result = Result.read(file)
     frame = readable(result)
@@ -125,7 +125,7 @@ def _rows_of(file: Path, name: str, beside: Path) -> list[RunRow]:
     page = file.parent / _INDEX
     address = ""
     if page.is_file():
-        address = quote(Path(os.path.relpath(page, beside)).as_posix())
+        address = quote(Path(os.path.relpath(page, page_folder)).as_posix())
     measure_of_task = {}
     for conclusion in conclusions(frame):
         measure_of_task[conclusion.task] = (conclusion.metric, conclusion.subset)
@@ -168,8 +168,8 @@ def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> li
 def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
     """Return the metric and subset of the figure that represents a task without a conclusion."""
     bias = block[block.kind == "bias"]
-    wholes = bias[bias.subset == ""]
-    for candidates in (wholes, bias, block):
+    summaries = bias[bias.subset == ""]
+    for candidates in (summaries, bias, block):
         if candidates.empty:
             continue
         metrics = list(candidates.metric)

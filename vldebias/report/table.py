@@ -18,7 +18,7 @@ from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import (
     CHANCE,
     CHANCES,
-    DEALT,
+    EVEN_ASSIGNMENT,
     MEDIAN,
     NONE,
     ON_VAL,
@@ -326,8 +326,8 @@ READABLE = {
     "hint": "str",
     "measure": "str",
     "units": "object",
-    "is_whole": "bool",
-    "is_dealt": "bool",
+    "is_summary": "bool",
+    "is_assigned": "bool",
     "before": "float64",
     "chance": "float64",
     "chance_after": "float64",
@@ -367,7 +367,7 @@ class ReadableRow(Protocol):
     kind: str
     measure: str
     units: tuple[str, ...]
-    is_whole: bool
+    is_summary: bool
     before: float
     chance: float
     chance_after: float
@@ -393,8 +393,8 @@ def readable(result: Result) -> pd.DataFrame:
     """
     pandas = need("pandas")
     names = method_names(result.rows)
-    wholes = are_whole(result.rows)
-    references = References(result, names, wholes)
+    summaries = are_summaries(result.rows)
+    references = References(result, names, summaries)
     # The paper's figures for its own lambda and for those of its sweep.
     model = result.provenance[0].model if result.provenance else ""
     figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
@@ -403,7 +403,7 @@ def readable(result: Result) -> pd.DataFrame:
     figures_of_lam |= dict.fromkeys((None, OWN_LAM), published(result.name, model))
 
     values_of_column: dict[str, list[object]] = {column: [] for column in READABLE}
-    for row, name, is_whole in zip(result.rows, names, wholes, strict=True):
+    for row, name, is_summary in zip(result.rows, names, summaries, strict=True):
         metric = references.metrics[row.metric]
         part = f", {row.subset}" if row.subset else ""
         key = (row.task, row.metric, row.method, row.subset)
@@ -413,7 +413,7 @@ def readable(result: Result) -> pd.DataFrame:
             "hint": "" if row.better == "neither" else f" ({row.better} is better)",
             "measure": f"{metric.title}{part}",
             "units": tuple(row.n),
-            "is_whole": is_whole,
+            "is_summary": is_summary,
             "name": name,
             "number": number(row.value, *row.interval),
             "moved": moved(row.change),
@@ -435,32 +435,32 @@ class References:
     Args:
         result: the result.
         names: readable name of the method of each row.
-        wholes: whether each row belongs to a summary, see `are_whole`.
+        summaries: whether each row belongs to a summary, see `are_summaries`.
 
     Attributes:
         metrics: metrics by name.
         provenance: provenance by task.
-        whole_rows: rows of a summary, by task, metric, subset and method.
-        deals: whether a method assigns values to images, by task and method.
+        summary_rows: rows of a summary, by task, metric, subset and method.
+        assigns_values: whether a method assigns values to images, by task and method.
         squares: the unbiased square of the gap, by task, subset and name of the method.
     """
 
-    def __init__(self, result: Result, names: Sequence[str], wholes: Sequence[bool]) -> None:
+    def __init__(self, result: Result, names: Sequence[str], summaries: Sequence[bool]) -> None:
         metric_names = {row.metric for row in result.rows}
         self.metrics = {metric: get_metric(metric, strict=False) for metric in metric_names}
-        self.whole_rows: dict[tuple[str, str, str, str], Measurement] = {}
+        self.summary_rows: dict[tuple[str, str, str, str], Measurement] = {}
         self.squares: dict[tuple[str, str, str], Measurement] = {}
-        for row, name, is_whole in zip(result.rows, names, wholes, strict=True):
-            if is_whole:
-                self.whole_rows[row.task, row.metric, row.subset, row.method] = row
+        for row, name, is_summary in zip(result.rows, names, summaries, strict=True):
+            if is_summary:
+                self.summary_rows[row.task, row.metric, row.subset, row.method] = row
             if row.metric == SQUARED and row.change is not None and not math.isnan(row.change[0]):
                 self.squares.setdefault((row.task, row.subset, name), row)
         self.provenance: dict[str, TaskProvenance] = {}
-        self.deals: dict[tuple[str, str], bool] = {}
+        self.assigns_values: dict[tuple[str, str], bool] = {}
         for provenance in result.provenance:
             self.provenance[provenance.task] = provenance
             for method, facts in provenance.methods.items():
-                self.deals[provenance.task, method] = bool(facts.get("deals"))
+                self.assigns_values[provenance.task, method] = bool(facts.get("assigns_values"))
 
     def row_of(self, row: Measurement, method: str) -> Measurement | None:
         """Return the row of another method for the same measure and subset.
@@ -469,7 +469,7 @@ class References:
             row: a row of the result.
             method: name of the other method.
         """
-        return self.whole_rows.get((row.task, row.metric, row.subset, method))
+        return self.summary_rows.get((row.task, row.metric, row.subset, method))
 
     def columns(self, row: Measurement, name: str) -> dict[str, object]:
         """Return the columns of a row that depend on other rows.
@@ -479,7 +479,7 @@ class References:
             name: readable name of its method.
 
         Returns:
-            `is_dealt`: whether the method assigns values to images.
+            `is_assigned`: whether the method assigns values to images.
             `before`: value of the model without a method.
             `chance`: value for random rankings or images; NaN if not measured.
             `chance_after`: the same with the method.
@@ -491,21 +491,21 @@ class References:
             `is_off_target`: whether the method removes another attribute than the measured one.
             `is_identity`: whether its edit changes nothing, for example if the default declines.
         """
-        is_dealt = self.deals.get((row.task, row.method), False)
-        before, chance, chance_after = self.before_and_chance(row, is_dealt)
+        is_assigned = self.assigns_values.get((row.task, row.method), False)
+        before, chance, chance_after = self.before_and_chance(row, is_assigned)
         # The gap of few sampled images is biased upwards, and the bias depends on the shares, so
         # the verdict is that of its unbiased square. Assigned values have no such noise, and every
         # other measure is tested by its own change.
         square = None
-        if row.metric == GAP and not is_dealt:
+        if row.metric == GAP and not is_assigned:
             square = self.squares.get((row.task, row.subset, name))
         tested_row = square or row
-        to_remove = self.to_remove(tested_row, is_dealt)
+        to_remove = self.to_remove(tested_row, is_assigned)
         if self.metrics[row.metric].kind == "utility":
             # Only a measure of bias can be at chance; a loss of utility is always a cost.
             verdict_of_row = verdict(row.change, row.better)
         else:
-            verdict_of_row = self.verdict(row, tested_row, to_remove, is_dealt)
+            verdict_of_row = self.verdict(row, tested_row, to_remove, is_assigned)
         enough = None
         if verdict_of_row == TOO_FEW and tested_row.change is not None:
             enough = enough_units(next(iter(row.n.values()), 0), tested_row.change, to_remove)
@@ -515,7 +515,7 @@ class References:
             if is_clear and verdict(square.change, square.better) == UNCLEAR:
                 square_moved = moved(square.change)
         return {
-            "is_dealt": is_dealt,
+            "is_assigned": is_assigned,
             "before": before,
             "chance": chance,
             "chance_after": chance_after,
@@ -548,12 +548,12 @@ class References:
             return ""
         return f"{setting[0]}, λ = {setting[1]:g}"
 
-    def before_and_chance(self, row: Measurement, is_dealt: bool) -> tuple[float, float, float]:
+    def before_and_chance(self, row: Measurement, is_assigned: bool) -> tuple[float, float, float]:
         """Return the value without a method, and chance without and with the method.
 
         Args:
             row: a row of the result.
-            is_dealt: whether its method assigns values to images.
+            is_assigned: whether its method assigns values to images.
 
         Returns:
             The three values; NaN if not measured.
@@ -567,28 +567,28 @@ class References:
             before = float(np.round(row.value - difference, 12))
         chance = self.row_of(row, CHANCE)
         # For a method that assigns values to images, chance is the most even assignment.
-        chance_after = self.row_of(row, DEALT) if is_dealt else chance
+        chance_after = self.row_of(row, EVEN_ASSIGNMENT) if is_assigned else chance
         return (
             before,
             math.nan if chance is None else chance.value,
             math.nan if chance_after is None else chance_after.value,
         )
 
-    def to_remove(self, row: Measurement, is_dealt: bool) -> float:
+    def to_remove(self, row: Measurement, is_assigned: bool) -> float:
         """Return the distance of the model from chance or, if unknown, from the best value.
 
         Args:
             row: a row of the result.
-            is_dealt: whether its method assigns values to images.
+            is_assigned: whether its method assigns values to images.
         """
-        before, _, goal = self.before_and_chance(row, is_dealt)
+        before, _, goal = self.before_and_chance(row, is_assigned)
         if math.isnan(goal):
             least, largest = self.metrics[row.metric].bounds
             goal = largest if row.better == "higher" else max(least, 0.0)
         return abs(before - goal) if math.isfinite(goal) else abs(before)
 
     def verdict(
-        self, row: Measurement, tested_row: Measurement, to_remove: float, is_dealt: bool
+        self, row: Measurement, tested_row: Measurement, to_remove: float, is_assigned: bool
     ) -> str:
         """Return the verdict on a row, considering chance and the number of units.
 
@@ -596,18 +596,18 @@ class References:
             row: a row of the result.
             tested_row: the row whose change is tested: the unbiased square of a gap, or `row`.
             to_remove: distance of the model from chance, see `to_remove`.
-            is_dealt: whether the method assigns values to images.
+            is_assigned: whether the method assigns values to images.
         """
         verdict_of_change = verdict(tested_row.change, row.better)
         # The square subtracts sampling noise, which assigned values do not have.
-        if not verdict_of_change or (row.metric == SQUARED and is_dealt):
+        if not verdict_of_change or (row.metric == SQUARED and is_assigned):
             return ""
         chance = self.row_of(row, CHANCE)
         # If chance is constant, the measure cannot show an effect, such as the shares of one image.
         if chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE:
             return TOO_FEW
         # If the method is worse than chance, this is harm, even if there was nothing to remove.
-        is_harm = verdict_of_change == "worse" and self.is_beyond_chance(row, is_dealt)
+        is_harm = verdict_of_change == "worse" and self.is_beyond_chance(row, is_assigned)
         if self.is_at_chance(row) and not is_harm:
             return NOTHING
         # The interval of the gap is shown, so the verdict must agree with it.
@@ -620,15 +620,17 @@ class References:
                 return TOO_FEW
         return verdict_of_change
 
-    def is_beyond_chance(self, row: Measurement, is_dealt: bool) -> bool:
+    def is_beyond_chance(self, row: Measurement, is_assigned: bool) -> bool:
         """Return whether a value is worse than chance with the method.
 
         Args:
             row: a row of the result.
-            is_dealt: whether its method assigns values to images.
+            is_assigned: whether its method assigns values to images.
         """
         is_higher_better = row.better == "higher"
-        worst = self.row_of(row, DEALT if is_dealt and not is_higher_better else CHANCE)
+        worst = self.row_of(
+            row, EVEN_ASSIGNMENT if is_assigned and not is_higher_better else CHANCE
+        )
         if worst is None:
             return False
         low, high = worst.interval
@@ -652,7 +654,7 @@ class References:
             is_within = none.value <= chance.interval[1]
             furthest = high - chance.value
         # The gap of few images is biased upwards; the root of its unbiased square is not.
-        square = self.whole_rows.get((row.task, SQUARED, row.subset, NONE))
+        square = self.summary_rows.get((row.task, SQUARED, row.subset, NONE))
         if row.metric in (GAP, SQUARED) and square is not None:
             furthest = max(square.interval[1], 0.0) ** 0.5
         return is_within and furthest <= NARROW
@@ -669,31 +671,31 @@ def at_settings(rows: pd.DataFrame) -> pd.Series:
     return is_own | is_paper
 
 
-def are_whole(rows: Sequence[Measurement]) -> list[bool]:
+def are_summaries(rows: Sequence[Measurement]) -> list[bool]:
     """Return which rows belong to a summary.
 
     These are the rows about a whole task. If there are none, up to three parts with several
     measures each are used, and otherwise all rows. For example, "birds" has a row for all images in
     addition to its groups, but an audit only has rows for prompts.
     """
-    tasks_with_whole = {row.task for row in rows if not row.subset}
+    tasks_with_summary = {row.task for row in rows if not row.subset}
     metrics = defaultdict(set)
     subsets = defaultdict(set)
     for row in rows:
         units = (row.task, *row.n)
         metrics[units].add(row.metric)
         subsets[units].add(row.subset)
-    wholes = []
+    summaries = []
     for row in rows:
         units = (row.task, *row.n)
-        if row.task in tasks_with_whole:
-            wholes.append(not row.subset)
+        if row.task in tasks_with_summary:
+            summaries.append(not row.subset)
         else:
-            wholes.append(len(metrics[units]) > 1 and len(subsets[units]) <= 3)
+            summaries.append(len(metrics[units]) > 1 and len(subsets[units]) <= 3)
     # If a task has no summary, all of its rows are used.
-    summarised = {row.task for row in compress(rows, wholes)}
-    pairs = zip(rows, wholes, strict=True)
-    return [is_whole or row.task not in summarised for row, is_whole in pairs]
+    summarised = {row.task for row in compress(rows, summaries)}
+    pairs = zip(rows, summaries, strict=True)
+    return [is_summary or row.task not in summarised for row, is_summary in pairs]
 
 
 def method_names(rows: Sequence[Measurement]) -> list[str]:

@@ -43,13 +43,13 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     if advice_of(result):
         return _advised(result, frame, max_lines, width)
     concluded = conclusions(frame, measures)
-    wholes = named(frame[frame.is_whole], measures)
+    summaries = named(frame[frame.is_summary], measures)
     if concluded:
         # Measures of bias without a conclusion, such as distances between texts, are only shown on
         # the page.
         tasks = [conclusion.task for conclusion in concluded]
-        wholes = wholes[wholes.task.isin(tasks) | (wholes.kind != "bias")]
-    notes = wrapped(LABELS, width) if wholes.uses_labels.any() else []
+        summaries = summaries[summaries.task.isin(tasks) | (summaries.kind != "bias")]
+    notes = wrapped(LABELS, width) if summaries.uses_labels.any() else []
     for note in notes_of(result):
         notes += wrapped(note, width)
     shown: list[str] = []
@@ -64,11 +64,11 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     else:
         shown += _shortened(concluded, width, max_lines - len(shown) - len(notes) - ROWS)
     head = f"{result.name}: values and changes, with 95 % intervals"
-    if (wholes.few != "").any():
+    if (summaries.few != "").any():
         head += " (few, narrow: under 92 %)"
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
-    rows = _rows(wholes, concluded, max(room, ROWS if full and are_full else 0))
+    rows = _rows(summaries, concluded, max(room, ROWS if full and are_full else 0))
     # Count rows, which are indented by two spaces, not their further lines or names of measures.
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
@@ -209,7 +209,7 @@ def wrapped(sentence: str, width: int = 80) -> list[str]:
     return broken.split("\n")
 
 
-def _rows(wholes: pd.DataFrame, concluded: list[Conclusion], room: int) -> list[str]:
+def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> list[str]:
     """Return the rows of each measure under its name in at most `room` lines.
 
     The measures of conclusions come first, then the first measure of every task, and so on.
@@ -217,11 +217,13 @@ def _rows(wholes: pd.DataFrame, concluded: list[Conclusion], room: int) -> list[
     methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in concluded}
     # Show at least a few rows for every conclusion.
     row_limit = max(room // max(len(concluded), 1) - 1, 2)
-    keys = list(zip(wholes.task, wholes.measure, strict=True))
+    keys = list(zip(summaries.task, summaries.measure, strict=True))
     # Sort by 0 for measures of conclusions, and 1, 2, ... for the other measures of each task.
-    places = wholes.groupby("task").measure.transform(lambda measures: measures.factorize()[0]) + 1
+    places = (
+        summaries.groupby("task").measure.transform(lambda measures: measures.factorize()[0]) + 1
+    )
     places = places.where([key not in methods for key in keys], 0)
-    ordered = wholes.assign(place=places).sort_values("place", kind="stable")
+    ordered = summaries.assign(place=places).sort_values("place", kind="stable")
     lines: list[str] = []
     for (_, task, measure), rows in ordered.groupby(["place", "task", "measure"], sort=False):
         if len(lines) >= room:
@@ -259,7 +261,7 @@ def tab_rows(
     frame = readable(result)
     columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
     if not advice_of(result):
-        frame = frame[frame.is_whole]
-    wholes = named(frame, measures).replace({"method": {CHANCE: "chance"}})
-    values = wholes[list(columns)].astype(object)
+        frame = frame[frame.is_summary]
+    summaries = named(frame, measures).replace({"method": {CHANCE: "chance"}})
+    values = summaries[list(columns)].astype(object)
     return columns, list(values.where(values.notna(), None).itertuples(index=False, name=None))

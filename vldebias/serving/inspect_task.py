@@ -324,11 +324,11 @@ def record_of_log(log: EvalLog, name: str) -> Record:
     provenance = log.eval.metadata or {}
     generator = str(provenance.get("generator"))
     subjects = {(score.metadata or {})["subject"] for score in scores}
-    is_whole = subjects >= set(load_protocol().subjects)
+    is_complete = subjects >= set(load_protocol().subjects)
     record = _record_of_scores(scores, generator)
     update = {
         "name": name,
-        "protocol": PROTOCOL if is_whole else None,
+        "protocol": PROTOCOL if is_complete else None,
         "date": log.eval.created[:10],
         "model": record.model.model_copy(
             update={"pipeline": provenance.get("api") or "diffusers pipeline"}

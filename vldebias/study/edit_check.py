@@ -50,7 +50,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
     generates = isinstance(host, DiffusersHost) and hasattr(model, "encode_prompt")
     measure = partial(_outputs, host, model if generates else None, call)
     try:
-        bare = measure()
+        unedited = measure()
     except Exception as error:
         # A pipeline may need more than a prompt (an image, a mask): check its embeddings instead.
         if not generates:
@@ -58,23 +58,23 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
         problem = f"{type(error).__name__}: {str(error)[:150]}"
         yield "generated", None, f"a call with a prompt alone fails ({problem})"
         measure = partial(_outputs, host)
-        bare = measure()
+        unedited = measure()
 
     # If two unedited calls differ, the other checks are meaningless.
-    yield "the same twice", _are_equal(bare, measure()), ""
+    yield "the same twice", _are_equal(unedited, measure()), ""
     edits = fit_projections(model, prompts, method="cali", tokenizer=tokenizer)
     attachment = debias(model, edits, tokenizer=tokenizer)
     attached = measure()
-    yield "attached: changed", not _are_equal(bare, attached), ""
+    yield "attached: changed", not _are_equal(unedited, attached), ""
     # Must be bit-identical: strength 0 must not multiply by the identity.
     attachment.strength = 0.0
-    yield "strength 0: as without", _are_equal(bare, measure()), ""
+    yield "strength 0: as without", _are_equal(unedited, measure()), ""
     attachment.strength = 1.0
     with attachment.disabled():
-        yield "disabled: as without", _are_equal(bare, measure()), ""
+        yield "disabled: as without", _are_equal(unedited, measure()), ""
     yield "attached again: the same", _are_equal(attached, measure()), ""
     attachment.remove()
-    yield "removed: as without", _are_equal(bare, measure()), ""
+    yield "removed: as without", _are_equal(unedited, measure()), ""
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edits.items():
             edit.save_pretrained(Path(folder) / role)
@@ -91,12 +91,12 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
         yield name, None, str(error)
         return
     merged = measure()
-    if generates and _are_equal(merged, bare):
+    if generates and _are_equal(merged, unedited):
         yield name, None, "the edit is merged into the denoiser, and nothing was generated"
         return
     # Relative to the edit, since merged weights are rounded in half precision.
     difference = _distance(merged, expected)
-    size = _distance(bare, expected)
+    size = _distance(unedited, expected)
     note = f"off by {difference / max(size, 1e-12):.1%} of the edit"
     yield name, difference <= TOLERANCE * size, note
 

@@ -263,7 +263,7 @@ class Inputs(Mapping[str, Any]):
         if left_out:
             rows = replace(rows, about={**rows.about, "files left out": left_out})
         for sentence in left_out_of(rows.about):
-            self.progress.say(f"{name}: {sentence}")
+            self.progress.print_line(f"{name}: {sentence}")
         skipped: Sequence[Mapping[str, str]] = rows.about.get("skipped") or []
         share = len(skipped) / len(images)
         if share > _MANY_UNREADABLE:
@@ -337,7 +337,7 @@ class Inputs(Mapping[str, Any]):
             rows, _ = self._feature_file
             splits = rows.labels.get("split")
             if splits is not None and data.split in splits.names:
-                images = rows.picked(splits.codes == splits.names.index(data.split))
+                images = rows.select(splits.codes == splits.names.index(data.split))
             elif is_optional:
                 return None
             elif splits is None:
@@ -354,7 +354,7 @@ class Inputs(Mapping[str, Any]):
             return images
         # Keep the order of the data set, so that files are read sequentially.
         in_order = np.sort(selected)
-        return images.picked(in_order) if isinstance(images, Embeddings) else images[in_order]
+        return images.select(in_order) if isinstance(images, Embeddings) else images[in_order]
 
     @cached_property
     def _feature_file(self) -> tuple[Embeddings, Texts]:

@@ -60,11 +60,11 @@ def verify(result: str | Path) -> dict[str, list[str]]:
             f"{result}: found no {MANIFEST}; expected the complete folder of a run: run the suite"
             " again"
         )
-    now = _digests(folder)
+    current = _digests(folder)
     return {
-        "changed": [name for name in now if name in files and now[name] != files[name]],
-        "missing": sorted(set(files) - set(now)),
-        "added": sorted(set(now) - set(files)),
+        "changed": [name for name in current if name in files and current[name] != files[name]],
+        "missing": sorted(set(files) - set(current)),
+        "added": sorted(set(current) - set(files)),
     }
 
 

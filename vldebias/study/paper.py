@@ -352,21 +352,23 @@ def paper(
     results = dict[str, Result]()
     for run in runs:
         if run.missing:
-            progress.say(f"{run.suite.name}, {run.model}: not measured: {run.missing}")
+            progress.print_line(f"{run.suite.name}, {run.model}: not measured: {run.missing}")
             continue
         try:
             loaded, settings = _opened(out, run, options, progress)
             hours = f"about {(run.seconds or 0) / 3600:.2f} hours on {settings.device}"
-            progress.say(f"{run.suite.name}, {run.model}: {sum(run.sizes):,} images, {hours}")
+            progress.print_line(
+                f"{run.suite.name}, {run.model}: {sum(run.sizes):,} images, {hours}"
+            )
             if not stop_after_estimate:
                 result = run_suite(run.suite, settings, loaded=loaded, progress=progress)
                 results[run.name] = result
                 run.note_waiting(result, settings.out)
                 if run.waiting:
-                    progress.say(f"{run.suite.name}, {run.model}: {run.waiting}")
+                    progress.print_line(f"{run.suite.name}, {run.model}: {run.waiting}")
         except Exception as error:  # any library may fail; continue with the other parts
             run.failure = one_line(error)
-            progress.say(f"{run.suite.name}, {run.model}: {run.state}")
+            progress.print_line(f"{run.suite.name}, {run.model}: {run.state}")
         compared(runs, results, out)
     return compared(runs, results, out)
 
@@ -487,10 +489,10 @@ def _figures(run: Run, result: Result | None) -> list[_ComparedFigure]:
 def _not_fitted(result: Result | None) -> dict[tuple[str, str], str]:
     """Return (task, baseline) -> the reason why the baseline could not be fitted."""
     reasons = dict[tuple[str, str], str]()
-    for about in result.provenance if result is not None else ():
-        for method, facts in about.methods.items():
+    for provenance in result.provenance if result is not None else ():
+        for method, facts in provenance.methods.items():
             if "not_fitted" in facts:
-                reasons[about.task, method] = f"could not be fitted: {facts['not_fitted']}"
+                reasons[provenance.task, method] = f"could not be fitted: {facts['not_fitted']}"
     return reasons
 
 

@@ -131,16 +131,16 @@ def measure_prompts(
             "options": {},
         }
     )
-    made = generate(pipe.host, plan, {}, folder, progress=progress)
+    generated = generate(pipe.host, plan, {}, folder, progress=progress)
     values = list(judge.names[name])
-    labels = decide(judge_images(judge, made, progress)[name], values, SURE)
+    labels = decide(judge_images(judge, generated, progress)[name], values, SURE)
     if (labels.codes < 0).all():
         raise InvalidInputError(
-            f"{folder}: the judge recognises {attribute.name} in none of {len(made)} images; look"
-            " at them, or use another judge (--judge)"
+            f"{folder}: the judge recognises {attribute.name} in none of {len(generated)} images;"
+            " look at them, or use another judge (--judge)"
         )
     named = Labels(labels.codes, tuple(map(plain_value, values)))
-    record = record_of_images(made, named, attribute=name, judge=judge, model=pipe.name)
+    record = record_of_images(generated, named, attribute=name, judge=judge, model=pipe.name)
     assert record is not None  # every prompt of the plan is open
     rows = []
     for row in record.counts:

@@ -25,7 +25,7 @@ NOT_STATED = "not stated"  # placeholder of fields that the publisher of a recor
 
 
 def record_of_images(
-    made: GeneratedImages,
+    generated: GeneratedImages,
     labels: Labels,
     *,
     attribute: str,
@@ -40,7 +40,7 @@ def record_of_images(
     that leave the attribute open are counted.
 
     Args:
-        made: the images.
+        generated: the images.
         labels: the judge's answer about each image.
         attribute: the attribute.
         judge: the judge.
@@ -53,7 +53,7 @@ def record_of_images(
     """
     answers_of_prompt: dict[str, Counter[int]] = defaultdict(Counter)
     concept_of_prompt: dict[str, str] = {}
-    for image, code in zip(made, labels.codes.tolist(), strict=True):
+    for image, code in zip(generated, labels.codes.tolist(), strict=True):
         is_open = image.stated is None and image.part in ("train", "unseen")
         if image.variant == variant and is_open:
             answers_of_prompt[image.prompt][code] += 1
@@ -83,8 +83,8 @@ def record_of_images(
         name=file_slug(name),
         origin="measured",
         protocol=PROTOCOL if neutral <= answers_of_prompt.keys() else None,
-        model=_model_of_plan(made.plan, model, variant),
-        generation=_generation_of_plan(made.plan),
+        model=_model_of_plan(generated.plan, model, variant),
+        generation=_generation_of_plan(generated.plan),
         attribute=attribute,
         values=tuple(labels.names),
         judge=schema.Judge(
@@ -148,8 +148,8 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
         InvalidInputError: no judge of these values has judged the images, or no answer is about an
             image of the record.
     """
-    made = GeneratedImages.open(folder)
-    judged = last_judgements(made, record.attribute, record.values)
+    generated = GeneratedImages.open(folder)
+    judged = last_judgements(generated, record.attribute, record.values)
     if judged is None:
         raise InvalidInputError(
             f"{folder}: no judge has read {record.attribute} with the values"
@@ -161,7 +161,7 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
     # (qualifier, the judge's answer, weight) -> human answers
     values_of_group: dict[tuple[str, str, float], Counter[str]] = defaultdict(Counter)
     annotators: set[str] = set()
-    for image, answer in zip(made, answers, strict=True):
+    for image, answer in zip(generated, answers, strict=True):
         if image.variant != record.model.method or image.path not in people:
             continue
         if image.prompt not in qualifier_of_prompt:

@@ -99,26 +99,26 @@ def run_suite(
     lock: AbstractContextManager[None] = nullcontext()
     if is_first:
         shown = progress or Progress(console)
-        lock = only_writer(options.out, shown.say)
+        lock = only_writer(options.out, shown.print_line)
     with shown, lock:
         sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
         inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
         if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
             # If the user's file of texts lacks prompts, the message names those of all tasks.
             inputs.texts.embed(suite.texts())
-        done: list[Finished] = []
-        result = _result_of(suite, done)
+        finished_tasks: list[Finished] = []
+        result = _result_of(suite, finished_tasks)
         try:
             for task in suite.tasks:
-                done.append(_finish(inputs, suite, task, is_first))
-                result = _result_of(suite, done)
+                finished_tasks.append(_finish(inputs, suite, task, is_first))
+                result = _result_of(suite, finished_tasks)
                 if is_first:
                     # Write after every task, in case a long run is killed.
                     result.write(options.out / RESULT)
         finally:
             # Also write the page of finished tasks after Ctrl-C or an error in a later task.
             if result.rows and is_first:
-                render(result, options.out / PAGE, beside=options.out)
+                render(result, options.out / PAGE, run_folder=options.out)
                 write_manifest(options.out)
     return result
 
@@ -152,11 +152,11 @@ def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[
     return suite.model_copy(update={"tasks": tuple(tasks)}), options
 
 
-def _result_of(suite: Suite, done: Sequence[Finished]) -> Result:
+def _result_of(suite: Suite, finished_tasks: Sequence[Finished]) -> Result:
     """Return the result of the finished tasks."""
     parts = []
     seconds = 0.0
-    for finished in done:
+    for finished in finished_tasks:
         parts += [TaskResult(*part) for part in finished.parts]
         seconds += finished.seconds
     return Result.from_tasks(suite.name, parts, seconds=round(seconds, 1))
@@ -172,7 +172,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     key = key_of(task, inputs.options, opened)
     stored = Finished.read(path, key)
     if stored is not None and not inputs.options.fresh:
-        inputs.progress.say(
+        inputs.progress.print_line(
             f"{task.name}: reused from an earlier run; --fresh (fresh=True) measures it again"
         )
         return stored
@@ -199,7 +199,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     content = Finished(key=key, parts=parts, seconds=seconds).model_dump_json(indent=1) + "\n"
     if is_first:
         write_atomically(path, content)
-    inputs.progress.say(f"{task.name}: done in {seconds:.0f} s")
+    inputs.progress.print_line(f"{task.name}: done in {seconds:.0f} s")
     # Return what a later run will read: tuples in settings become lists.
     return Finished.model_validate_json(content)
 

@@ -112,7 +112,7 @@ class Picture:
         prompt: the generated text.
         values: attribute -> value written into the prompt or set in cross-attention; None if none.
         seen: attribute -> the judge's answer, None if unknown; empty without a judge.
-        left_alone: whether the prompt was left unchanged.
+        left_unchanged: whether the prompt was left unchanged.
         file: path of the image, relative to the folder.
     """
 
@@ -122,7 +122,7 @@ class Picture:
     prompt: str
     values: Mapping[str, str | None]
     seen: Mapping[str, str | None]
-    left_alone: bool
+    left_unchanged: bool
     file: str
 
     @classmethod
@@ -141,7 +141,7 @@ class Picture:
             attributes: prompt sets of the attributes.
             seen: attribute -> the judge's answer.
         """
-        record = generated.about(image)
+        record = generated.metadata(image)
         value = record.get("value")
         # The file stores a list for several attributes, and a value for one.
         values = value if isinstance(value, list) else [value] * len(attributes)
@@ -160,7 +160,7 @@ class Picture:
             prompt=str(record.get("generated prompt", image.prompt)),
             values=text_of_attribute,
             seen=seen,
-            left_alone=bool(record.get("left_alone")),
+            left_unchanged=bool(record.get("left_unchanged")),
             file=image.path,
         )
 
@@ -245,7 +245,7 @@ class SideBySide:
         seen = self.seen(method, attribute)
         if not requested:
             reason = self.reasons.get(attribute) if method != NONE else None
-            start = f"left alone ({reason_in_words(reason)}), " if reason else ""
+            start = f"left unchanged ({reason_in_words(reason)}), " if reason else ""
             counted = f"{in_words(largest_first(seen))} seen" if seen else f"{len(row)} pictures"
         else:
             requested = largest_first(requested)
@@ -327,7 +327,7 @@ def side_by_side(
     )
     # Attribute -> why balanced prompts leave the prompt unchanged; None if they do not.
     reasons: dict[str, str | None] = dict.fromkeys(part.name for part in attributes)
-    if any(variant.samples for variant in request.variants().values()):
+    if any(variant.assigns_values for variant in request.variants().values()):
         for prompts in attributes:
             # No image was assigned a value: apply the rules again, without a model, for the reason.
             if all(picture.values[prompts.name] is None for picture in pictures):

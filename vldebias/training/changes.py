@@ -130,7 +130,7 @@ def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]
         the number of steps after which it was below its start for the first time. The latter is
         None if only the final model, whose weights may be averages, is below its start.
     """
-    watched = [found for found in conclusions if found.metric in WATCHED]
+    watched = [conclusion for conclusion in conclusions if conclusion.metric in WATCHED]
     if not watched or watched[0].verdict != "worse":
         return None
     below = [int(entry["step"]) + 1 for entry in history if entry.get("below_start")]
@@ -145,7 +145,7 @@ def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]
 
 def counted(conclusions: Sequence[Conclusion]) -> str:
     """Count scores by verdict: "Of 9 scores on held-out data, 2 improved, 1 worsened; ..."."""
-    number_of_verdict = Counter(found.verdict for found in conclusions)
+    number_of_verdict = Counter(conclusion.verdict for conclusion in conclusions)
     better = number_of_verdict["better"]
     worse = number_of_verdict["worse"]
     unclear = len(conclusions) - better - worse
@@ -158,8 +158,8 @@ def counted(conclusions: Sequence[Conclusion]) -> str:
 
 def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
     """Return the conclusions to print: for scores that clearly changed, or else the main scores."""
-    clear = [found for found in conclusions if found.verdict in ("better", "worse")]
-    return clear or [found for found in conclusions if found.metric in LEADS]
+    clear = [conclusion for conclusion in conclusions if conclusion.verdict in ("better", "worse")]
+    return clear or [conclusion for conclusion in conclusions if conclusion.metric in LEADS]
 
 
 def _compared(

@@ -472,10 +472,10 @@ class Run:
         stored_identity = json.loads(state["identity"])
         differences = []
         for name in sorted(stored_identity | self.identity):
-            before = stored_identity.get(name)
-            now = self.identity.get(name)
-            if before != now:
-                differences.append(f"{name} {now!r} instead of {before!r}")
+            stored = stored_identity.get(name)
+            current = self.identity.get(name)
+            if stored != current:
+                differences.append(f"{name} {current!r} instead of {stored!r}")
         if differences:
             raise InvalidInputError(
                 f"{self.folder}: contains a run with different settings; got"

@@ -92,7 +92,7 @@ class Pairs:
                 f"{data.name}: {(~has_caption).sum()} of {len(data)} rows have no caption and are"
                 f" left out, such as {examples}"
             )
-        pairs = replace(pairs, captions=captions).taken(np.flatnonzero(has_caption))
+        pairs = replace(pairs, captions=captions).select(np.flatnonzero(has_caption))
         # Warn if captions or class names are not words, such as file names or codes.
         names = [texts[0] for texts in pairs.captions]
         remedy = "Set caption to the column of the captions"
@@ -104,7 +104,7 @@ class Pairs:
             return pairs
         return pairs.with_noise(settings.caption_noise, settings.seed)
 
-    def taken(self, rows: NDArray[np.int64]) -> Self:
+    def select(self, rows: NDArray[np.int64]) -> Self:
         """Return some of the pairs, by their rows (m,)."""
         read = self.read
         path = self.path
@@ -214,17 +214,17 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
         InvalidInputError: an unknown split, codes without a name, or an error of
             `vldebias.data.open_data`.
     """
-    where = settings.data
+    source = settings.data
     split = settings.split
     if held_out:
-        where = settings.val_data or settings.data
+        source = settings.val_data or settings.data
         split = "train"
-        if where in WORLDS:
+        if source in WORLDS:
             split = "val"
-        elif Path(where).suffix.lower() in TABLES:
+        elif Path(source).suffix.lower() in TABLES:
             split = "all"
         split = settings.val_split or split
-    data = _open_by_place(settings, where, split, held_out)
+    data = _open_by_place(settings, source, split, held_out)
     if settings.names is None or not isinstance(data, ImageData):
         return data
     labels = dict(data.labels)
@@ -255,27 +255,27 @@ def _named(data: ImageData, column: str, name_of_code: Mapping[str, str]) -> Lab
 
 
 def _open_by_place(
-    settings: TrainSettings, where: str, split: str, held_out: bool
+    settings: TrainSettings, source: str, split: str, held_out: bool
 ) -> ImageData | ImageStream:
     """Open a split of a world of the miniature, a named data set, or the user's own data."""
     from vldebias.data import open_data
 
-    if where in WORLDS:
+    if source in WORLDS:
         from vldebias.miniature import open_world
 
         items = None if held_out else settings.items
         if split not in _WORLD_SPLITS:
             raise InvalidInputError(
-                f"{where}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}"
+                f"{source}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}"
             )
-        return open_world(where, split=_WORLD_SPLITS[split], n=items)
-    if trained_data(where) is not None:
-        return open_data(where, settings.data_root, split)
+        return open_world(source, split=_WORLD_SPLITS[split], n=items)
+    if trained_data(source) is not None:
+        return open_data(source, settings.data_root, split)
 
     labels = _label_columns(settings, held_out)
     return open_data(
         "captions",
-        where,
+        source,
         split,
         image=settings.image,
         caption=settings.caption,

@@ -136,7 +136,7 @@ def train_model(
     lock: AbstractContextManager[object] = nullcontext()
     # Only the first process writes files and prints.
     if accelerator.is_main_process:
-        lock = only_writer(folder, progress.say)
+        lock = only_writer(folder, progress.print_line)
     else:
         progress = SILENT
     with lock, progress:
@@ -234,15 +234,15 @@ def _announce(
     negatives = settings.batch_size * processes
     if settings.negatives == "step":
         negatives *= settings.accumulation
-    progress.say(
+    progress.print_line(
         f"{settings.model}: {learning:,} trainable parameters; {size}; processes: {processes};"
         f" precision: {settings.precision}; loss: {settings.loss} at temperature"
         f" {objective.temperature:.3g}, with batches of {negatives:,}"
     )
     if monitor is not None:
-        progress.say(monitor.described())
+        progress.print_line(monitor.described())
     steps = settings.updates(batches.per_epoch)
-    progress.say(f"resuming after step {done} of {steps}" if done else f"{steps} steps")
+    progress.print_line(f"resuming after step {done} of {steps}" if done else f"{steps} steps")
 
 
 def _write(
@@ -293,7 +293,7 @@ def _write(
         "settings": settings.model_dump(),
         "versions": versions(),
         "files": files,
-        "conclusions": [found.model_dump(mode="json") for found in conclusions],
+        "conclusions": [conclusion.model_dump(mode="json") for conclusion in conclusions],
     }
     write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
     return outcome
@@ -342,7 +342,7 @@ class _StepReport:
         name = shown[0]
         score = f"{TITLES.get(name, name)} {entry[name]:.3f}"
         below = ", clearly below its start" if is_below_start else ""
-        self.progress.say(f"step {step + 1} of {steps}: {loss}, {score}{below}")
+        self.progress.print_line(f"step {step + 1} of {steps}: {loss}, {score}{below}")
 
 
 def list_pairs(

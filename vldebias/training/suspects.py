@@ -119,13 +119,15 @@ def report_pairs(
 
     ranked.write(folder / "pairs.csv", {"caption": captions.__getitem__, "wrong": wrong_word})
     title = f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs"
-    ranked.page(folder / "pairs.html", title, page_words, about=_about_pairs(wrong is not None))
+    ranked.page(
+        folder / "pairs.html", title, page_words, introduction=_about_pairs(wrong is not None)
+    )
     files = {
         "pairs, most suspicious first": "pairs.csv",
         "page of the most suspicious": "pairs.html",
     }
     if keep is not None:
-        rows = ranked.kept(keep).tolist()
+        rows = ranked.best(keep).tolist()
         files["pairs to keep"] = _write_kept(pairs, scores, rows, folder / "kept.parquet").name
     if wrong is None:
         return files, None

@@ -18,7 +18,7 @@ Row = dict[str, JSON]
 _EXPECTED = 'expected an object such as {"image": ...}'
 
 
-def flat(row: Mapping[str, JSON], where: str) -> Row:
+def flat(row: Mapping[str, JSON], source: str) -> Row:
     """Flatten the nested objects of a row into columns with dotted names.
 
     Lists are not flattened. An empty object becomes an empty cell, so that its column does not
@@ -26,7 +26,7 @@ def flat(row: Mapping[str, JSON], where: str) -> Row:
 
     Args:
         row: a JSON object.
-        where: location of the row, for messages.
+        source: location of the row, for messages.
 
     Raises:
         InvalidInputError: two values have the same dotted name.
@@ -45,24 +45,24 @@ def flat(row: Mapping[str, JSON], where: str) -> Row:
             continue
         if name in cells:
             raise InvalidInputError(
-                f"{where}: got two values for {name!r}, one nested and one with dots in its name;"
+                f"{source}: got two values for {name!r}, one nested and one with dots in its name;"
                 " expected one; rename one of them"
             )
         cells[name] = None if isinstance(value, Mapping) else value
     return cells
 
 
-def flat_rows(rows: Sequence[Mapping[str, JSON]], where: str) -> list[Row]:
+def flat_rows(rows: Sequence[Mapping[str, JSON]], source: str) -> list[Row]:
     """Flatten the nested objects of several rows, see `flat`.
 
     Args:
         rows: JSON objects.
-        where: file name for messages.
+        source: file name for messages.
 
     Raises:
         InvalidInputError: two values of a row have the same dotted name.
     """
-    return [flat(row, f"{where}: row {number}") for number, row in enumerate(rows, start=1)]
+    return [flat(row, f"{source}: row {number}") for number, row in enumerate(rows, start=1)]
 
 
 def names_of(rows: Sequence[Mapping[str, JSON]]) -> list[str]:
@@ -144,12 +144,12 @@ def is_json_document(text: str, ending: str) -> bool:
     return form == "list" or (form == "object" and ending.lower() == ".json")
 
 
-def parsed(text: str, where: str) -> JSON:
+def parsed(text: str, source: str) -> JSON:
     """Parse a JSON text.
 
     Args:
         text: the text.
-        where: file name for messages.
+        source: file name for messages.
 
     Raises:
         InvalidInputError: the text is not JSON, or a name occurs twice in an object (Python would
@@ -158,7 +158,7 @@ def parsed(text: str, where: str) -> JSON:
     try:
         value: JSON = json.loads(text, strict=False, object_pairs_hook=_with_different_names)
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{where}: expected JSON, got {error}") from None
+        raise InvalidInputError(f"{source}: expected JSON, got {error}") from None
     return value
 
 
@@ -172,12 +172,12 @@ def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
     return row
 
 
-def rows_of_lines(lines: Sequence[str], where: str) -> tuple[list[Row], list[int]]:
+def rows_of_lines(lines: Sequence[str], source: str) -> tuple[list[Row], list[int]]:
     """Parse JSON lines, without blank lines.
 
     Args:
         lines: the lines of a file.
-        where: file name for messages.
+        source: file name for messages.
 
     Returns:
         The objects, and their line numbers.
@@ -190,7 +190,7 @@ def rows_of_lines(lines: Sequence[str], where: str) -> tuple[list[Row], list[int
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        place = f"{where}: line {number}"
+        place = f"{source}: line {number}"
         row = parsed(line, place)
         if not isinstance(row, dict):
             raise InvalidInputError(f"{place}: {_EXPECTED}, got {line.strip()[:40]}")
@@ -199,7 +199,7 @@ def rows_of_lines(lines: Sequence[str], where: str) -> tuple[list[Row], list[int
     return rows, numbers
 
 
-def rows_of_json(text: str, where: str) -> list[Row]:
+def rows_of_json(text: str, source: str) -> list[Row]:
     """Parse a JSON text with one object per row.
 
     The text is a list of objects; an object that contains one list of objects, as in API responses
@@ -208,29 +208,29 @@ def rows_of_json(text: str, where: str) -> list[Row]:
 
     Args:
         text: the text.
-        where: file name for messages.
+        source: file name for messages.
 
     Raises:
         InvalidInputError: the text is not JSON, has another layout, or contains several lists.
     """
-    value = parsed(text, where)
+    value = parsed(text, source)
     objects = value
     if isinstance(value, dict):
         objects = rows_by_picture(value)
         if objects is None:
-            objects = _only_list(value, where)
+            objects = _only_list(value, source)
     rows: list[Row] = []
     if isinstance(objects, list):
         rows = [row for row in objects if isinstance(row, dict)]
     if not rows or not isinstance(objects, list) or len(rows) < len(objects):
         raise InvalidInputError(
-            f"{where}: expected a list of objects, one per row, or an object that contains one"
+            f"{source}: expected a list of objects, one per row, or an object that contains one"
             f" such list; got {text.strip()[:40]}"
         )
     return rows
 
 
-def _only_list(value: Mapping[str, JSON], where: str) -> list[JSON] | None:
+def _only_list(value: Mapping[str, JSON], source: str) -> list[JSON] | None:
     """Return the only list of objects inside an object; None if there is none.
 
     Raises:
@@ -246,7 +246,7 @@ def _only_list(value: Mapping[str, JSON], where: str) -> list[JSON] | None:
             list_of_name[name] = part
     if len(list_of_name) > 1:
         raise InvalidInputError(
-            f"{where}: got an object with several lists of objects,"
+            f"{source}: got an object with several lists of objects,"
             f" {', '.join(sorted(list_of_name))}; expected one; save the list that you want in a"
             " separate file"
         )

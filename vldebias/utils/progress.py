@@ -53,7 +53,7 @@ class Progress(progress.Progress):
         if not self._entered:
             self.stop()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print one line above the bars, without markup or truncation."""
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
@@ -92,7 +92,7 @@ class Progress(progress.Progress):
             if is_log and time.monotonic() - written >= _LINE_EVERY:
                 written = time.monotonic()
                 end = "" if total is None else f" of {total}"
-                self.say(f"{text}: {done}{end}")
+                self.print_line(f"{text}: {done}{end}")
 
         try:
             yield advance

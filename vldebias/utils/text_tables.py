@@ -78,12 +78,12 @@ def read_text(path: Path, encoding: str | None = None) -> str:
     return decoded(content, str(path), encoding)
 
 
-def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
+def decoded(content: bytes, source: str, encoding: str | None = None) -> str:
     """Decode bytes, with a warning if the encoding was guessed.
 
     Args:
         content: the bytes.
-        where: file name for messages.
+        source: file name for messages.
         encoding: name of the encoding; None: by the byte order mark, otherwise UTF-8, otherwise
             detected.
 
@@ -93,7 +93,7 @@ def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
     form = form_of_bytes(content)
     if form:
         raise InvalidInputError(
-            f"{where}: expected text, got {form}; unpack it, save it as .csv, or correct its"
+            f"{source}: expected text, got {form}; unpack it, save it as .csv, or correct its"
             " extension"
         )
     if encoding is None:
@@ -103,13 +103,13 @@ def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
             return content.decode(encoding).removeprefix("\ufeff")
         except (LookupError, UnicodeError) as error:
             raise InvalidInputError(
-                f"{where}: cannot be read as {encoding}: {error}; save it as UTF-8, or pass its"
+                f"{source}: cannot be read as {encoding}: {error}; save it as UTF-8, or pass its"
                 " encoding (`vldebias train --encoding`)"
             ) from None
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        return _guessed(content, where, error)
+        return _guessed(content, source, error)
 
 
 def form_of_bytes(content: bytes) -> str:
@@ -143,14 +143,14 @@ def json_form(text: str) -> str:
     return "list" if first_line.startswith("[") else "object"
 
 
-def decoded_texts(contents: Sequence[bytes], where: str, encoding: str | None = None) -> list[str]:
+def decoded_texts(contents: Sequence[bytes], source: str, encoding: str | None = None) -> list[str]:
     """Decode short texts, such as captions in separate files.
 
     The encoding of texts that are not UTF-8 is detected jointly, since single texts are too short.
 
     Args:
         contents: the content of each file.
-        where: folder for messages.
+        source: folder for messages.
         encoding: name of the encoding; None: detect it.
 
     Raises:
@@ -169,7 +169,7 @@ def decoded_texts(contents: Sequence[bytes], where: str, encoding: str | None = 
     if not not_utf8:
         return [text or "" for text in texts]
     guessed = iter(
-        decoded(b"\n".join(not_utf8), f"{where}: {len(not_utf8)} texts", encoding).split("\n")
+        decoded(b"\n".join(not_utf8), f"{source}: {len(not_utf8)} texts", encoding).split("\n")
     )
     return [next(guessed).replace("\r", "\n").strip() if text is None else text for text in texts]
 
@@ -188,7 +188,7 @@ def _marked_encoding(content: bytes) -> str | None:
     return None
 
 
-def _guessed(content: bytes, where: str, error: UnicodeDecodeError) -> str:
+def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
     """Decode bytes that are not UTF-8, in the encoding detected by charset-normalizer."""
     line = content.count(b"\n", 0, error.start) + 1
     wrong = content[error.start : error.start + 1]
@@ -200,7 +200,7 @@ def _guessed(content: bytes, where: str, error: UnicodeDecodeError) -> str:
     # Damaged UTF-8: another encoding would change the letters in all other lines.
     if 2 * high_bytes_of_utf8 > high_bytes:
         raise InvalidInputError(
-            f"{where}: line {line}: the byte {wrong!r} is not UTF-8, but the rest of the file is;"
+            f"{source}: line {line}: the byte {wrong!r} is not UTF-8, but the rest of the file is;"
             f" correct this line, or {remedy}"
         ) from None
     encoding = None
@@ -219,12 +219,12 @@ def _guessed(content: bytes, where: str, error: UnicodeDecodeError) -> str:
         text = content.decode(encoding or "ascii")
     except UnicodeDecodeError:
         raise InvalidInputError(
-            f"{where}: line {line}: the byte {wrong!r} is not UTF-8, and no other encoding was"
+            f"{source}: line {line}: the byte {wrong!r} is not UTF-8, and no other encoding was"
             f" detected; {remedy}"
         ) from None
     sample = next(row for row in text.splitlines() if not row.isascii())
     warn(
-        f"{where}: not UTF-8, read as {encoding}, such as {sample[:60]!r}; if letters look wrong,"
+        f"{source}: not UTF-8, read as {encoding}, such as {sample[:60]!r}; if letters look wrong,"
         f" {remedy}",
         SuspectInputWarning,
     )
@@ -248,7 +248,7 @@ def separator_named(text: str | None) -> str | None:
 
 
 def split_rows(
-    text: str, where: str, *, separator: str | None = None, usual: str = ","
+    text: str, source: str, *, separator: str | None = None, usual: str = ","
 ) -> list[list[str]]:
     """Parse the rows of a table, without blank lines; the first row contains the column names.
 
@@ -257,7 +257,7 @@ def split_rows(
 
     Args:
         text: content of the file.
-        where: file name for messages.
+        source: file name for messages.
         separator: separator of the cells; None: detect it.
         usual: the separator to choose if several match.
 
@@ -269,44 +269,44 @@ def split_rows(
     if control:
         line = text.count("\n", 0, control.start()) + 1
         raise InvalidInputError(
-            f"{where}: line {line}: got the control character {control.group()!r}; expected a text"
+            f"{source}: line {line}: got the control character {control.group()!r}; expected a text"
             " file in UTF-8"
         )
     separator = separator_named(separator)
-    table, above, excel_separator = _without_preamble(text, where)
-    separator = separator or excel_separator or _separator_of(table, where, usual)
+    table, above, excel_separator = _without_preamble(text, source)
+    separator = separator or excel_separator or _separator_of(table, source, usual)
     try:
         rows, broken, short = _parsed(table, separator)
     except _RowError as error:
         unquoted = _unquoted(table, separator)
         if unquoted is None:
             raise InvalidInputError(
-                f"{where}: line {above + error.line}: {error}; enclose cells that contain a"
+                f"{source}: line {above + error.line}: {error}; enclose cells that contain a"
                 f" {_name_of(separator)} or a quote in quotes, and double the quotes inside"
             ) from None
         rows, short = unquoted
         broken = []
         warn(
-            f"{where}: quotes are not closed, so they were read as normal characters",
+            f"{source}: quotes are not closed, so they were read as normal characters",
             SuspectInputWarning,
         )
     if not rows:
-        raise InvalidInputError(f"{where}: is empty; expected column names in the first line")
-    rows = _without_empty_ends(rows, where)
+        raise InvalidInputError(f"{source}: is empty; expected column names in the first line")
+    rows = _without_empty_ends(rows, source)
     if len(set(rows[0])) != len(rows[0]):
         raise InvalidInputError(
-            f"{where}: expected unique column names in the first line, got {rows[:1]}"
+            f"{source}: expected unique column names in the first line, got {rows[:1]}"
         )
     if short:
         warn(
-            f"{where}: {len(short)} of {len(rows) - 1} rows lack their last cell"
+            f"{source}: {len(short)} of {len(rows) - 1} rows lack their last cell"
             f" ({rows[0][-1]!r}), which was read as empty; the first is in line"
             f" {above + short[0]}",
             SuspectInputWarning,
         )
     if broken:
         warn(
-            f"{where}: {len(broken)} rows have a cell with a line break, the first in line"
+            f"{source}: {len(broken)} rows have a cell with a line break, the first in line"
             f" {above + broken[0]}. If the text should be on one line, a quote is missing there,"
             " and rows were merged into the cell",
             SuspectInputWarning,
@@ -314,7 +314,7 @@ def split_rows(
     return rows
 
 
-def _without_empty_ends(rows: list[list[str]], where: str) -> list[list[str]]:
+def _without_empty_ends(rows: list[list[str]], source: str) -> list[list[str]]:
     """Drop empty rows at the end and empty columns without a name.
 
     Spreadsheets write ",,," for cells that were deleted.
@@ -324,7 +324,7 @@ def _without_empty_ends(rows: list[list[str]], where: str) -> list[list[str]]:
         filled -= 1
     if filled < len(rows):
         warn(
-            f"{where}: ignored {len(rows) - filled} empty rows at the end",
+            f"{source}: ignored {len(rows) - filled} empty rows at the end",
             SuspectInputWarning,
         )
     rows = [[name.strip() for name in rows[0]], *rows[1:filled]]
@@ -345,7 +345,7 @@ class _RowError(Exception):
         self.line = line
 
 
-def _without_preamble(text: str, where: str) -> tuple[str, int, str | None]:
+def _without_preamble(text: str, source: str) -> tuple[str, int, str | None]:
     """Remove comments and Excel's "sep=;" above a table.
 
     Returns:
@@ -361,14 +361,14 @@ def _without_preamble(text: str, where: str) -> tuple[str, int, str | None]:
         above += 1
     if above:
         warn(
-            f"{where}: ignored {above} comment lines above the table, such as"
+            f"{source}: ignored {above} comment lines above the table, such as"
             f" {lines[0].strip()[:60]!r}",
             SuspectInputWarning,
         )
     return "".join(lines[above:]) + text[_SAMPLE:], above, None
 
 
-def _separator_of(text: str, where: str, usual: str) -> str:
+def _separator_of(text: str, source: str, usual: str) -> str:
     """Return the separator that splits the first rows into the same number of cells (2 or more)."""
     sample = text[:_SAMPLE]
     if len(text) > _SAMPLE:
@@ -389,7 +389,7 @@ def _separator_of(text: str, where: str, usual: str) -> str:
         return usual
     if len(fitting) > 1:
         names = " and ".join(map(_name_of, fitting))
-        raise InvalidInputError(f"{where}: the separator may be {names}; pass it as --separator")
+        raise InvalidInputError(f"{source}: the separator may be {names}; pass it as --separator")
     # If none matches, `_parsed` reports the first line of another length.
     splitting = [separator for separator in candidates if widths[separator] > 1]
     return (*fitting, *splitting, usual)[0]

@@ -29,7 +29,7 @@ from vldebias.prompts.attribute import GROUPS, Attribute, words_of_values
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
 from vldebias.utils.markup import html_table
-from vldebias.wording.dealing import EvenSampler, block_length, draw_seed, seed_from
+from vldebias.wording.assignment import EvenSampler, block_length, draw_seed, seed_from
 from vldebias.wording.decisions import Decide, UserDecisions
 from vldebias.wording.language import Assignment, Language, Replacement, Value, replace_all
 from vldebias.wording.persons import NEXT_TEXT, Find, PersonReader

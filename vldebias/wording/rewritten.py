@@ -45,7 +45,7 @@ def _replace_values(reader: PersonReader, original: str, values: Sequence[Value]
     if json_texts(text) is None and reader.states_in_syntax(text):
         raise RewrittenPromptError("rewritten: stated")
     replaced: list[str] = []
-    nobody: list[RewrittenPromptError] = []
+    problems: list[RewrittenPromptError] = []
     parts = text.split(NEXT_TEXT)
     for part in parts:
         language = language_of(part)
@@ -58,9 +58,9 @@ def _replace_values(reader: PersonReader, original: str, values: Sequence[Value]
             if "no person" not in str(problem) or len(parts) == 1:
                 raise
             replaced.append(part)
-            nobody.append(problem)
-    if len(nobody) == len(parts):
-        raise nobody[0]
+            problems.append(problem)
+    if len(problems) == len(parts):
+        raise problems[0]
     return NEXT_TEXT.join(replaced)
 
 

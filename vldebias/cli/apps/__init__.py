@@ -15,7 +15,7 @@ from typing import Annotated, TypedDict, Unpack
 
 import typer
 
-from vldebias.cli.common import device_of, say
+from vldebias.cli.common import device_of, print_message
 from vldebias.cli.flags import HOST, HostFlags, flags_of_options, host_flags, with_flags
 from vldebias.errors import need
 
@@ -97,7 +97,7 @@ def demo_command(
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
     # Importing torch takes seconds, so print this first.
-    say("vldebias demo: starting; the address follows in a few seconds")
+    print_message("vldebias demo: starting; the address follows in a few seconds")
     flags["device"] = device_of(flags.get("device"))
     inputs = {**host_flags(flags), "embeddings": embeddings, "images": images}
     page("demo.page").serve_demo(inputs, port=flags.get("port"), public=flags["public"])

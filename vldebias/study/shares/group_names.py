@@ -64,12 +64,12 @@ def spelt_otherwise(names: Sequence[str], groups: Sequence[str]) -> dict[str, st
     return matched(names, {group: group for group in groups})
 
 
-def refuse_probabilities(names: Sequence[str], where: str) -> None:
+def refuse_probabilities(names: Sequence[str], source: str) -> None:
     """Reject labels that are probabilities: numbers from 0 to 1 with decimals.
 
     Args:
         names: the labels that occur.
-        where: their column, for messages.
+        source: their column, for messages.
 
     Raises:
         InvalidInputError: all labels are such numbers.
@@ -79,17 +79,17 @@ def refuse_probabilities(names: Sequence[str], where: str) -> None:
     has_decimals = any(re.search(r"[.,]0*[1-9]|%", name) for name in fractions)
     if has_decimals and all(name in fractions or name in ("0", "1") for name in names):
         raise InvalidInputError(
-            f"{where}: got numbers such as {fractions[0]}, which look like probabilities; expected"
+            f"{source}: got numbers such as {fractions[0]}, which look like probabilities; expected"
             " the group of each image: create such a column first, for example female if p > 0.5"
         )
 
 
-def refuse_single_group(names: Sequence[str], where: str) -> None:
+def refuse_single_group(names: Sequence[str], source: str) -> None:
     """Reject labels of fewer than two groups, whose shares cannot be compared.
 
     Args:
         names: the groups to compare.
-        where: their column, for messages.
+        source: their column, for messages.
 
     Raises:
         InvalidInputError: there are fewer than two names.
@@ -98,13 +98,13 @@ def refuse_single_group(names: Sequence[str], where: str) -> None:
         return
     if not names:
         raise InvalidInputError(
-            f"{where}: no image has a known group; expected two groups or more; name the"
+            f"{source}: no image has a known group; expected two groups or more; name the"
             " groups that could occur (--groups)"
         )
     fitting = _sets_with(names)
     example = f"--groups {fitting[0]}" if fitting else f"--groups {names[0]},OTHER"
     raise InvalidInputError(
-        f"{where}: every image with a known group shows {names[0]!r}; expected two groups or more;"
+        f"{source}: every image with a known group shows {names[0]!r}; expected two groups or more;"
         f" name all groups that could occur, such as {example}"
     )
 

@@ -40,7 +40,7 @@ def measure_impact(
     sex: str,
     race: str,
     *,
-    same: Mapping[str, str] | None = None,
+    rename: Mapping[str, str] | None = None,
     unknown: Sequence[str] = (),
 ) -> Result:
     """Return the selection rates and impact ratios of a table of applicants.
@@ -50,7 +50,7 @@ def measure_impact(
         selected: column with the outcome, yes or no.
         sex: column with the sex.
         race: column with the race or ethnicity.
-        same: text in the table -> its meaning, such as {"F": "female", "hired": "yes"}.
+        rename: text in the table -> its meaning, such as {"F": "female", "hired": "yes"}.
         unknown: further texts that name no category.
 
     Returns:
@@ -65,10 +65,10 @@ def measure_impact(
     if len(set(columns.values())) < len(columns):
         raise InvalidInputError(f"{table}: expected three different columns, got {columns}")
     rows = read_table(table)
-    outcomes = _outcomes(rows, selected, table, same or {}, unknown)
+    outcomes = _outcomes(rows, selected, table, rename or {}, unknown)
     labels = {}
     for column in (sex, race):
-        labels[column] = _categories(rows, column, table, same or {}, unknown)
+        labels[column] = _categories(rows, column, table, rename or {}, unknown)
     by_columns = {
         f"by {sex}": labels[sex],
         f"by {race}": labels[race],
@@ -80,22 +80,22 @@ def measure_impact(
 
 
 def _texts(
-    rows: pa.Table, column: str, table: Path, same: Mapping[str, str], unknown: Sequence[str]
+    rows: pa.Table, column: str, table: Path, rename: Mapping[str, str], unknown: Sequence[str]
 ) -> list[str]:
     """Return the texts of a column without surrounding spaces, "" for those that mean unknown."""
     texts = []
     for text in as_texts(column_of(rows, column, table), f"{table}: {column}"):
-        meant = same.get(text.strip(), text.strip())
-        texts.append("" if meant in unknown or names_no_group(meant) else meant)
+        value = rename.get(text.strip(), text.strip())
+        texts.append("" if value in unknown or names_no_group(value) else value)
     return texts
 
 
 def _outcomes(
-    rows: pa.Table, column: str, table: Path, same: Mapping[str, str], unknown: Sequence[str]
+    rows: pa.Table, column: str, table: Path, rename: Mapping[str, str], unknown: Sequence[str]
 ) -> NDArray[np.int64]:
     """Return the outcome of each row (n,): 1 for selected, 0 for not selected, -1 for unknown."""
     outcomes = []
-    for number, text in enumerate(_texts(rows, column, table, same, unknown), start=1):
+    for number, text in enumerate(_texts(rows, column, table, rename, unknown), start=1):
         if not text:
             outcomes.append(-1)
             continue
@@ -103,17 +103,17 @@ def _outcomes(
         if meaning not in _OUTCOMES:
             raise InvalidInputError(
                 f"{table}: {column}: row {number}: expected yes or no, got {text!r}; specify what"
-                f" it means (--same {text}=yes), and turn scores into selections first"
+                f" it means (--rename {text}=yes), and turn scores into selections first"
             )
         outcomes.append(int(_OUTCOMES[meaning]))
     return np.array(outcomes, dtype=np.int64)
 
 
 def _categories(
-    rows: pa.Table, column: str, table: Path, same: Mapping[str, str], unknown: Sequence[str]
+    rows: pa.Table, column: str, table: Path, rename: Mapping[str, str], unknown: Sequence[str]
 ) -> Labels:
     """Return the labels of a column of categories, and warn if one has two spellings."""
-    labels = Labels.from_values(_texts(rows, column, table, same, unknown))
+    labels = Labels.from_values(_texts(rows, column, table, rename, unknown))
     problem = groups_as_many_as_rows(labels)
     if problem:
         raise InvalidInputError(f"{table}: {column}: {problem}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vldebias.measure.metric import Metric, computed
 from vldebias.measure.resampling import percentile_interval, wilson_interval
 from vldebias.measure.shares import discrepancies, shares_radius
-from vldebias.report.result import CHANCE, DEALT, NONE, TaskResult
+from vldebias.report.result import CHANCE, EVEN_ASSIGNMENT, NONE, TaskResult
 
 Floats = NDArray[np.float64]
 GAPS = ("discrepancy", "discrepancy_squared")
@@ -59,7 +59,7 @@ class ShareRows:
         """
         if self.has_means:
             self.add_gaps()
-            self.add_dealt()
+            self.add_even_assignment()
             unknown = {method: shares[:, -1] for method, shares in self.shares.items()}
             self.add_means("unknown", unknown)
             if recognised is not None:
@@ -187,19 +187,19 @@ class ShareRows:
             statistic=lambda gaps: np.asarray(gaps.std(axis=-1)),
         )
 
-    def add_dealt(self) -> None:
+    def add_even_assignment(self) -> None:
         """Add the gap expected from evenly assigned values, if a method assigns them."""
         facts = self.result.provenance.methods
-        dealing = [method for method in self.counts if facts.get(method, {}).get("deals")]
-        if not dealing:
+        assigning = [name for name in self.counts if facts.get(name, {}).get("assigns_values")]
+        if not assigning:
             return
         # Use the first such method for all of them: they have the same number of images, and chance
         # only differs by the unknown ones.
-        counts = self.counts[dealing[0]]
-        means = dealt_gaps(counts, resamples=self.resamples, seed=self.seed).mean(axis=1)
+        counts = self.counts[assigning[0]]
+        means = assigned_gaps(counts, resamples=self.resamples, seed=self.seed).mean(axis=1)
         self.result.add(
             "discrepancy",
-            DEALT,
+            EVEN_ASSIGNMENT,
             float(means.mean()),
             percentile_interval(means),
             n=self.n,
@@ -263,7 +263,7 @@ class ShareRows:
                     )
 
 
-def dealt_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Floats:
+def assigned_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Floats:
     """Simulate the gaps from even shares (resamples, p) if values are assigned evenly.
 
     Images that the judge cannot label are removed at random, which makes even shares uneven. If the
@@ -279,9 +279,9 @@ def dealt_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Float
     gaps = np.zeros((resamples, len(counts)))
     for place, images in enumerate(counts.round().astype(int)):
         total = int(images.sum())
-        dealt = np.full(values, total // values)
-        dealt[: total % values] += 1
+        assigned = np.full(values, total // values)
+        assigned[: total % values] += 1
         # Sample without replacement: only which images can be labelled is random.
-        known = rng.multivariate_hypergeometric(dealt, int(images[:-1].sum()), size=resamples)
+        known = rng.multivariate_hypergeometric(assigned, int(images[:-1].sum()), size=resamples)
         gaps[:, place] = discrepancies(known)
     return gaps

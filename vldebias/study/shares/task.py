@@ -81,7 +81,7 @@ class SharesTask(Task):
             correct `value`, and the weights are one over the probability of being labelled.
         attribute: the attribute that people labelled.
         values: groups that could occur, even if no image shows them; default: those that occur.
-        same: text in the table -> the value that it means.
+        rename: text in the table -> the value that it means.
         unknown: texts that name no group, in addition to refusals, "cannot tell", "N/A" and the
             like.
         baseline: the method that the others are compared with; default: "none", if there is one.
@@ -99,7 +99,7 @@ class SharesTask(Task):
     people: str | None = None
     attribute: str = ""
     values: tuple[str, ...] = ()
-    same: dict[str, str] = Field(default_factory=dict)
+    rename: dict[str, str] = Field(default_factory=dict)
     unknown: tuple[str, ...] = ("unknown",)
     baseline: str = NONE
     faces: bool = False
@@ -149,11 +149,11 @@ class SharesTask(Task):
         if table is None and folder is not None:
             return self._measure_labels(GeneratedImages.open(folder), labels, progress)
         if isinstance(table, (str, Path)):
-            where = str(table)
+            source = str(table)
             data = {Path(table).name: digest(table)}
             columns = read_table(Path(table))
         else:
-            where = "table"
+            source = "table"
             data = {}
             lists = {name: list(column) for name, column in dict(table or {}).items()}
             columns = need("pyarrow").table(lists)
@@ -165,7 +165,7 @@ class SharesTask(Task):
                 continue
             if name in role_of_column:
                 raise InvalidInputError(
-                    f"{where}: column {name!r} is given as {role_of_column[name]} and as {role};"
+                    f"{source}: column {name!r} is given as {role_of_column[name]} and as {role};"
                     " expected a different column for each"
                 )
             role_of_column[name] = role
@@ -174,18 +174,18 @@ class SharesTask(Task):
         # in a spreadsheet means "female".
         texts = {}
         for role, name in roles.items():
-            texts[role] = as_texts(column_of(columns, name, where), f"{where}: {name}")
+            texts[role] = as_texts(column_of(columns, name, source), f"{source}: {name}")
         images = need("pandas").DataFrame(texts).apply(lambda column: column.str.strip())
         blank = np.flatnonzero(images.prompt == "")
         if blank.size:
             raise InvalidInputError(
-                f"{where}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}"
+                f"{source}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}"
             )
-        self._doubt_rows(images, columns, where)
+        self._doubt_rows(images, columns, source)
         empty = partial(TaskProvenance, model="not said", split="table", data=data)
-        return self._blocks(images, where, lambda **fields: TaskResult(empty(**fields)))
+        return self._blocks(images, source, lambda **fields: TaskResult(empty(**fields)))
 
-    def _doubt_rows(self, images: pd.DataFrame, columns: pa.Table, where: str) -> None:
+    def _doubt_rows(self, images: pd.DataFrame, columns: pa.Table, source: str) -> None:
         """Reject a header that is repeated among the rows, and warn about repeated prompts and
         images.
 
@@ -194,7 +194,7 @@ class SharesTask(Task):
         is_header = (images.prompt == self.prompt) & (images.value == self.value)
         if is_header.any():
             raise InvalidInputError(
-                f"{where}: row {int(is_header.argmax()) + 1} repeats the column names, as if two"
+                f"{source}: row {int(is_header.argmax()) + 1} repeats the column names, as if two"
                 " tables had been joined; remove it"
             )
         spellings = defaultdict[str, list[str]](list)
@@ -203,7 +203,7 @@ class SharesTask(Task):
         alike = [found for found in spellings.values() if len(found) > 1]
         if alike:
             warn(
-                f"{where}: {self.prompt}: {len(alike)} prompts are written in several ways and"
+                f"{source}: {self.prompt}: {len(alike)} prompts are written in several ways and"
                 f" count as several prompts, such as {' and '.join(map(repr, alike[0]))}; use one"
                 " spelling for each",
                 SuspectInputWarning,
@@ -216,12 +216,12 @@ class SharesTask(Task):
         if self.faces or not image_columns:
             return
         keys = images[["method"]] if "method" in images else images[[]]
-        files = as_texts(column_of(columns, image_columns[0], where), where)
+        files = as_texts(column_of(columns, image_columns[0], source), source)
         keys = keys.assign(image=files)
         repeated = keys[keys.duplicated() & (keys.image != "")]
         if len(repeated):
             warn(
-                f"{where}: {len(repeated)} rows repeat the image of another row (column"
+                f"{source}: {len(repeated)} rows repeat the image of another row (column"
                 f" {image_columns[0]!r}), such as {repeated.image.iloc[0]!r}, and count as separate"
                 " images; if they are several faces in one image, pass --faces, otherwise remove"
                 " them",
@@ -229,19 +229,19 @@ class SharesTask(Task):
             )
 
     def _blocks(
-        self, images: pd.DataFrame, where: str, empty: Callable[..., TaskResult]
+        self, images: pd.DataFrame, source: str, empty: Callable[..., TaskResult]
     ) -> list[TaskResult]:
         """Return the block of a table and, if people labelled some images, the corrected block.
 
         Args:
             images: table with ROLES as columns.
-            where: name of the table in messages.
+            source: name of the table in messages.
             empty: creates a result from the fields of its provenance.
         """
-        labels = {role: self._labels(images, role, where) for role in LABELLED if role in images}
+        labels = {role: self._labels(images, role, source) for role in LABELLED if role in images}
         # Judge and people share one list of values, because their codes are compared.
-        names = self._value_names(labels, where)
-        rows = self._rows(images, labels, names, where)
+        names = self._value_names(labels, source)
+        rows = self._rows(images, labels, names, source)
         # "none" comes first, because other rows are compared with it; the others keep the order of
         # the table.
         methods = sorted(rows.method.unique(), key=lambda name: name != NONE)
@@ -250,7 +250,7 @@ class SharesTask(Task):
         prompts = methods_of_prompt.index[methods_of_prompt == len(methods)]
         if prompts.empty:
             raise InvalidInputError(
-                f"{where}: expected a prompt with images of every method"
+                f"{source}: expected a prompt with images of every method"
                 f" ({', '.join(sorted(methods))}), since methods are compared prompt by prompt; got"
                 " none; label or add images of the same prompts under each method"
             )
@@ -295,10 +295,10 @@ class SharesTask(Task):
         )
         return [result, *corrected]
 
-    def _labels(self, images: pd.DataFrame, role: str, where: str) -> Labels:
+    def _labels(self, images: pd.DataFrame, role: str, source: str) -> Labels:
         """Return the labels of a column, "value" or "people", with unknown texts as missing."""
-        column = f"{where}: {getattr(self, role)}"
-        texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.same)
+        column = f"{source}: {getattr(self, role)}"
+        texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.rename)
         if not self.attribute:
             texts = self._known_texts(texts, column)
         labels = Labels.from_values(texts)
@@ -306,7 +306,7 @@ class SharesTask(Task):
         if self.values and strangers:
             raise InvalidInputError(
                 f"{column}: got {strangers[:8]}; expected groups among {list(self.values)}; map"
-                " each to its group (--same), or add it to the groups (--groups)"
+                " each to its group (--rename), or add it to the groups (--groups)"
             )
         problem = groups_as_many_as_rows(labels)
         if problem and not self.values:
@@ -350,7 +350,7 @@ class SharesTask(Task):
             warn(f"{column}: read {listed}", SuspectInputWarning)
         return texts.replace(spelt)
 
-    def _value_names(self, labels: Mapping[str, Labels], where: str) -> tuple[str, ...]:
+    def _value_names(self, labels: Mapping[str, Labels], source: str) -> tuple[str, ...]:
         """Return the values in the settings, or else the values that occur.
 
         Raises:
@@ -364,16 +364,16 @@ class SharesTask(Task):
         # and every label looks like an error of the judge.
         if not self.values and never_judged and never_by_people:
             warn(
-                f"{where}: column {self.people!r} contains {never_judged}, which the judge never"
-                f" uses, but not the judge's {never_by_people}; if two mean the same, pass --same"
+                f"{source}: column {self.people!r} contains {never_judged}, which the judge never"
+                f" uses, but not the judge's {never_by_people}; if two mean the same, pass --rename"
                 f" {never_judged[0]}={never_by_people[0]}",
                 SuspectInputWarning,
             )
         names = self.values or tuple(sorted(judged | people))
-        refuse_single_group(names, f"{where}: {self.value}")
+        refuse_single_group(names, f"{source}: {self.value}")
         absent = "" if self.values else absent_groups(names)
         if absent:
-            warn(f"{where}: {self.value}: {absent}", SuspectInputWarning)
+            warn(f"{source}: {self.value}: {absent}", SuspectInputWarning)
         return names
 
     def _rows(
@@ -381,7 +381,7 @@ class SharesTask(Task):
         images: pd.DataFrame,
         labels: Mapping[str, Labels],
         names: Sequence[str],
-        where: str,
+        source: str,
     ) -> pd.DataFrame:
         """Return one row per image: prompt, method, codes of value and people, weight and count.
 
@@ -397,8 +397,8 @@ class SharesTask(Task):
         for name, similar in misspelt(rows.method.value_counts().to_dict()):
             number = int((rows.method == name).sum())
             warn(
-                f"{where}: method {name!r} ({number} of {len(rows.method)} rows) is spelt almost as"
-                f" {similar!r}; correct it if it is the same, because prompts that lack a method"
+                f"{source}: method {name!r} ({number} of {len(rows.method)} rows) is spelt almost"
+                f" as {similar!r}; correct it if it is the same, because prompts that lack a method"
                 " are excluded",
                 SuspectInputWarning,
             )
@@ -407,7 +407,7 @@ class SharesTask(Task):
         wrong = rows.weight[~is_weight]
         if wrong.size:
             raise InvalidInputError(
-                f"{where}: {self.weight}: expected numbers above 0, got {wrong.iloc[0]!r} in row"
+                f"{source}: {self.weight}: expected numbers above 0, got {wrong.iloc[0]!r} in row"
                 f" {wrong.index[0] + 1}"
             )
         unknown = len(names)
@@ -437,7 +437,7 @@ class SharesTask(Task):
         """
         answers = _answers(files, self.attribute, self.values)
         if answers.empty:
-            progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is skipped")
+            progress.print_line(f"{self.name}: nobody labelled {self.attribute}, so it is skipped")
             return []
         judge = last_judgements(drawn, self.attribute, self.values)
         images = _with_answers(drawn, answers, None if judge is None else judge[1])

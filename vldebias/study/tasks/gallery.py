@@ -66,27 +66,27 @@ class Gallery:
         # Groups without images are dropped, so renumber the codes: 0, 2, 3 become 0, 1, 2.
         _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
         self.codes = codes.astype(np.min_scalar_type(len(self.names)))
-        self.own_shares: Floats = self.sizes / self.sizes.sum()
+        self.gallery_shares: Floats = self.sizes / self.sizes.sum()
         self.even_shares: Floats = np.full(len(self.names), 1 / len(self.names))
-        self.prior = self.own_shares if self.by_size else self.even_shares
+        self.prior = self.gallery_shares if self.by_size else self.even_shares
         is_uneven = self.sizes.max() >= UNEVEN * self.sizes.min()
-        name_of_other = "uniform" if self.by_size else "dataset"
-        self.other_prior = name_of_other if is_uneven else ""
+        other_name = "uniform" if self.by_size else "dataset"
+        self.other_prior = other_name if is_uneven else ""
 
     def measure(
-        self, groups: NDArray[np.integer], own_shares: Floats, relevant: Mask | None = None
+        self, groups: NDArray[np.integer], gallery_shares: Floats, relevant: Mask | None = None
     ) -> Skews:
         """Return metric -> value (r,) for r rankings.
 
         Args:
             groups: (r, m) group codes of the top rows.
-            own_shares: shares of the groups in the gallery, (g,) or one row per ranking (r, g).
+            gallery_shares: shares of the groups in the gallery, (g,) or one row per ranking (r, g).
             relevant: (r, m) whether each row is relevant.
         """
         # With the prior "dataset", compare each resample with its own shares. Compared with the
         # gallery's shares, its sampling deviation would count as skew.
-        prior = own_shares if self.by_size else self.even_shares
-        other_shares = self.even_shares if self.by_size else own_shares
+        prior = gallery_shares if self.by_size else self.even_shares
+        other_shares = self.even_shares if self.by_size else gallery_shares
         values: Skews = {}
         for k in self.k:
             # Rows are available for the largest k; a smaller k uses the first of them.
@@ -128,7 +128,7 @@ class Gallery:
         places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
         skews: dict[str, Skews] = {method: {} for method in ranked}
         start = 0
-        for weights, own_shares in self._resampled(read):
+        for weights, gallery_shares in self._resampled(read):
             end = start + len(weights)
             for method, orders in places.items():
                 for query, order in enumerate(orders):
@@ -141,7 +141,7 @@ class Gallery:
                     hits = None
                     if relevant is not None:
                         hits = relevant[query, read[order]][top]
-                    values_of_metric = self.measure(codes[order][top], own_shares, hits)
+                    values_of_metric = self.measure(codes[order][top], gallery_shares, hits)
                     for metric, values in values_of_metric.items():
                         shape = (len(orders), 1 + self.resamples)
                         table = skews[method].setdefault(metric, np.empty(shape))
@@ -161,20 +161,20 @@ class Gallery:
         unread = self.sizes - np.bincount(codes, minlength=len(self.names))
         rng = np.random.default_rng([self.seed, 1])
         n = len(self.codes)
-        yield np.ones((1, len(read)), dtype=np.uint8, order="F"), self.own_shares
+        yield np.ones((1, len(read)), dtype=np.uint8, order="F"), self.gallery_shares
         for weights in resampled_weights(n, self.resamples, self.seed, len(read)):
-            own_shares = self.own_shares
+            gallery_shares = self.gallery_shares
             # Only figures against the gallery's own shares need the shares in the resample.
             if self.by_size or self.other_prior:
                 # If w of the n rows of a resample are in `read`, the other n - w are distributed
                 # over the groups of the unread rows.
                 rest = rng.multinomial(n - weights.sum(axis=1), unread / max(unread.sum(), 1))
                 sizes = [weights[:, codes == group].sum(axis=1) for group in groups]
-                own_shares = (np.stack(sizes, axis=1) + rest) / n
+                gallery_shares = (np.stack(sizes, axis=1) + rest) / n
             # `resampled_places` reads the weights row by row, so keep those of a row contiguous in
             # memory. The smallest type makes better use of the cache.
             smallest = np.min_scalar_type(weights.max())
-            yield np.asfortranarray(weights.astype(smallest)), own_shares
+            yield np.asfortranarray(weights.astype(smallest)), gallery_shares
 
     def random(self) -> Skews:
         """Return metric -> values (resamples,) for random permutations of the gallery.
@@ -196,24 +196,25 @@ class Gallery:
             else:
                 # Permute a block of whole galleries in one call, and keep the first k of each.
                 groups = rng.permuted(np.tile(self.codes, (b, 1)), axis=1)[:, :k]
-            parts.append(self.measure(groups, self.own_shares))
+            parts.append(self.measure(groups, self.gallery_shares))
         return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
 
-    def warn_if_uneven(self, k: int, bare: float, chance: float) -> None:
+    def warn_if_uneven(self, k: int, model_skew: float, chance: float) -> None:
         """Warn if random rankings are more skewed than the model's: then the gallery is skewed.
 
         Args:
             k: number of top results.
-            bare: MaxSkew@k of the model without a method.
+            model_skew: MaxSkew@k of the model without a method.
             chance: MaxSkew@k of random rankings.
         """
-        if not self.other_prior or chance <= bare:
+        if not self.other_prior or chance <= model_skew:
             return
         warn(
-            f"MaxSkew@{k}: a random ranking of this gallery has {chance:.3f}, the model {bare:.3f}."
-            f" The gallery itself is skewed ({counted(self.size_of_group)}), which no edit of texts"
-            " can change. Use the same number of images for each group, or measure against the"
-            " gallery's own shares (prior='dataset').",
+            f"MaxSkew@{k}: a random ranking of this gallery has {chance:.3f}, the model"
+            f" {model_skew:.3f}. The gallery itself is skewed"
+            f" ({counted(self.size_of_group)}), which no edit of texts can change. Use the same"
+            " number of images for each group, or measure against the gallery's own shares"
+            " (prior='dataset').",
             SuspectInputWarning,
         )
 

@@ -37,7 +37,7 @@ Counts = NDArray[np.integer] | NDArray[np.float64]
 
 
 def image_table(
-    made: GeneratedImages,
+    generated: GeneratedImages,
     answers: Mapping[str, np.ndarray],
     codes: Mapping[str, Mapping[str, int]],
 ) -> pd.DataFrame:
@@ -51,12 +51,12 @@ def image_table(
     - unit: the prompts whose images are combined into one row of the result.
 
     Args:
-        made: the images.
+        generated: the images.
         answers: attribute -> probabilities (n, values) of the judge.
         codes: attribute -> value in lower case -> its column.
     """
-    table = pd.DataFrame(made.images)
-    table["flagged"] = [made.about(image)["flagged"] for image in made]
+    table = pd.DataFrame(generated.images)
+    table["flagged"] = [generated.metadata(image)["flagged"] for image in generated]
     table["recognised"] = np.nan
     # Prompts such as "A red car in the rain." have no concept to recognise.
     concepts = table.concept.where(table.part != "others", "").str.casefold()
@@ -79,7 +79,7 @@ class GeneratedRows:
     """Store generated images with a judge's answers, and add the rows of an attribute.
 
     Attributes:
-        made: the images.
+        generated: the images.
         table: see `image_table`.
         answers: attribute -> probabilities (n, values).
         judge: the judge.
@@ -89,7 +89,7 @@ class GeneratedRows:
         seed: seed of the bootstrap.
     """
 
-    made: GeneratedImages
+    generated: GeneratedImages
     table: pd.DataFrame
     answers: Mapping[str, np.ndarray]
     judge: Judge
@@ -151,10 +151,10 @@ class GeneratedRows:
         images = table[(table.part == "others") & (table.variant != NONE)]
         is_same = []
         for row in images.index:
-            image = self.made.images[row]
-            before = self.made.read(image.under(NONE))
+            image = self.generated.images[row]
+            before = self.generated.read(image.under(NONE))
             # Compare pixels, because the files differ in their metadata.
-            is_same.append(self.made.read(image).tobytes() == before.tobytes())
+            is_same.append(self.generated.read(image).tobytes() == before.tobytes())
         images = images.assign(same=is_same)
         for kind, members in images.groupby("concept", sort=False):
             n = {"prompts": members.prompt.nunique()}
@@ -238,7 +238,7 @@ class GeneratedRows:
 
     def _read(self, rows: Iterable[int]) -> list[Image]:
         """Return the images of these rows of the table."""
-        return [self.made.read(self.made.images[row]) for row in rows]
+        return [self.generated.read(self.generated.images[row]) for row in rows]
 
     def _strip(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], values: Sequence[str]
@@ -294,14 +294,14 @@ class GeneratedRows:
         members = images[images.unit == unit]
         rows = []
         for name in (NONE, method):
-            made = members[members.variant == name]
-            shown = made[:STRIP_COLUMNS]
+            images_of_method = members[members.variant == name]
+            shown = images_of_method[:STRIP_COLUMNS]
             label = f"{row_title(name)}: {_counted(counts[name][place], values)}"
-            if made.recognised.notna().all():
-                right = int(made.recognised.sum())
-                label += f"; {right} of {len(made)} show the requested subject"
-            if len(made) > len(shown):
-                label += f"; the first {len(shown)} of {len(made)} images are shown"
+            if images_of_method.recognised.notna().all():
+                right = int(images_of_method.recognised.sum())
+                label += f"; {right} of {len(images_of_method)} show the requested subject"
+            if len(images_of_method) > len(shown):
+                label += f"; the first {len(shown)} of {len(images_of_method)} images are shown"
             rows.append((label, self._read(shown.index)))
         caption = (
             f"Who got worse: “{unit}” under {row_title(method)}, {loss}; the same seed in each"

@@ -207,23 +207,25 @@ class GenerationTask(Task):
         return self.clip_score or self.fid
 
     @property
-    def ways(self) -> dict[str, Variant]:
+    def resolved_variants(self) -> dict[str, Variant]:
         """Return the variants with their prompt sets.
 
         If `stated` is set, each variant that leaves stated prompts unchanged is also included in a
         version that edits them.
         """
-        ways = {}
+        variants = {}
         for name, variant in self.variants.items():
             has_sets = variant.prompts or variant.projection is not None
             own_set = {"prompts": (self.prompts,)}
-            ways[name] = variant if has_sets else variant.model_copy(update=own_set)
-        bare = {"keep_stated": False, "only_stated": True}
+            variants[name] = variant if has_sets else variant.model_copy(update=own_set)
+        edits_stated = {"keep_stated": False, "only_stated": True}
         # Comparing the two shows how much a plain projection damages "a female doctor".
-        for name, variant in list(ways.items()):
-            if self.stated and variant.keep_stated and not variant.samples:
-                ways.setdefault(f"{name}, stated not kept", variant.model_copy(update=bare))
-        return ways
+        for name, variant in list(variants.items()):
+            if self.stated and variant.keep_stated and not variant.assigns_values:
+                variants.setdefault(
+                    f"{name}, stated not kept", variant.model_copy(update=edits_stated)
+                )
+        return variants
 
     def plan(self, model: Mapping[str, object] | None = None) -> Plan:
         """Return the plan of the images.
@@ -234,7 +236,7 @@ class GenerationTask(Task):
         planned = planned_prompts(
             prompts, self.concepts, stated=self.stated, as_written=self.as_written
         )
-        variants = {name: variant.planned for name, variant in self.ways.items()}
+        variants = {name: variant.planned for name, variant in self.resolved_variants.items()}
         fields = {
             "images": self.images,
             "steps": self.steps,
@@ -351,20 +353,20 @@ class GenerationTask(Task):
         prompts = self.prompt_set
         stated_codes = self._stated_codes(judge, codes)
         # Generate the missing images, and let the judge label all of them.
-        ways = self.ways
+        variants = self.resolved_variants
         if pipe is None:
-            made = GeneratedImages.open(images)
+            generated = GeneratedImages.open(images)
         else:
-            made = generate(pipe, self.plan(), ways, images, progress=progress)
-        if prompts.hash != made.plan.prompt_set_hash:
+            generated = generate(pipe, self.plan(), variants, images, progress=progress)
+        if prompts.hash != generated.plan.prompt_set_hash:
             raise InvalidInputError(
-                f"{made.folder}: got another version of {made.plan.prompt_set!r}; expected images"
-                f" of {prompts!r}"
+                f"{generated.folder}: got another version of {generated.plan.prompt_set!r};"
+                f" expected images of {prompts!r}"
             )
-        answers = judge_images(judge, made, progress=progress)
-        table = image_table(made, answers, codes)
+        answers = judge_images(judge, generated, progress=progress)
+        table = image_table(generated, answers, codes)
         rows = GeneratedRows(
-            made, table, answers, judge, self.sure, self.noun, self.resamples, self.seed
+            generated, table, answers, judge, self.sure, self.noun, self.resamples, self.seed
         )
         # A block for each attribute.
         settings: dict[str, object] = {
@@ -375,7 +377,7 @@ class GenerationTask(Task):
             _, settings["left out, by reason"] = self._open_prompts(self.prompts_file)
         results = []
         for place, attribute in enumerate(self.attributes):
-            result = made.result(
+            result = generated.result(
                 task=self.name if self.name == attribute else f"{self.name} {attribute}",
                 title=f"Discrepancy of generated images, {attribute} (Table 7.7)",
                 description=ABOUT,
@@ -386,22 +388,22 @@ class GenerationTask(Task):
             # Methods that assign the judged values to images evenly: their shares are not random.
             judged = list(rows.values_of(attribute).values())
             for name, facts in result.provenance.methods.items():
-                if name in ways and ways[name].deals(judged):
-                    facts["deals"] = True
+                if name in variants and variants[name].assigns_all_of(judged):
+                    facts["assigns_values"] = True
                 # A conclusion about race says nothing about a method for gender.
-                if name in ways and not ways[name].covers(judged):
+                if name in variants and not variants[name].covers(judged):
                     facts["off_target"] = True
             # All attributes share the images, so only the first block shows them.
             rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)
             if attribute in judge.names:
-                self._write_records(made, judge, attribute, answers[attribute])
+                self._write_records(generated, judge, attribute, answers[attribute])
         if scorer is not None and self.needs_scorer:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
             texts = resolve(scorer.host, tokenizer=scorer.tokenizer)
             with progress.bar(f"{self.name}: CLIPScore, FID"):
                 results += scored(
-                    made,
+                    generated,
                     encoder,
                     texts,
                     self.name,
@@ -413,14 +415,14 @@ class GenerationTask(Task):
         return results
 
     def _write_records(
-        self, made: GeneratedImages, judge: Judge, attribute: str, answers: np.ndarray
+        self, generated: GeneratedImages, judge: Judge, attribute: str, answers: np.ndarray
     ) -> None:
         """Write the record of every variant into the folder of the images."""
         labels = decide(answers, judge.names[attribute], self.sure)
-        model = str(made.plan.model.get("id") or made.plan.model["pipeline"])
-        for variant in made.plan.variants:
+        model = str(generated.plan.model.get("id") or generated.plan.model["pipeline"])
+        for variant in generated.plan.variants:
             record = record_of_images(
-                made,
+                generated,
                 labels,
                 attribute=attribute,
                 judge=judge,
@@ -430,7 +432,7 @@ class GenerationTask(Task):
             )
             if record is not None:
                 name = file_slug(f"{attribute} {variant}")
-                record.write(made.folder / RECORDS / f"{name}.json")
+                record.write(generated.folder / RECORDS / f"{name}.json")
 
     def _stated_codes(self, judge: Judge, codes: CODES) -> dict[str, dict[str, int]]:
         """Return the judge's codes for the stated values: attribute -> value -> code.

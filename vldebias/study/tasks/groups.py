@@ -109,7 +109,7 @@ class GroupedImages:
                 f" {list(prompts.class_names)}, got {list(labels.names)}; rename the labels,"
                 " or use indices of the classes, from 0"
             )
-        self.units: UnitRows = images.unit if known.all() else images.unit.picked(known)
+        self.units: UnitRows = images.unit if known.all() else images.unit.select(known)
         self.target = np.array(classes, dtype=np.int64)[labels.codes[known]]
         # Codes of label x value: with 2 labels and 2 values the groups 0 to 3.
         self.groups: Labels = cross(labels[known], values[known])
@@ -282,7 +282,7 @@ class GroupsTask(ImageTask):
                     )
                 description += self._not_fitted(facts_of_method, progress)
             elif self.baselines:
-                progress.say(
+                progress.print_line(
                     f"{self.name}: the file has no splits to train and select on, so the baselines"
                     " are left out"
                 )
@@ -429,7 +429,7 @@ class GroupsTask(ImageTask):
         for name in self.baselines:
             if "not_fitted" in facts[name]:
                 sentence = f"{name} could not be fitted: {facts[name]['not_fitted']}"
-                progress.say(f"{self.name}: {sentence}")
+                progress.print_line(f"{self.name}: {sentence}")
                 sentences += f" {sentence}."
         return sentences
 

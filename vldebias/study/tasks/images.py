@@ -358,7 +358,7 @@ def disjoint(
     n_new = int(is_new.sum())
     n_measured = int((~is_new).sum())
     if n_new:
-        new_images = reference.picked(is_new) if n_measured else reference
+        new_images = reference.select(is_new) if n_measured else reference
         return new_images, {
             "reference images": n_new,
             "left out of the reference, measured too": n_measured,

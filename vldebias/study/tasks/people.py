@@ -158,10 +158,10 @@ class PeopleTask(Task):
             sample = GeneratedImages.open(images)
         else:
             task = self.generation
-            sample = generate(pipe, task.plan(), task.ways, images, progress=progress)
+            sample = generate(pipe, task.plan(), task.resolved_variants, images, progress=progress)
         files = [path for path in answers if path.is_file()]
         if not files:
-            progress.say(f"{self.name}: {len(sample)} images to label: {command}")
+            progress.print_line(f"{self.name}: {len(sample)} images to label: {command}")
             # Missing answers are not an error: the run continues with its other tasks.
             return []
         return self.shares.measure(labels=files, folder=sample.folder, progress=progress)

@@ -49,7 +49,7 @@ class Rankings:
         """Return the images of known group under a method."""
         images = self.images[method]
         # Selecting rows copies indices, which is unnecessary if all labels are known.
-        return images if self.known.all() else images.picked(self.known)
+        return images if self.known.all() else images.select(self.known)
 
     def rerank(
         self,
@@ -121,28 +121,28 @@ class Rankings:
         rows_of_method = {}
         for method, queries in self.queries.items():
             # Select from the method's own images, because some methods edit them.
-            images = self.images[method].picked(rows)
+            images = self.images[method].select(rows)
             rows_of_method[method] = images.top(queries, reach(k, len(rows)))
         # Images of the subset that are in the re-ranked list keep its order; the others follow.
         known_rows = np.flatnonzero(self.known)
         for method, lists in self.reranked.items():
             orders = []
             for listed, base in zip(lists, rows_of_method[NONE], strict=True):
-                inside = np.searchsorted(rows, known_rows[listed])
-                inside = inside[np.isin(known_rows[listed], rows)]
-                rest = base[~np.isin(base, inside)]
-                orders.append(np.concatenate([inside, rest])[: len(base)])
+                reranked_rows = np.searchsorted(rows, known_rows[listed])
+                reranked_rows = reranked_rows[np.isin(known_rows[listed], rows)]
+                rest = base[~np.isin(base, reranked_rows)]
+                orders.append(np.concatenate([reranked_rows, rest])[: len(base)])
             rows_of_method[method] = np.stack(orders)
         return rows_of_method
 
     def image_cosines(self) -> dict[str, float]:
         """Return the mean cosine between original and edited images, for methods that edit them."""
-        bare = self.images[NONE]
+        original = self.images[NONE]
         cosines = {}
         for method, edited in self.images.items():
-            if edited is not bare:
+            if edited is not original:
                 total = 0.0
-                for before, after in zip(bare.split(), edited.split(), strict=True):
+                for before, after in zip(original.split(), edited.split(), strict=True):
                     total += float((before.double() * after.double()).sum())
                 cosines[method] = total / len(edited)
         return cosines

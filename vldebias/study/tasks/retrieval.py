@@ -357,8 +357,8 @@ class RetrievalTask(ImageTask):
                 expected = float(chance[metric].mean())
                 result.add(metric, CHANCE, expected, percentile_interval(means), n=n)
         metric = f"max_skew@{self.k[0]}"
-        bare = float(skews[NONE][metric][:, 0].mean())
-        gallery.warn_if_uneven(self.k[0], bare, float(chance[metric].mean()))
+        model_skew = float(skews[NONE][metric][:, 0].mean())
+        gallery.warn_if_uneven(self.k[0], model_skew, float(chance[metric].mean()))
         # Cosines of queries do not depend on the images, so they are exact.
         cosines = {}
         for method, rows in rankings.queries.items():
@@ -450,21 +450,21 @@ class RetrievalTask(ImageTask):
 
         The second mapping is empty if queries are resampled.
         """
-        bare = order_of_method[NONE]
+        orders_before = order_of_method[NONE]
         shares = {}
         for method, order in order_of_method.items():
-            pairs = zip(bare, order, strict=True)
+            pairs = zip(orders_before, order, strict=True)
             shares[method] = np.array([kept_share(*pair, first) for pair in pairs])
         if self.resample == "queries":
             return shares, {}
         # Sum query by query, so that memory use does not depend on their number.
         totals = {method: np.zeros(self.resamples) for method in order_of_method}
-        for query, before in enumerate(bare):
+        for query, before in enumerate(orders_before):
             after = {method: order[query] for method, order in order_of_method.items()}
             resampled = resampled_kept_shares(before, after, first, n, self.resamples, seed)
             for method, values in resampled.items():
                 totals[method] += values
-        return shares, {method: total / len(bare) for method, total in totals.items()}
+        return shares, {method: total / len(orders_before) for method, total in totals.items()}
 
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits
@@ -526,7 +526,7 @@ class RetrievalTask(ImageTask):
             )
         table: dict[tuple[str, str], dict[str, Floats]] = defaultdict(dict)
         for method, edit in edits.items():
-            images = self.images(gallery.unit, edit).picked(known)
+            images = self.images(gallery.unit, edit).select(known)
             for column, prompt_of_value in classes.items():
                 labels = gallery.column(column)
                 prompts = [prompt_of_value[name] for name in labels.names]

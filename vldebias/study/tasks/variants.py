@@ -109,7 +109,7 @@ class Variant(Strict):
         return self.method == "default" and bool(parts) and all(map(can_balance, parts))
 
     @property
-    def samples(self) -> bool:
+    def assigns_values(self) -> bool:
         """Whether each image is assigned a value, in its prompt or in cross-attention; prompts that
         state one are always left unchanged."""
         if self.projection is not None:
@@ -118,7 +118,7 @@ class Variant(Strict):
             return all(edit.side == "denoiser" for edit in edits)
         return self.rewrites or "shares" in get_method(self.method).declaration.settings
 
-    def deals(self, judged: Sequence[Sequence[str]]) -> bool:
+    def assigns_all_of(self, judged: Sequence[Sequence[str]]) -> bool:
         """Return whether every image is assigned a value of each attribute.
 
         Such shares are even by construction, so their chance level is not that of random draws.
@@ -127,7 +127,7 @@ class Variant(Strict):
             judged: the values of each attribute.
         """
         is_each = bool(self._parts) and self.covers(judged)
-        return self.samples and self.strength == 1 and is_each
+        return self.assigns_values and self.strength == 1 and is_each
 
     def covers(self, judged: Sequence[Sequence[str]]) -> bool:
         """Return whether the prompt sets cover every judged attribute; True for a saved edit, whose
@@ -216,7 +216,7 @@ class Generator:
         options: arguments of the pipeline.
         values: value that is written into the text of each image or set in cross-attention; None if
             there is none.
-        left_alone: whether each prompt is left unchanged.
+        left_unchanged: whether each prompt is left unchanged.
         attachment: sets values in cross-attention; None if there are none.
     """
 
@@ -225,7 +225,7 @@ class Generator:
     noise: Sequence[int]
     options: Mapping[str, object]
     values: Sequence[object]
-    left_alone: Sequence[bool]
+    left_unchanged: Sequence[bool]
     attachment: DenoiserAttachment | None = None
 
     def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
@@ -288,7 +288,7 @@ def prepared(
         attachment = None if attach is None else stack.enter_context(attach())
         texts = list(prompts)
         values: list[object] = [None] * len(texts)
-        left_alone = [False] * len(texts)
+        left_unchanged = [False] * len(texts)
         denoiser = None
         if isinstance(attachment, SamplingAttachment) and attachment.balancer.has_drawn_seed:
             # Make the measurement repeatable.
@@ -298,7 +298,7 @@ def prepared(
         if isinstance(attachment, PromptAttachment):
             texts = attachment.rewrite(prompts, seeds=seeds)
             values = list(attachment.sampled)
-            left_alone = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
+            left_unchanged = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
             # Do not rewrite the batches again.
             stack.enter_context(attachment.disabled())
         elif isinstance(attachment, DenoiserAttachment):
@@ -308,10 +308,10 @@ def prepared(
             for place, value in enumerate(values):
                 parts = value if isinstance(value, tuple) else (value,)
                 has_value = any(part is not None for part in parts)
-                left_alone[place] = not attachment.strength or not has_value
+                left_unchanged[place] = not attachment.strength or not has_value
         elif isinstance(attachment, EditAttachment):
-            left_alone = attachment.stated(prompts)
-        yield Generator(pipe, texts, noise, options, values, left_alone, denoiser)
+            left_unchanged = attachment.stated(prompts)
+        yield Generator(pipe, texts, noise, options, values, left_unchanged, denoiser)
 
 
 def generate(
@@ -346,18 +346,18 @@ def generate(
     for variant in variants.values():
         variant.check_pipeline(pipe)
     identified = plan.model_copy(update={"model": plan.model or identity(pipe)})
-    made = identified.settle(Path(folder))
-    unfinished = _unfinished(made)
+    generated = identified.settle(Path(folder))
+    unfinished = _unfinished(generated)
     n_missing = sum(len(missing) for _, missing in chain(*unfinished.values()))
     options = {
         "num_inference_steps": plan.steps,
         "guidance_scale": plan.guidance,
         **plan.options,
     }
-    with progress.bar("generating", n_missing, reused=len(made) - n_missing) as advance:
+    with progress.bar("generating", n_missing, reused=len(generated) - n_missing) as advance:
         # "none" is the first variant of a plan: others copy images from it.
         for name, batches in unfinished.items():
-            images = made.of_variant(name)
+            images = generated.of_variant(name)
             attach = None if name == NONE else partial(variants[name].attach, pipe)
             # Include the prompts of finished batches, so that a resumed run assigns the same
             # values.
@@ -366,38 +366,38 @@ def generate(
             seeds = [image.seed for image in images] if follow_seeds else None
             with prepared(pipe, attach, prompts, noise, seeds, **options) as generator:
                 for batch, missing in batches:
-                    _write_batch(made, images, generator, batch, missing)
+                    _write_batch(generated, images, generator, batch, missing)
                     advance(len(missing))
-    return made
+    return generated
 
 
-def _unfinished(made: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
+def _unfinished(generated: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
     """Return variant -> unfinished batches: positions of their images, and of missing images.
 
     Images are missing if they are damaged or belong to another plan. Finished variants are left
     out, since fitting takes minutes on a large pipeline.
     """
     missing_paths = set()
-    for image in made:
+    for image in generated:
         with suppress(OSError):
-            _, metadata = read_png(made.path(image))
+            _, metadata = read_png(generated.path(image))
             # The metadata also contain what is only known after generating, such as the value.
-            if metadata.items() >= _record(made, image).items():
+            if metadata.items() >= _record(generated, image).items():
                 continue
         missing_paths.add(image.path)
     batches_of_variant: dict[str, list[tuple[list[int], list[int]]]] = {}
-    for name in made.plan.variants:
-        images = made.of_variant(name)
-        for batch in made.plan.batches(images):
+    for name in generated.plan.variants:
+        images = generated.of_variant(name)
+        for batch in generated.plan.batches(images):
             missing = [i for i in batch if images[i].path in missing_paths]
             if missing:
                 batches_of_variant.setdefault(name, []).append((batch, missing))
     return batches_of_variant
 
 
-def _record(made: GeneratedImages, image: PlannedImage) -> Facts:
+def _record(generated: GeneratedImages, image: PlannedImage) -> Facts:
     """Return the metadata of an image that identify its plan."""
-    plan = made.plan
+    plan = generated.plan
     return {
         **vars(image),
         "noise": image.noise,
@@ -413,7 +413,7 @@ def _record(made: GeneratedImages, image: PlannedImage) -> Facts:
 
 
 def _write_batch(
-    made: GeneratedImages,
+    generated: GeneratedImages,
     images: Sequence[PlannedImage],
     generator: Generator,
     batch: Sequence[int],
@@ -426,20 +426,24 @@ def _write_batch(
     embeddings, noise and batch size.
     """
     # If all missing images are copies, the pipeline does not need to run.
-    generated: dict[int, tuple[Image, bool]] = {}
-    if not all(generator.left_alone[i] for i in missing):
-        generated = dict(zip(batch, generator(batch), strict=True))
+    new_images: dict[int, tuple[Image, bool]] = {}
+    if not all(generator.left_unchanged[i] for i in missing):
+        new_images = dict(zip(batch, generator(batch), strict=True))
     for i in missing:
-        if generator.left_alone[i]:
-            picture, metadata = read_png(made.path(images[i].under(NONE)))
+        if generator.left_unchanged[i]:
+            picture, metadata = read_png(generated.path(images[i].under(NONE)))
             is_flagged = bool(metadata.get("flagged"))
         else:
-            picture, is_flagged = generated[i]
+            picture, is_flagged = new_images[i]
         metadata_of_image = {
-            "left_alone": generator.left_alone[i],
+            "left_unchanged": generator.left_unchanged[i],
             "flagged": is_flagged,
             "version": version("vldebias"),
             "value": generator.values[i],
             "generated prompt": generator.texts[i],
         }
-        write_png(picture, made.path(images[i]), {**_record(made, images[i]), **metadata_of_image})
+        write_png(
+            picture,
+            generated.path(images[i]),
+            {**_record(generated, images[i]), **metadata_of_image},
+        )

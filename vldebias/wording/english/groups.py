@@ -30,8 +30,8 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
     noun = re.search(r"[\w'\u2019-]+$", prompt[subject.start : subject.end])
     word = noun[0].lower() if noun else ""
     before = prompt[max(0, subject.start - _BEFORE) : subject.start]
-    is_left_alone = listed(word, "group-left-alone")
-    if not subject.plural and not is_left_alone:
+    is_left_unchanged = listed(word, "group-left-unchanged")
+    if not subject.plural and not is_left_unchanged:
         return None
     size = _size(before)
     end = subject.end
@@ -41,7 +41,7 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
         while following and person(following[1]) and singular(following[1]) != following[1]:
             end = following.end()
             following = _NEXT_NOUN.match(prompt, end)
-    mixes = not is_left_alone and not _MANY.search(before)
+    mixes = not is_left_unchanged and not _MANY.search(before)
     return Group(end, size, listed(word, "young"), mixes)
 
 
@@ -83,7 +83,7 @@ def _sizes() -> dict[str, int]:
 def names_a_group(prompt: str) -> bool:
     """Return whether a prompt shows a couple, a family, a band or a crowd."""
     words = re.findall(r"\w+", prompt.lower())
-    return has_listed(words, "group-left-alone")
+    return has_listed(words, "group-left-unchanged")
 
 
 def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young: bool) -> str:

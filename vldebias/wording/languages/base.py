@@ -390,7 +390,7 @@ class SpacedLanguage(ListedLanguage):
     def knows(self, text: str) -> bool:
         """Return whether a text has a word of a woman, man, group or office of this language."""
         tokens = self.read(text)
-        for name in ("female", "male", "group-left-alone", "fixed-gender"):
+        for name in ("female", "male", "group-left-unchanged", "fixed-gender"):
             if self.matcher(name).find(tokens) is not None:
                 return True
         return False
@@ -425,7 +425,7 @@ class SpacedLanguage(ListedLanguage):
         """Return the reason why a prompt without a person gets no value."""
         if self.matcher("edit").find(tokens) == 0:
             return "edit"
-        for list_name, reason in (("group-left-alone", "group"), ("pronoun", "pronoun")):
+        for list_name, reason in (("group-left-unchanged", "group"), ("pronoun", "pronoun")):
             if self.matcher(list_name).find(tokens) is not None:
                 return reason
         for i, token in enumerate(tokens):

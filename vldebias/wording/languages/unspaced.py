@@ -144,7 +144,7 @@ class UnspacedLanguage(ListedLanguage):
         of somebody."""
         if matches:
             return "not understood"
-        for list_name, reason in (("group-left-alone", "group"), ("pronoun", "pronoun")):
+        for list_name, reason in (("group-left-unchanged", "group"), ("pronoun", "pronoun")):
             if self.has(text, list_name):
                 return reason
         return "no person"

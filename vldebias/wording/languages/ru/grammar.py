@@ -139,7 +139,7 @@ class Russian(SpacedLanguage):
         noun = self._nouns.get(token.low)
         if noun is None and "-" in token.low:
             first, last = token.low.rsplit("-", 1)
-            if first in self.matcher("group-left-alone").words:
+            if first in self.matcher("group-left-unchanged").words:
                 return None  # "дети-сироты"
             return self._nouns.get(last)  # "инженер-механик"
         return noun

@@ -197,7 +197,7 @@ def test_several_images_are_not_streamed() -> None:
         ("v1/threads/ä b/messages", {"prompt": CEO}),
     ],
 )
-def test_what_asks_for_no_image_passes_and_says_so(path: str, body: Any) -> None:
+def test_requests_without_images_pass_and_are_reported(path: str, body: Any) -> None:
     services = FalseServices()
     (answer,) = post(proxy(services), path, body)
     assert services.seen[0][1] == body

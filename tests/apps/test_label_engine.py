@@ -278,7 +278,7 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
     (["gender"], ["male,no person"], "'no person' is always offered; remove it"),
     (["size"], [",".join(map(str, range(30)))], "at most 18 values have a key, got 30"),
 )
-def test_questions_that_cannot_be_asked(attributes: list[str], choices: list[str]) -> None:
+def test_invalid_questions_are_refused(attributes: list[str], choices: list[str]) -> None:
     studies.questions_of(attributes, choices)
 
 

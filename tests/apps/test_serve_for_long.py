@@ -78,7 +78,7 @@ def value_of(prompt: str) -> str:
 
 
 def ask(client: httpx2.Client, base_url: str, number: int) -> tuple[str, list[str], list[str]]:
-    """Ask for one or two images; return the number, the reported values, and those in the
+    """Request one or two images; return the number, the reported values, and the values in the
     images."""
     prompt = f"A photo of a {JOBS[number % len(JOBS)]}."
     images = 1 + number % 2

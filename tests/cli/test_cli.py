@@ -115,7 +115,7 @@ for arguments in {light_commands}:
     )
 
 
-def test_methods_are_those_of_the_registry() -> None:
+def test_listed_methods_match_the_registry() -> None:
     listed = {row["name"]: row for row in json.loads(run("methods", "--json"))}
     assert list(listed) == list(declarations())
     assert set(METHODS) < set(listed)

@@ -136,7 +136,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hub")
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize(("block", "expected", "path"), with_output("python"))
-def test_python_runs_and_prints_what_stands_beneath(
+def test_python_runs_and_prints_the_output_beneath(
     block: str,
     expected: str | None,
     path: Path,
@@ -250,7 +250,7 @@ def test_the_table_of_starting_points_has_six_short_blocks() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize(("block", "expected", "path"), with_output("bash"))
-def test_commands_run_and_print_what_stands_beneath(
+def test_commands_run_and_print_the_output_beneath(
     block: str, expected: str | None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`bash` blocks run offline unchanged; `console` blocks name models on the hub or users' own

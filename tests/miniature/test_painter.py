@@ -24,7 +24,7 @@ def test_the_renderer_reproduces_the_packaged_pictures(name: str, split: str) ->
         apart = np.abs(
             np.asarray(fresh.read(i)).astype(int) - np.asarray(shipped.read(i)).astype(int)
         )
-        # Packaged pixels were rounded and clipped before the noise was added, fresh ones afterwards.
+        # Packaged pixels were rounded and clipped before noise was added, fresh ones afterwards.
         assert apart.max() <= 5
         assert apart.mean() < 0.5
 

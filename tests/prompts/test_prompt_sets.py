@@ -451,7 +451,7 @@ def test_the_longest_phrase_names_the_value() -> None:
 
 
 def test_the_two_custom_sets_of_the_readme_are_equal(tmp_path: Path) -> None:
-    section = README.split("## Your own set, in one screen")[1].split("## Keys")[0]
+    section = README.split("## Your own set")[1].split("## Keys")[0]
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, flags=re.MULTILINE)
     code, text = (dedent(block).strip() for block in blocks)
     call = code.removeprefix("made = vldebias.").split("\nmade.to_yaml")[0]

@@ -295,7 +295,7 @@ def take(static: Path, browser: str) -> None:
 
 
 def main() -> None:
-    """Take both pictures."""
+    """Take all screenshots."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -87,7 +87,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument(
-        "--check", action="store_true", help="change nothing; exit 1 where one shows something else"
+        "--check", action="store_true", help="change nothing; exit with 1 if an output differs"
     )
     check, has_differences = options.parse_args().check, False
     for path in NOTEBOOKS:

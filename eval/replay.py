@@ -198,7 +198,7 @@ def main() -> int:
     )
     options.add_argument("results", nargs="*", help="names of results; those that are quick")
     options.add_argument("--list", action="store_true", help="run nothing; list all")
-    options.add_argument("--json", type=Path, help="write what was found into this file")
+    options.add_argument("--json", type=Path, help="write the comparison to this file")
     args = options.parse_args()
     known = {command.name: command for command in commands()}
     if args.list:

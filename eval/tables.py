@@ -214,7 +214,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument(
-        "--json", type=Path, help="also write the result here, with many rows as parquet beside it"
+        "--json",
+        type=Path,
+        help="also write the result here; many rows are stored in a parquet file next to it",
     )
     return made
 

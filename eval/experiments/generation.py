@@ -457,7 +457,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=8, help="of each unseen profession and seed")
     options.add_argument(
-        "--work", type=Path, default=Path("results/generation"), help="where pixels are kept"
+        "--work", type=Path, default=Path("results/generation"), help="folder for the pixels"
     )
     options.add_argument("--forms", nargs="*", help="only these, and none")
     args = options.parse_args()

@@ -29,7 +29,7 @@ def main() -> None:
     options.add_argument(
         "--stage", action="append", choices=STAGES, help="only these; clip and vae may run at once"
     )
-    options.add_argument("--device", help="cpu or cuda; default: a GPU where there is one")
+    options.add_argument("--device", help="cpu or cuda; default: a GPU if there is one")
     options.add_argument(
         "--scale", type=float, default=1.0, help="factor on the number of steps, to try things out"
     )

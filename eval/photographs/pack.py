@@ -278,7 +278,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
-    options.add_argument("--out", type=Path, default=FOLDER, help="where the files are written")
+    options.add_argument("--out", type=Path, default=FOLDER, help="folder for the files")
     args = options.parse_args()
     if not (is_present("photos") and is_present("fsa")):
         return 1

@@ -293,7 +293,7 @@ def test_other_conditioning_options_are_preserved_and_must_agree() -> None:
         join_rows(rows, FAMILIES["FluxClipModel"])
 
 
-def test_a_schedule_keeps_its_entries() -> None:
+def test_the_entries_of_a_schedule_are_preserved() -> None:
     rows = [conditioning(77, value) + conditioning(77, value + 10) for value in (0.0, 1.0)]
     joined = join_rows(rows, FAMILIES["SD1ClipModel"])
     assert [states[:, 0, 0].tolist() for states, _ in joined] == [[0, 1], [10, 11]]

@@ -93,7 +93,7 @@ NOT_JSON = [
 
 
 @pytest.mark.parametrize("content", NOT_JSON, ids=range(len(NOT_JSON)))
-def test_bad_json_of_a_client_gets_400_and_reaches_nobody(content: bytes) -> None:
+def test_invalid_json_of_a_client_gets_400_and_is_not_passed_on(content: bytes) -> None:
     services = FalseServices()
     app = images_proxy("http://there", "gender", transport=httpx2.ASGITransport(services.app))
     response = send(app, IMAGES, content)
@@ -110,7 +110,9 @@ def test_json_that_takes_many_times_its_size_is_refused() -> None:
     assert message == "the body has more than 100,000 lists, objects and commas"
 
 
-def test_bad_json_of_a_chat_is_refused_if_it_asks_for_an_image_and_passed_on_if_not() -> None:
+def test_invalid_json_of_a_chat_is_refused_if_it_asks_for_an_image_and_passed_on_otherwise() -> (
+    None
+):
     received = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -411,7 +413,7 @@ def test_no_body_crashes_the_guardrail(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"texts": ["\\ud83d"]}', b'{"texts": [NaN]}'])
-def test_bad_json_of_the_guardrail_gets_400(content: bytes) -> None:
+def test_invalid_json_of_the_guardrail_gets_400(content: bytes) -> None:
     assert send(images_proxy(None, "gender"), f"/{GUARDRAIL}", content).status_code == 400
 
 

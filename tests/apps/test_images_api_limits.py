@@ -276,7 +276,7 @@ def test_concurrent_requests_all_complete_within_the_memory_limit() -> None:
     assert 1000 < most <= 2000
 
 
-def test_a_slow_request_does_not_keep_the_memory_from_others() -> None:
+def test_a_slow_request_does_not_block_the_memory_of_others() -> None:
     """Its server is slow but uses no memory, while all other requests hold part of what they
     need."""
 

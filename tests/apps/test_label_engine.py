@@ -22,7 +22,7 @@ from vldebias.judge.plan import PlannedImage
 
 
 class Paper(studies.ImageFolder):
-    """Replace image files, which are not read."""
+    """Provide records of images without files."""
 
     def picture(self, record: Any) -> bytes:
         return record.path.encode()

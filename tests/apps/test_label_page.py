@@ -61,7 +61,7 @@ def test_an_expired_session_and_an_invalid_name_ask_for_the_name(page: Any) -> N
     assert 'role="alert"' in text_of_updates(page._start("../../etc"))
 
 
-def test_a_failed_write_is_reported_and_the_question_stays(
+def test_a_failed_write_is_reported_and_the_question_is_shown_again(
     page: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = page._start("Ada")

@@ -161,7 +161,7 @@ def test_2000_requests_of_100_clients_get_their_own_values() -> None:
     assert after - before < GROWTH
 
 
-def test_large_answers_of_many_clients_stay_within_the_memory() -> None:
+def test_large_answers_to_many_clients_stay_within_the_memory_limit() -> None:
     """Request eight answers of 60 MB at once, and four that are too large: 1.3 GB in total."""
 
     async def answer(request: Request) -> StreamingResponse:

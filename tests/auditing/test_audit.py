@@ -256,7 +256,7 @@ class TestCalibrationsByName:
             assert "# commit:" in head
             assert "# licence:" in head
 
-    def test_a_pipeline_without_counts_gets_those_of_every_base_model(
+    def test_a_pipeline_without_counts_gets_the_counts_of_every_base_model(
         self,
     ) -> None:
         own = known_calibrations("stabilityai/stable-diffusion-3-medium-diffusers")

@@ -37,7 +37,7 @@ def make(n: int = 5, **fields: Any) -> Embeddings:
 
 
 @given(st.data())
-def test_rows_stay_consistent_copied_or_picked(data: st.DataObject) -> None:
+def test_rows_stay_consistent_when_copied_or_selected(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 9))
     rows: Any = data.draw(
         st.one_of(

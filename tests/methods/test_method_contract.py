@@ -185,8 +185,8 @@ def assert_says_how_it_was_fitted(
 def assert_edits_its_side_alone(
     case: Case, name: str, host_name: str, attached: Any, edits: dict[str, Any]
 ) -> None:
-    """Texts change unless the method acts on images or removes nothing; stated texts never
-    change."""
+    """Check that texts change unless the method acts on images or removes nothing, and that stated
+    texts never change."""
     side = DECLARED[name].side
     texts_before = case.base[0]
     if host_name == "model":
@@ -198,7 +198,8 @@ def assert_edits_its_side_alone(
 
 
 def assert_same_edit(loaded: Any, fitted: Any) -> None:
-    """All fields are equal; a tensor of another shape or with NaN is refused by name."""
+    """Check that all fields are equal, and that a tensor of another shape or with NaN is refused by
+    name."""
     assert type(loaded) is type(fitted)
     assert loaded.settings() == fitted.settings()
     tensors = {key: getattr(loaded, key) for key in loaded.axes}

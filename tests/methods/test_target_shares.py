@@ -102,7 +102,7 @@ QUERIES = normalize(normal(6, DIM, seed=99) + 2 * EYE[-1], dim=1)
 
 
 @pytest.mark.parametrize("wanted", [(0.5, 0.5), (0.2, 0.8), (0.85, 0.15)])
-def test_two_groups_have_their_shares_on_held_out_images(wanted: tuple[float, ...]) -> None:
+def test_two_groups_reach_their_shares_on_held_out_images(wanted: tuple[float, ...]) -> None:
     images, group = crowd(20_000, seed=3, shares=(0.6, 0.4))
     edit = fit(images[:10_000], wanted)
     held_out = images[10_000:]

@@ -185,7 +185,7 @@ def test_repeated_prompts_change_nothing(problem: tuple[Tensor, Tensor, float], 
 
 
 @pytest.mark.parametrize("lam", [1e8, 1e15, 1e20, 1e300])
-def test_pair_differences_vanish_as_lam_goes_to_infinity(lam: float) -> None:
+def test_pair_differences_vanish_as_lam_increases(lam: float) -> None:
     S = embeddings(3, 2, 6)
     A = embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
@@ -375,5 +375,5 @@ def test_a_weight_shared_by_all_attributes_is_recorded_as_one_number() -> None:
     assert CalibratedProjection.solve(scatters, None, (3.0, 4.0)).lam == (3.0, 4.0)
 
 
-def test_the_repr_of_the_identity_says_no_edit() -> None:
+def test_the_repr_of_the_identity_mentions_no_edit() -> None:
     assert repr(CalibratedProjection.identity(3)) == "no edit (none)"

@@ -115,7 +115,7 @@ def run_as_user(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:
 
 
 @pytest.mark.parametrize(("arguments_in", "files"), PARAMETERS)
-def test_a_full_disk_keeps_the_old_files_and_gives_one_sentence(
+def test_a_full_disk_preserves_the_old_files_and_is_reported_in_one_sentence(
     arguments_in: Callable[[Path], list[str]],
     files: tuple[str, ...],
     tmp_path: Path,
@@ -140,7 +140,7 @@ def test_a_full_disk_keeps_the_old_files_and_gives_one_sentence(
 
 
 @pytest.mark.parametrize(("arguments_in", "files"), PARAMETERS)
-def test_ctrl_c_while_writing_keeps_the_old_files(
+def test_ctrl_c_while_writing_preserves_the_old_files(
     arguments_in: Callable[[Path], list[str]],
     files: tuple[str, ...],
     tmp_path: Path,

@@ -142,7 +142,7 @@ def test_parts_methods_and_changes_are_measured(painted: Painted, parts: Parts) 
     assert settings["images that the safety checker blackened"] == black
 
 
-def test_changes_are_differences_to_none(parts: Parts) -> None:
+def test_changes_are_differences_from_none(parts: Parts) -> None:
     figures = parts["generation gender"].rows
     value_without = {(f.metric, f.subset): f.value for f in figures if f.method == "none"}
     for figure in figures:

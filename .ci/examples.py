@@ -15,7 +15,7 @@ PAGE = re.compile(r"\bdocs/(?P<page>[\w/-]+)\.md")
 
 
 class Docstring(NamedTuple):
-    """Hold the parts of a docstring: its summary, its doctests, and the rest."""
+    """Store the parts of a docstring: its summary, its doctests, and the rest."""
 
     summary: str
     examples: str
@@ -23,19 +23,19 @@ class Docstring(NamedTuple):
 
 
 def split_docstring(text: str) -> Docstring:
-    """Return the parts of a docstring whose doctests, if it has some, are at its end."""
+    """Return the parts of a docstring whose doctests, if any, are at its end."""
     before, mark, after = text.partition("\n>>> ")
     paragraphs = before.strip().split("\n\n")
     end = 1
     while end < len(paragraphs) and paragraphs[end - 1].rstrip().endswith(":"):
-        end += 1  # a list belongs to the sentence before it
+        end += 1  # a list belongs to the preceding sentence
     summary = "\n\n".join(paragraphs[:end])
     rest = "\n\n".join(paragraphs[end:])
     return Docstring(summary, mark.lstrip("\n") + after if mark else "", rest)
 
 
 def linked(text: str) -> str:
-    """Return a text of a page below `reference/` with links in place of paths of pages."""
+    """Return a text for a page below `reference/` with links instead of paths of pages."""
 
     def link(match: re.Match[str]) -> str:
         title = (DOCS / f"{match['page']}.md").read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def inherit_docstrings(owner: griffe.Module | griffe.Class) -> None:
 
 
 class Examples(griffe.Extension):
-    """Moves doctests to the front, and what the page of an object shows itself out of the way.
+    """Move doctests to the front, and remove what the page of an object already shows.
 
     Members without a docstring get the one that they inherit, without which they are not shown.
     """
@@ -79,7 +79,7 @@ class Examples(griffe.Extension):
             return
         parts = split_docstring(docstring.value)
         if obj.parent is not None and obj.parent.is_module:
-            # Its page begins with summary and examples.
+            # The page already starts with summary and examples.
             docstring.value = linked(parts.rest)
         elif parts.examples and "Examples:" not in docstring.value:
             examples = textwrap.indent(parts.examples, "    ")

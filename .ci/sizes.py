@@ -1,5 +1,5 @@
-"""What environments weigh, torch and what it brings apart: `python .ci/sizes.py NAME=FOLDER...`
-prints JSON."""
+"""Measure the sizes of environments, with torch and its dependencies separately: `python
+.ci/sizes.py NAME=FOLDER...` prints JSON."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ NAMED = (
 
 
 def megabytes(found: Distribution) -> float:
-    """All files of a distribution, as they lie on the disk."""
+    """Return the size of all files of a distribution on disk."""
     paths = (Path(str(found.locate_file(file))) for file in found.files or ())
     return sum(path.stat().st_size for path in paths if path.is_file()) / 1e6
 
 
 def weigh(folder: Path) -> dict[str, Any]:
-    """MB and number of distributions of a virtual environment; versions of those that matter."""
+    """Return MB and number of distributions of a virtual environment, and versions of the important
+    ones."""
     (packages,) = (*folder.glob("lib/python3*/site-packages"), *folder.glob("Lib/site-packages"))
     there = {
         one.metadata["Name"]: one
@@ -62,7 +63,7 @@ if __name__ == "__main__":
         if metric != "versions"
     ]
     versions = {name: one["versions"] for name, one in weighed.items()}
-    # as `vldebias.report.result.Result` reads it, which is not installed where this runs
+    # in the format of `vldebias.report.result.Result`, which is not installed here
     result = {
         "name": "install_sizes",
         "figures": [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
-LOCAL = ("localhost", HERE, "[::1]")  # what Host may name if a page is for this machine alone
+LOCAL = ("localhost", HERE, "[::1]")  # values of Host that a local page accepts
 PORTS = range(7860, 7960)
 SHORTEST = 8  # minimum length of the password of a public page
 LOGINS = 30  # maximum number of logins per minute from one address, far too few to guess a password
@@ -185,7 +185,7 @@ class Guard:
         try:
             site = urlsplit(origin or "").netloc
             for address in (urlsplit(f"//{host}"), urlsplit(f"//{forwarded}")):
-                _ = address.port  # Gradio reads both, and fails if this fails
+                _ = address.port  # Gradio reads both headers, and fails if they are invalid
         except ValueError:
             return "Host or Origin is not the name of a host"
         # Only trust X-Forwarded-Host, the page's name behind a proxy, if the page is public.

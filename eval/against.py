@@ -73,7 +73,7 @@ def table_of(name: str, content: bytes) -> pd.DataFrame:
         return pd.read_parquet(BytesIO(content))
     result = json.loads(content)
     figures = result.get("figures", result.get("rows", ())) if isinstance(result, dict) else ()
-    if not isinstance(figures, list):  # the name of the parquet file beside it
+    if not isinstance(figures, list):  # the name of the parquet file next to it
         return pd.DataFrame()
     rows = []
     for figure in figures:
@@ -121,7 +121,7 @@ def _short(value: Any) -> str:
 def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
     """Return the figures of `eval/probe.py` for the package of `tree`."""
     out = folder / f"{tree.name}.npz"
-    # One thread, because on a busy machine threads that wait for each other take far longer.
+    # Use one thread, because on a busy machine threads that wait for each other take far longer.
     environment = os.environ | {
         "PYTHONPATH": str(tree),
         "HF_HUB_OFFLINE": "1",

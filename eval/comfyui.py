@@ -1,10 +1,10 @@
-"""Take the pictures of the nodes for ComfyUI: `python -m eval.comfyui STATIC` with the folder
-`static` of the package comfyui-frontend-package (1.28.8).
+"""Take screenshots of the nodes for ComfyUI.
 
-The page is ComfyUI's own, and it learns the nodes of apps/comfyui from their classes. No ComfyUI
-runs, so the workflows are shown as they are loaded, without images. Writes
-results/comfyui-{list,batch}.png and the pictures of apps/comfyui/example_workflows; each PNG
-contains its workflow, and the sockets that the nodes had.
+`python -m eval.comfyui STATIC` takes the folder `static` of the package comfyui-frontend-package
+(1.28.8). The page is ComfyUI's own; it gets the nodes of apps/comfyui from their classes. ComfyUI
+itself does not run, so the workflows are shown as they are loaded, without images. The command
+writes results/comfyui-{list,batch}.png and the pictures in apps/comfyui/example_workflows; each PNG
+contains its workflow and the nodes' sockets.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NODES = Path(__file__).parents[1] / "apps" / "comfyui"
 PICTURES = {"comfyui-list": "balance-prompt", "comfyui-batch": "one-sampler-call"}
 ADDRESS = "http://comfyui.test/"
 SIZE = (1500, 620)
-SCALE = 0.82  # of the canvas, so that a workflow fills the picture
+SCALE = 0.82  # zoom of the canvas, so that a workflow fills the picture
 CORNER = (20, 88)  # pixels from the corner of the canvas to the first node
 NODES_ALONE = {"x": 44, "y": 80, "width": 1455, "height": 515}  # without the bars of the page
 THUMBNAIL_WIDTH = 720
-# The tutorial, the small map and the speed of drawing are not about the nodes.
+# Hide the tutorial, the minimap and the drawing speed, which are unrelated to the nodes.
 SETTINGS = {
     "Comfy.TutorialCompleted": True,
     "Comfy.Minimap.Visible": False,
@@ -58,7 +58,7 @@ def _number(kind: str, default: float, **options: Any) -> list[Any]:
     return [kind, {"default": default, "min": 0, "max": 2**53, **options}]
 
 
-# What ComfyUI's own nodes in the example workflows have: inputs in their order, and outputs.
+# Inputs, in order, and outputs of ComfyUI's own nodes in the example workflows.
 CORE: dict[str, tuple[str, dict[str, list[Any]], list[str]]] = {
     "CheckpointLoaderSimple": (
         "Load Checkpoint",
@@ -106,7 +106,7 @@ CORE: dict[str, tuple[str, dict[str, list[Any]], list[str]]] = {
 
 
 class _Type:
-    """Stand for a type of `comfy_api.latest.io`, such as `io.String`."""
+    """Stand in for a type of `comfy_api.latest.io`, such as `io.String`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -132,7 +132,7 @@ _TYPES |= {"Conditioning": "CONDITIONING"}
 
 @contextmanager
 def _stand_in() -> Iterator[None]:
-    """Let the nodes import what they take from ComfyUI to describe themselves."""
+    """Let the nodes import what they need from ComfyUI to describe themselves."""
     types: dict[str, Any] = {name: _Type(kind) for name, kind in _TYPES.items()}
     latest = ModuleType("comfy_api.latest")
     facts = {
@@ -157,7 +157,7 @@ def _stand_in() -> Iterator[None]:
 
 
 def own_definitions() -> dict[str, Definition]:
-    """Return what ComfyUI's page is told about the nodes of apps/comfyui, by their classes."""
+    """Return the definitions of the nodes of apps/comfyui, from their classes."""
     with _stand_in():
         nodes = importlib.import_module("apps.comfyui.nodes")
         classes = (nodes.BalancePrompt, nodes.EncodeBalancedPrompt, nodes.SaveBalancedImages)
@@ -189,7 +189,7 @@ def _definition(
     outputs: list[str],
     **facts: Any,
 ) -> Definition:
-    """Return a definition in the form of ComfyUI's `/object_info`."""
+    """Return a definition in the format of ComfyUI's `/object_info`."""
     return {
         "name": name,
         "display_name": title,
@@ -216,7 +216,7 @@ def sockets() -> dict[str, dict[str, list[str]]]:
 
 
 def definitions() -> dict[str, Definition]:
-    """Return the definitions of all nodes that the example workflows have."""
+    """Return the definitions of all nodes in the example workflows."""
     found = {}
     for name, (title, inputs, outputs) in CORE.items():
         found[name] = _definition(name, title, {"required": inputs}, outputs)
@@ -224,9 +224,9 @@ def definitions() -> dict[str, Definition]:
 
 
 class Page:
-    """Answer what ComfyUI's page asks its server, without one.
+    """Answer the requests of ComfyUI's page in place of a server.
 
-    static: folder of the page's files.
+    static: folder with the page's files.
     """
 
     def __init__(self, static: Path) -> None:
@@ -243,7 +243,7 @@ class Page:
         }
 
     def answer(self, route: Any) -> None:
-        """Answer a request of the page by a file or by what a server would say."""
+        """Answer a request of the page with a file, or like a server would."""
         path = route.request.url.partition("?")[0].removeprefix(ADDRESS)
         if path.startswith("api/"):
             found = self.answers.get(path.removeprefix("api/"), [])
@@ -273,7 +273,7 @@ def take(static: Path, browser: str) -> None:
             page.wait_for_function("window.app?.graph && window.app.extensionManager")
             workflow = json.loads((NODES / "example_workflows" / f"{name}.json").read_text())
             page.evaluate("workflow => window.app.loadGraphData(workflow)", workflow)
-            page.wait_for_timeout(1500)  # then the page chooses a view of its own
+            page.wait_for_timeout(1500)  # after that, the page selects its own view
             page.evaluate(VIEW, [SCALE, CORNER])
             page.wait_for_timeout(500)
             facts = PngInfo()
@@ -287,7 +287,7 @@ def take(static: Path, browser: str) -> None:
                 png = page.screenshot(animations="disabled", clip=clip)
                 image = decode(png)
                 image.save(path, optimize=True, pnginfo=facts)
-            # The picture without the bars, as the list of templates shows it.
+            # The picture without the bars, as in the list of templates.
             image.thumbnail((THUMBNAIL_WIDTH, THUMBNAIL_WIDTH))
             image.save(example.with_suffix(".jpg"), quality=85)
             context.close()
@@ -295,7 +295,7 @@ def take(static: Path, browser: str) -> None:
 
 
 def main() -> None:
-    """Take both pictures."""
+    """Take all screenshots."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -29,7 +29,7 @@ _VALUES = ("female", "male")
 
 
 def decide(row: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return "right", "missed" or "wrong edit", and the two texts that the rules write."""
+    """Return "right", "missed" or "wrong edit", and the two texts that the rules produce."""
     prompt = row["prompt"]
     texts: list[str] = []
     for value in _VALUES:
@@ -51,7 +51,8 @@ def kinds_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def measure(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return kind -> right prompts and wrong edits with their intervals; and what was not right."""
+    """Return kind -> right prompts and wrong edits with their intervals, and the prompts that were
+    not right."""
     outcomes: defaultdict[str, list[str]] = defaultdict(list)
     others: list[dict[str, Any]] = []
     for row in rows:

@@ -1,15 +1,16 @@
-"""Measure balanced prompts in other languages: how many are written, and why the others are not.
+"""Measure balanced prompts in other languages: how many are changed, and why the others are not.
 
     python -m eval.languages kept tests/wording/languages -o eval/results/languages/kept.json
     python -m eval.languages magbig FOLDER -o eval/results/languages/magbig.json
     python -m eval.languages rated RATINGS --json eval/results/languages_blind.json
 
-kept: labelled prompts of this project, "label | prompt"; `open` must be written, all others left.
+kept: labelled prompts of this project, "label | prompt"; only `open` ones should be changed.
 magbig: the folder `prompts` of MAGBIG (github.com/felifri/MAGBIG, ACL 2025), to be downloaded
-separately; nothing of it is part of this project. A prompt is written if both values reach the
-text.
+separately; it is not part of this project. A prompt counts as changed if both values can be
+inserted into the text.
 rated: RATINGS is `eval/results/languages/rating_blind.jsonl`: prompts, the results of the rules,
-  and the judgements of a rater; this counts judgements and balances nothing.
+and the judgements of a rater; this counts the judgements and balances nothing.
+
 Intervals are Wilson's, 95 %.
 """
 
@@ -31,7 +32,7 @@ from vldebias.report.result import TaskProvenance, TaskResult
 
 _KIND_OF_FOLDER = {"prompts": "occupations", "indirect:gender_neutral": "indirect"}
 _SEED = 0
-_IMAGES = 2  # of each prompt: each value once
+_IMAGES = 2  # images per prompt, one for each value
 _METHOD = "balanced-prompts"
 _HIGHER = ("utility", "higher", (0.0, 1.0))
 WRITTEN = Metric("written", "open prompts into which both values are written", *_HIGHER)
@@ -42,7 +43,7 @@ LEFT = Metric("left_unchanged", "prompts correctly left unchanged", *_HIGHER)
 
 
 def both_values(prompt: str) -> tuple[bool, str]:
-    """Return whether both values reach a prompt's text, and the reason if none does."""
+    """Return whether both values can be inserted into a prompt, and the reason if neither can."""
     balanced = balance_prompts([prompt] * _IMAGES, "gender", seed=_SEED)
     is_mixed = any(isinstance(value, Mapping) for value in balanced.values)
     texts = set(balanced.prompts)
@@ -73,7 +74,7 @@ def magbig_prompts(folder: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def measure_magbig(folder: Path) -> dict[str, Any]:
-    """Return language -> kind -> how many prompts are written, with the reasons of the others."""
+    """Return language -> kind -> how many prompts are changed, with the reasons for the others."""
     results: dict[str, Any] = defaultdict(dict)
     reasons_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for language, kind, prompt in magbig_prompts(folder):
@@ -88,20 +89,20 @@ def measure_magbig(folder: Path) -> dict[str, Any]:
         stated = sum(row["left unchanged"].get("stated", 0) for row in kinds.values())
         written = sum(row["written"] for row in kinds.values())
         kinds["all"] = _row(written, n)
-        # "Fotografie einer Krankenschwester": the prompt of the set states a value.
+        # In "Fotografie einer Krankenschwester", the prompt of the set states a value.
         kinds["all but stated"] = _row(written, n - stated)
     return dict(results)
 
 
 def kept_prompts(path: Path) -> Iterator[list[str]]:
-    """Yield label, prompt and, if present, the texts of a woman and of a man."""
+    """Yield label, prompt and, if present, the texts with a woman and with a man."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             yield [part.strip() for part in line.split(" | ")]
 
 
 def measure_kept(folder: Path) -> dict[str, Any]:
-    """Return language -> label -> the number of prompts whose decision equals the label."""
+    """Return language -> label -> the number of prompts whose decision matches the label."""
     results: dict[str, Any] = {}
     for path in sorted(folder.glob("*.txt")):
         right: Counter[str] = Counter()
@@ -116,7 +117,7 @@ def measure_kept(folder: Path) -> dict[str, Any]:
 
 
 def measure_rated(path: Path) -> Iterator[TaskResult]:
-    """Yield the rates of prompts that were scored once and rated, by language and in all."""
+    """Yield the rates of prompts that were scored once and rated, by language and overall."""
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     raters = ", ".join(sorted({row["rater"] for row in rows}))
@@ -138,7 +139,7 @@ def add_ratings(part: TaskResult, language: str, rows: Sequence[Mapping[str, Any
     written = [row for row in is_open if row["decision_right"]]
     groups = [row for row in rows if row["kind"] == "group"]
     others = [row for row in rows if row["kind"] not in ("open", "group")]
-    # A prompt counts once: the same rules decide on both of its texts.
+    # A prompt counts once, because the same rules decide on both of its texts.
     right = sum(all(row["forms_right"].values()) for row in written)
     mixed = sum(row["decision_right"] and all(row["forms_right"].values()) for row in groups)
     left = sum(row["decision_right"] for row in others)

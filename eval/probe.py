@@ -1,8 +1,8 @@
 """Compute figures of one version of the package on fixed inputs, to compare with another version.
 
 `python eval/probe.py OUT TREE --tests OTHER` imports vldebias from TREE and the tiny pipelines from
-the tests of OTHER. It uses only public calls, so that one script works with every version.
-`eval/against.py` calls it.
+the tests of OTHER. It uses only public calls, so that one script works with every version. It is
+called by `eval/against.py`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def closed_form() -> Iterator[tuple[str, Any]]:
         for name, reference in (("orth-cali", spurious), ("cali", None)):
             if (
                 "lam" in inspect.signature(CalibratedProjection.fit).parameters
-            ):  # up to 0.3 the class fitted itself
+            ):  # in version 0.3 and earlier, the class itself had `fit`
                 fitted = CalibratedProjection.fit(pairs, reference, lam)
             else:
                 fitted = CalibratedProjection(lam=lam).fit(pairs, reference)
@@ -76,7 +76,7 @@ def closed_form() -> Iterator[tuple[str, Any]]:
 
 
 def methods() -> Iterator[tuple[str, Any]]:
-    """Edit texts and images of the small CLIP with every method."""
+    """Edit texts and images with the small CLIP and every method."""
     import torch
 
     import vldebias
@@ -100,12 +100,12 @@ def methods() -> Iterator[tuple[str, Any]]:
                             model, prompts, method=name, tokenizer=tokenizer, reference=images
                         ):
                             yield key, model.encode_text(tokenizer(texts)).detach().double().numpy()
-                    except Exception as error:  # of any kind: which one it is, is the figure
+                    except Exception as error:  # an error of any kind, which is the figure
                         yield key, type(error).__name__
 
 
 def losses() -> Iterator[tuple[str, Any]]:
-    """Values and gradients of every loss of the public contract."""
+    """Compute values and gradients of every public loss."""
     import torch
 
     from vldebias import losses as every
@@ -133,7 +133,7 @@ def losses() -> Iterator[tuple[str, Any]]:
 
 
 def metrics() -> Iterator[tuple[str, Any]]:
-    """The named metrics on random scores and labels."""
+    """Compute the named metrics on random scores and labels."""
     from vldebias import metrics as every
 
     noise = np.random.default_rng(2)
@@ -155,8 +155,8 @@ def metrics() -> Iterator[tuple[str, Any]]:
 
 
 def evaluations() -> Iterator[tuple[str, Any]]:
-    """Rows of a search and of a classification: images around the texts of the small CLIP, labels
-    of two columns."""
+    """Compute the rows of a search and of a classification, with images around the texts of the
+    small CLIP and two columns of labels."""
     import torch
 
     import vldebias
@@ -207,7 +207,7 @@ def evaluations() -> Iterator[tuple[str, Any]]:
                     **options,
                     **columns_of_task,
                 )
-            except Exception as error:  # an option or a name that the other version has not
+            except Exception as error:  # an option or a name that the other version lacks
                 yield f"{task}: fails", f"{type(error).__name__}: {error}"
                 continue
         for row in result.to_pandas().itertuples():
@@ -267,7 +267,7 @@ PARTS = {
 
 
 def main() -> None:
-    """Measure the parts that are named and write them."""
+    """Measure the named parts and write them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("tree", type=Path, help="the checkout whose package is asked")

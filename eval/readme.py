@@ -1,10 +1,10 @@
-"""Write the tables of the pages from the committed results; no figure is typed.
+"""Write the tables of the pages from the committed results, so that no figure is typed by hand.
 
 python -m eval.readme          # rewrite every page that has a block
 python -m eval.readme --check  # fail if one is out of date
 
-A page has a block's markers, and `BLOCKS` says which function of `eval/pages` writes what stands
-between them.
+A page contains the markers of a block, and `BLOCKS` maps each block to the function of `eval/pages`
+that writes the text between them.
 """
 
 from __future__ import annotations

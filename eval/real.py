@@ -1,8 +1,7 @@
-"""Contributed results on real models: verify those of a pull request, and make the table of the
-page.
+"""Verify contributed results on real models in a pull request, and create the table of the page.
 
-`python -m eval.real` verifies eval/results/real/*/result.json against manifest.json, and ends with
-exit code 1 if one fails.
+`python -m eval.real` verifies eval/results/real/*/result.json against manifest.json, and exits with
+code 1 if one fails.
 """
 
 from __future__ import annotations
@@ -71,12 +70,12 @@ def wrong_figures(result: Result) -> Iterator[str]:
 
 
 def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
-    """Yield (none, method) of each task's headline metric, for every method that was measured."""
+    """Yield (none, method) for each task's headline metric, for every method that was measured."""
     for task in dict.fromkeys(row.task for row in result.rows):
         rows = [row for row in result.rows if row.task == task and not row.subset]
         measured_metrics = {row.metric for row in rows}
         metric = next((name for name in HEADLINE if name in measured_metrics), None)
-        # The first row of a method, where lam varies.
+        # The first row of a method if lam varies.
         row_of_method = {row.method: row for row in reversed(rows) if row.metric == metric}
         none = row_of_method.pop(NONE, None)
         if none is None:
@@ -113,7 +112,7 @@ def has_measured(result: Result, suite: str, model: str) -> bool:
         return "".join(filter(str.isalnum, name.lower()))
 
     for protocol in result.provenance:
-        # The tasks of `generation` and `human` have names of their own.
+        # The tasks of `generation` and `human` have other names.
         is_of_suite = suite in (result.name, *protocol.task.split())
         if is_of_suite and plain(model) in plain(protocol.model):
             return True

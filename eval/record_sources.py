@@ -1,4 +1,4 @@
-"""Make records from published counts; `python -m eval.record_sources` writes eval/records/*.json.
+"""Create records from published counts; `python -m eval.record_sources` writes eval/records/*.json.
 
 Each record states the source of its counts. Models without usable published counts get a record
 without counts that states this. Measured records are left unchanged.
@@ -24,7 +24,7 @@ GENDERS = ("female", "male")
 FACE = "A photo of the face of a {}"
 SD15 = ("Stable Diffusion 1.5", "stable-diffusion-v1-5/stable-diffusion-v1-5")
 SEARCHED = "2026-11-27"
-# Images per occupation of Stay Fair: 100 for each of three seeds.
+# Images per occupation in Stay Fair: 100 for each of three seeds.
 STAY_FAIR_IMAGES = 300
 POOLED = "20 adjectives pooled"
 
@@ -35,7 +35,7 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def gender_counts(table: pd.DataFrame, prompt: str, total: int | None = None) -> list[PromptCounts]:
-    """Return counts of women and men; total: images of each prompt, the rest is unknown."""
+    """Return counts of women and men; total: images of each prompt, the rest are unknown."""
     counts = []
     for row in table.itertuples(index=False):
         unknown = None if total is None else total - row.female - row.male
@@ -51,7 +51,8 @@ def gender_counts(table: pd.DataFrame, prompt: str, total: int | None = None) ->
 
 
 def fair_diffusion() -> Iterator[Record]:
-    """Make the records of Fair Diffusion: Stable Diffusion 1.5 as released, and with the method."""
+    """Create the records of Fair Diffusion: Stable Diffusion 1.5 as released, and with the
+    method."""
     tables = {
         "none": (FOLDER / "fair-diffusion.csv", "results_fairface_generated_1-5.txt"),
         "Fair Diffusion": (COUNTS / "fair-diffusion-edited.csv", "results_fairface_edited_1-5.txt"),
@@ -77,7 +78,7 @@ def fair_diffusion() -> Iterator[Record]:
 
 
 def stay_fair() -> Iterator[Record]:
-    """Make the records of Stay Fair: three models as released, and two debiased ones."""
+    """Create the records of Stay Fair: three models as released, and two debiased ones."""
     pooled = read(FOLDER / "stay-fair.csv")
     tuned = read(COUNTS / "stay-fair-ft.csv")
     sums = tuned.groupby("prompt", as_index=False)[["included", "female"]].sum()
@@ -134,7 +135,7 @@ def _printed_ratios(table: pd.DataFrame) -> Iterator[Published]:
 
 
 def sd35() -> Iterator[Record]:
-    """Make the records of Stable Diffusion 3.5, counted by people: gender and ethnicity."""
+    """Create the records of Stable Diffusion 3.5, counted by people: gender and ethnicity."""
     images = read_images()
     is_plain = (images["gender"] == "") & (images["ethnicity"] == "") & (images["profession"] != "")
     rows = images[is_plain].sort_values("profession")
@@ -146,7 +147,8 @@ def sd35() -> Iterator[Record]:
     for attribute, columns in values_of_attribute.items():
         shown = columns
         if attribute == "gender" and not rows["Non-binary"].any():
-            shown = ("Female", "Male")  # so that the record compares with those of two values
+            # so that the record can be compared with those of two values
+            shown = ("Female", "Male")
         counts = []
         for number, row in rows.iterrows():
             numbers = tuple(int(row[column]) for column in shown)
@@ -186,7 +188,7 @@ def sd35() -> Iterator[Record]:
 
 
 def stable_bias() -> Iterator[Record]:
-    """Make the records of Stable Bias: counts from captions, 20 adjectives pooled."""
+    """Create the records of Stable Bias: counts from captions, with 20 adjectives pooled."""
     table = read(COUNTS / "stable-bias.csv")
     models = {
         "dalle2": Model(name="DALL-E 2", pipeline="OpenAI API"),
@@ -218,7 +220,7 @@ def stable_bias() -> Iterator[Record]:
 
 
 def paper() -> Iterator[Record]:
-    """Make the records of the paper's Stable Diffusion 2.1: figures, no counts."""
+    """Create the records of the paper's Stable Diffusion 2.1, which have figures but no counts."""
     rows = pd.read_csv(TEMPLATES / "published.csv")
     is_wanted = (rows.suite == "generation") & (rows.metric == "discrepancy")
     is_wanted &= (rows.method == "none") & (rows.subset == "unseen professions")
@@ -251,7 +253,7 @@ def paper() -> Iterator[Record]:
 
 
 def without_counts() -> Iterator[Record]:
-    """Make the records of models for which no usable counts were found."""
+    """Create the records of models for which no usable counts were found."""
     annotated = (
         "github.com/bfair-ml/text2image-bias-dataset (commit a21bd8d9ad81) has 100 images labelled"
         " by people, without a licence, and its table could not be read: the repository holds a"
@@ -282,7 +284,7 @@ def without_counts() -> Iterator[Record]:
 
 
 def records() -> Iterator[Record]:
-    """Make every record that rests on a publication."""
+    """Create every record that is based on a publication."""
     for make in (fair_diffusion, stay_fair, sd35, stable_bias, paper, without_counts):
         for record in make():
             yield with_figures(record)

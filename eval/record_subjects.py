@@ -40,13 +40,13 @@ EVERYDAY = {
     "Telephone calls": "talking on the phone",
     "Traveling": "driving a car",
 }
-# Occupations of the paper's list whose word has a form for women in everyday use; asking for the
-# other form is not neutral.
+# Occupations of the paper's list for which a feminine form is in everyday use, so that the other
+# form is not neutral.
 WITH_FEMALE_FORM = {"actor": "actress", "waiter": "waitress"}
 
 
 def public_lists() -> list[set[str]]:
-    """Return the occupations of each public list of counts or prompts."""
+    """Return the occupations in each public list of counts or prompts."""
     lists = []
     for file in (
         FOLDER / "fair-diffusion.csv",
@@ -60,8 +60,8 @@ def public_lists() -> list[set[str]]:
 
 
 def chosen_professions(number: int) -> list[str]:
-    """Return the paper's professions that most public lists have, in alphabetical order among
-    equals."""
+    """Return the paper's professions that occur in most public lists, with ties in alphabetical
+    order."""
     paper = load_prompts("professions-gender")
     lists = public_lists()
 
@@ -92,7 +92,7 @@ template: A photo of a {concept}.
 
 
 def written() -> str:
-    """Return the file of the protocol."""
+    """Return the content of the protocol's file."""
     professions = _listed(chosen_professions(SUBJECTS - len(EVERYDAY)))
     qualifiers = ", ".join(QUALIFIERS)
     everyday = _listed(EVERYDAY.values())

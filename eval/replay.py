@@ -1,13 +1,13 @@
 """Run the commands of committed results again, and compare figure by figure.
 
-python -m eval.replay                    # those that take under a minute each
-python -m eval.replay workers validity   # these
+python -m eval.replay                    # those that take less than a minute each
+python -m eval.replay workers validity   # only these
 python -m eval.replay --list             # every committed result: command, seconds, date, why not
 python -m eval.replay --json eval/results/replay.json   # and write the comparison
 
-A figure is equal if only rounding changed it, inside if it lies in its committed interval, and
-apart otherwise; a figure that the new run lacks is missing, or skipped if the run reports that it
-has no data for a part. If a command ends with an error, it has failed, and the others still run.
+A figure is equal if only rounding changed it, inside if it is in its committed interval, and apart
+otherwise; a figure that the new run lacks is missing, or skipped if the run reports that it has no
+data for a part. If a command ends with an error, it has failed, and the others still run.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from vldebias.measure.metric import Metric
 from vldebias.report.result import NONE, Measurement, Result, TaskProvenance, TaskResult
 
 ROOT = Path(__file__).parents[1]
-MOST = 60.0  # seconds of a command that is run again
+MOST = 60.0  # maximum seconds of a command that is run again
 ROUNDING = 1e-6
-# Commands that write no seconds, and take less.
+# Commands that record no seconds, and take less.
 QUICK = ("linear_birds", "linear_portraits")
 # result -> why its command cannot be run from a checkout alone
 NOT_HERE = {
@@ -74,9 +74,9 @@ NOT_HERE = {
     "replay": "holds what this command found",
 }
 FIGURES = Metric("figures", "figures")
-# Printed by an experiment without data for a part of its figures.
+# Printed by an experiment that lacks data for some of its figures.
 SKIPPED = "SKIPPED:"
-# Times of this machine, which no other run repeats.
+# Times on this machine, which no other run reproduces.
 TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
 
 
@@ -101,7 +101,7 @@ class Command:
         if program == "vldebias":
             words = ["-m", "vldebias", *words]
         with tempfile.TemporaryDirectory() as folder:
-            # In a folder of its own, under the name that the result has.
+            # In a separate folder, under the name of the result.
             path = Path(folder) / f"{self.name}.json"
             if "vldebias" in words:
                 words[words.index("--out") + 1] = folder
@@ -122,7 +122,7 @@ def commands() -> list[Command]:
     """Return the command of every committed result."""
     found = []
     for path in sorted(RESULTS.glob("*.json")):
-        # Without its rows, which are parquet beside some.
+        # Without its rows, which are stored in a parquet file for some results.
         content = json.loads(path.read_text(encoding="utf-8"))
         reason = NOT_HERE.get(path.stem, "")
         seconds = content["seconds"]
@@ -148,7 +148,8 @@ def key_of(row: Measurement) -> tuple[Any, ...]:
 def compared(committed: Result, again: Result, *, has_skipped: bool = False) -> Counter[str]:
     """Count the figures that are equal, inside their committed interval, apart, or missing.
 
-    has_skipped: the new run says that it has no data for a part; figures that it lacks are skipped.
+    has_skipped: the new run reports missing data for a part; figures that it lacks count as
+    skipped.
     """
     value_of_key = {key_of(row): row.value for row in again.rows}
     ends: Counter[str] = Counter()
@@ -169,8 +170,10 @@ def compared(committed: Result, again: Result, *, has_skipped: bool = False) -> 
 
 
 def write(path: Path, name: str, ends: Mapping[str, int]) -> None:
-    """Add the comparison of a result's figures to a result of comparisons, which keeps its other
-    rows, since running all commands takes hours."""
+    """Add the comparison of a result's figures to a result of comparisons.
+
+    Its other rows are kept, since running all commands takes hours.
+    """
     parts = []
     if path.is_file():
         before = Result.read(path)
@@ -195,7 +198,7 @@ def main() -> int:
     )
     options.add_argument("results", nargs="*", help="names of results; those that are quick")
     options.add_argument("--list", action="store_true", help="run nothing; list all")
-    options.add_argument("--json", type=Path, help="write what was found into this file")
+    options.add_argument("--json", type=Path, help="write the comparison to this file")
     args = options.parse_args()
     known = {command.name: command for command in commands()}
     if args.list:

@@ -1,8 +1,8 @@
-"""Take the pictures of pages for README and docs, and time how the demo opens:
-`python -m eval.screens RUN` with the folder that `vldebias quickstart` wrote.
+"""Take the screenshots for README and docs, and time how the demo opens.
 
-Writes results/{report,label,demo}-{1280,390}.png and results/demo_opening.json. It needs Chromium
-and playwright, as the tests of the pages do.
+`python -m eval.screens RUN` takes the folder that `vldebias quickstart` wrote. It writes
+results/{report,label,demo}-{1280,390}.png and results/demo_opening.json, and needs Chromium and
+playwright, like the tests of the pages.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from vldebias.report.page import render
 from vldebias.report.result import Result
 from vldebias.utils.pictures import decode
 
-HEIGHTS = {1280: 900, 390: 844}  # of a first screen, by width
-OPENINGS = 7  # times that the demo is opened to be timed
+HEIGHTS = {1280: 900, 390: 844}  # height of a first screen, by width
+OPENINGS = 7  # number of times that the demo is opened for timing
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def label(chromium: Browser, run: Path, scratch: Path) -> None:
-    """Take the page of `vldebias label` at its first question."""
+    """Take a screenshot of `vldebias label` at its first question."""
     images = next(path for path in sorted((run / "images").iterdir()) if path.is_dir())
     words = ["label", str(images), "--attribute", "gender", "--questions", "12"]
     words += ["--out", str(scratch / "answers.jsonl")]
@@ -65,7 +65,7 @@ def label(chromium: Browser, run: Path, scratch: Path) -> None:
 
 
 def demo(chromium: Browser, scratch: Path) -> None:
-    """Take the page of `vldebias demo`, and time until its saved example is seen."""
+    """Take a screenshot of `vldebias demo`, and time until its saved example is visible."""
     port = free_port()
     start = time.monotonic()
     with served(["demo"], scratch / "demo.log", port) as (address, _):
@@ -99,7 +99,7 @@ def demo(chromium: Browser, scratch: Path) -> None:
 def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) -> None:
     """Write the first screen of a page at both widths.
 
-    begin: an action on the page before, such as answering a question.
+    begin: an action on the page before that, such as answering a question.
     """
     for width in HEIGHTS:
         with opened(chromium, width) as page:
@@ -115,7 +115,7 @@ def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) ->
 
 @contextmanager
 def opened(chromium: Browser, width: int) -> Iterator[Page]:
-    """Yield a page of a first-time visitor."""
+    """Yield the page as a first-time visitor sees it."""
     context = chromium.new_context(viewport={"width": width, "height": HEIGHTS[width]})
     context.set_default_timeout(120_000)
     try:

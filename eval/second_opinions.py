@@ -1,13 +1,13 @@
-"""Compare the forms of words that balanced prompts use with those of other libraries.
+"""Compare the word forms used by balanced prompts with those of other libraries.
 
     pip install pymorphy3 inflect simplemma
     python -m eval.second_opinions --json eval/results/languages/second_opinions.json
 
-Russian: every noun of a person in six cases and two numbers, and a sample of adjectives, against
-pymorphy3 (OpenCorpora). English: articles and plurals of nouns of persons against inflect. German,
+Russian: every noun for a person in six cases and two numbers, and a sample of adjectives, against
+pymorphy3 (OpenCorpora). English: articles and plurals of nouns for persons against inflect. German,
 French, Spanish, Italian, Portuguese: plurals against simplemma's lemmas. The libraries are not
-installed with the package. A form that a library does not know is not compared, nor is an English
-noun in -man, -woman or -person: the package reads those by their endings.
+installed with the package. Forms that a library does not know are not compared, nor are English
+nouns in -man, -woman or -person, which the package reads by their endings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROMANCE = ("fr", "es", "it", "pt")
 
 
 class Comparison(NamedTuple):
-    """Hold a form and its analyses by the package and by the library."""
+    """A form and its analyses by the package and by the library."""
 
     form: str
     package: str
@@ -58,7 +58,7 @@ def _is_reading(noun: Noun | None, word: str, case: int, number: str) -> bool:
 
 
 def russian_nouns() -> Iterator[Comparison]:
-    """Yield the forms of all nouns of persons, and whether the package knows them."""
+    """Yield the forms of all nouns for persons, and whether the package knows them."""
     import pymorphy3
 
     analyzer = pymorphy3.MorphAnalyzer()
@@ -82,7 +82,7 @@ def russian_nouns() -> Iterator[Comparison]:
 
 
 def _inflected(parse: Any, case: str, number: str) -> str:
-    """Return a form of a word by pymorphy3; "" if there is none."""
+    """Return a form of a word from pymorphy3; "" if there is none."""
     grammemes = {case, number}
     if "ADJF" in parse.tag:
         grammemes |= {"masc"} if number == "sing" else set()
@@ -119,7 +119,7 @@ def russian_adjectives() -> Iterator[Comparison]:
 
 
 def _english_nouns() -> list[str]:
-    """Return the nouns of one word that the package knows as persons."""
+    """Return the single-word nouns that the package knows as persons."""
     nouns = [word for word, kinds in _words().items() if "p" in kinds and word.isalpha()]
     return sorted(noun for noun in nouns if not noun.endswith(("man", "person")))
 
@@ -134,7 +134,7 @@ def english_articles() -> Iterator[Comparison]:
 
 
 def english_plurals() -> Iterator[Comparison]:
-    """Yield the singular that the package finds for each plural of inflect."""
+    """Yield the singular that the package finds for each plural from inflect."""
     import inflect
 
     engine = inflect.engine()
@@ -176,7 +176,7 @@ def _lemma(form: str, noun: Noun, code: str) -> Comparison:
 
 
 def measure() -> dict[str, Any]:
-    """Return for each check how many forms were compared, and those that differ."""
+    """Return for each check the number of compared forms, and those that differ."""
     checks = {
         "Russian nouns (pymorphy3)": russian_nouns(),
         "Russian adjectives (pymorphy3)": russian_adjectives(),

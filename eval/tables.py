@@ -19,7 +19,7 @@ from vldebias.metrics import Metric
 from vldebias.report.result import CHANCES, Measurement, Result, TaskProvenance, TaskResult
 
 RESULTS = Path(__file__).parent / "results"
-MANY = 100  # rows from which on a result is kept compact
+MANY = 100  # number of rows from which a result is stored compactly
 
 
 def read(name: str) -> Result:
@@ -37,7 +37,7 @@ def rows_in(result: Result, task: str, subset: str = "") -> dict[tuple[str, str]
 
 
 def subset(place: Mapping[str, Any]) -> str:
-    """Write the columns of a row beside its method as a text: "eta = 0.4; lam = 0.01"."""
+    """Write the columns of a row, other than its method, as a text: "eta = 0.4; lam = 0.01"."""
     return "; ".join(
         f"{name} = {v if isinstance(v, str) else json.dumps(v)}" for name, v in place.items()
     )
@@ -56,7 +56,7 @@ def place_of(row: Measurement) -> dict[str, Any]:
 
 
 class Rivals:
-    """The rows of one task of `rivals.py` by metric, without its k, and method; `methods` has the
+    """The rows of one task of `rivals.py` by metric (without its k) and method; `methods` lists the
     best first."""
 
     def __init__(self, result: Result, task: str) -> None:
@@ -96,7 +96,7 @@ class Rivals:
 
 
 def table(*rows: Sequence[str], note: str = "") -> str:
-    """Write a table; the first row is the head, a note comes below."""
+    """Write a table; the first row is the header, and a note comes below."""
     head, *rest = rows
     lines = "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rest])
     return f"\n{lines}\n\n" + (f"{note}\n\n" if note else "")
@@ -117,7 +117,7 @@ def listed(rows: Iterable[Measurement], columns: Mapping[str, Cell], note: str =
 
 
 def line_of(row: Measurement) -> Hashable:
-    """Return the key that the figures of one line share: task, subset and method."""
+    """Return the key shared by the figures on one line: task, subset and method."""
     return row.task, row.subset, row.method
 
 
@@ -137,12 +137,14 @@ def crossed(
     absent: str = "",
     note: str = "",
 ) -> str:
-    """Write a table with several rows on each line, a column for each.
+    """Write a table with several rows on each line, and a column for each.
 
-    start: title -> cell of the columns that begin a line; they are written of its first row.
-    columns: what `column` returns -> title of the column; rows of no such column are not shown.
-    line: key of the rows on one line. cell: writes a row, by default value and interval.
-    absent: text where a line has no row of a column.
+    Args:
+        start: title -> cell of the columns at the start of a line, written from its first row.
+        columns: value of `column` -> title of the column; other rows are not shown.
+        line: key of the rows on one line.
+        cell: writes a row, by default value and interval.
+        absent: text if a line lacks a row for a column.
     """
     write = cell or span
     rows_of_line: dict[Hashable, dict[Hashable, Measurement]] = {}
@@ -160,7 +162,7 @@ def crossed(
 
 
 def paragraph(*parts: str) -> str:
-    """Write a paragraph, wrapped as the pages are."""
+    """Write a paragraph, wrapped like the pages."""
     return (
         textwrap.fill(" ".join(parts), 130, break_long_words=False, break_on_hyphens=False) + "\n"
     )
@@ -181,7 +183,8 @@ def moved(row: Measurement) -> str:
 
 
 def half(row: Measurement) -> str:
-    """Write value and half of its interval, starred where it differs from none beyond that."""
+    """Write the value and half of its interval, with a star if it differs from none by more than
+    that."""
     beyond = row.change is not None and not row.change[1] <= 0 <= row.change[2]
     return f"{row.value:.3f} ± {row.value - row.interval[0]:.3f}{'*' if beyond else ''}"
 
@@ -198,25 +201,28 @@ def add_share(
     n: Mapping[str, int],
     subset: str = "",
 ) -> None:
-    """Add the share of hits among what n counts first, with Wilson's interval."""
+    """Add a proportion of hits with Wilson's interval."""
     count = next(iter(n.values()))
     ends = wilson_interval(hits, count)
     part.add(metric, method, hits / count, ends, n=n, subset=subset)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return the options of an experiment that gives a `Result`: --json; it adds its own."""
+    """Return the parser for an experiment that returns a `Result`: it has --json, and the
+    experiment adds options."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument(
-        "--json", type=Path, help="also write the result here, with many rows as parquet beside it"
+        "--json",
+        type=Path,
+        help="also write the result here; many rows are stored in a parquet file next to it",
     )
     return made
 
 
 def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | None) -> Result:
-    """Measure, print the rows, and write them if an option says where."""
+    """Measure, print the rows, and write them if an option names a file."""
     started = time.monotonic()
     parts = list(measure())
     result = Result.from_tasks(name, parts, seconds=round(time.monotonic() - started, 1))
@@ -235,8 +241,8 @@ def write_records(
     /,
     **more: Any,
 ) -> Path:
-    """Write a result of plain rows: `method` and `columns` identify a row, each of its numbers is a
-    figure."""
+    """Write a result of plain rows: `method` and `columns` identify a row, and each of its numbers
+    is a figure."""
     part = TaskResult(TaskProvenance(task=path.stem, description=about, settings=more))
     for row in rows:
         place = {name: row[name] for name in columns if row.get(name) is not None}
@@ -252,7 +258,7 @@ def write_records(
 
 
 def show(result: Result) -> None:
-    """Print every row with its interval and its change to "none"."""
+    """Print every row with its interval and its change from "none"."""
     lines = Table(
         "task", "metric", "method", "subset", "value", "change to none", title=result.name
     )

@@ -55,7 +55,7 @@ BY_MODEL = (
 
 @contextlib.contextmanager
 def terminal(width: int) -> Iterator[None]:
-    """Make both consoles terminals of a width, without colours, in an empty folder."""
+    """Make both consoles terminals of the given width, without colours, in an empty folder."""
     before = {console: console.width for console in (common.out, common.err)}
     forced = os.environ.get("FORCE_COLOR")
     os.environ["FORCE_COLOR"] = "1"
@@ -78,7 +78,7 @@ def stdout_of(*words: str) -> str:
 
 
 def finished(*words: str) -> Result:
-    """Run a command to its end and return its result."""
+    """Run a command until it finishes and return its result."""
     done = CliRunner().invoke(app, list(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done
@@ -118,8 +118,7 @@ def audit() -> str:
 
 
 def models() -> str:
-    """Return `vldebias audit` for a model that nobody judged: the embedded CLIP under another
-    name."""
+    """Return `vldebias audit` for a model without counts: the embedded CLIP under another name."""
     from vldebias.miniature import weights_dir
 
     Path("prompts.txt").write_text("\n".join(BY_MODEL))
@@ -130,7 +129,7 @@ def models() -> str:
 
 
 def diagnose() -> str:
-    """Return `vldebias diagnose` of made features with two columns of labels."""
+    """Return `vldebias diagnose` for generated features with two columns of labels."""
     from vldebias.data import Embeddings, save_embeddings
 
     rng = np.random.default_rng(0)
@@ -187,12 +186,13 @@ CASES: dict[str, Callable[[], str]] = {
     "train": train,
 }
 TEXTS = [(name, width) for name in CASES for width in WIDTHS]
-# Of these no figure depends on the machine, and nothing is loaded.
+# For these, no figure depends on the machine, and no model is loaded.
 CHEAP = ("quickstart", "compare", "balance")
 
 
 def shown(name: str, width: int) -> str:
-    """Return the output of a case in a terminal of a width; lines have no trailing spaces."""
+    """Return the output of a case in a terminal of the given width; lines have no trailing
+    spaces."""
     with terminal(width):
         text = CASES[name]()
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
@@ -200,7 +200,7 @@ def shown(name: str, width: int) -> str:
 
 def main() -> None:
     """Write the texts of the named cases, or of all."""
-    parser = argparse.ArgumentParser(description="Write what commands print in a terminal.")
+    parser = argparse.ArgumentParser(description="Write the terminal output of commands.")
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     names = parser.parse_args().cases or list(CASES)
     FOLDER.mkdir(exist_ok=True)

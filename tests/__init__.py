@@ -1,2 +1,2 @@
-"""A package, so that `python -m tests.robust.kills` runs; libraries install a `tests` of their
-own."""
+"""Make the tests a package so that `python -m tests.robust.kills` runs: some libraries install a
+top-level `tests` package."""

@@ -18,20 +18,21 @@ from hypothesis import HealthCheck, settings
 
 from tests.refusals import case_name
 
-# What tests leave behind is small, and looking for it took a twentieth of the time.
+# Tests leave few files behind, and searching for them took a twentieth of the time.
 gc.set_threshold(20_000, 20, 20)
-# What tests write need not survive a loss of power, and they write thousands of files.
+# Files written by tests need not survive a power loss, and there are thousands of them.
 os.fsync = lambda handle: None
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 """The commands with all their options are built once, not for each call: half of what a short one
 takes."""
-HAS_TORCH = find_spec("torch") is not None  # the core is text alone: `.ci/environments core`
+# the text core works without torch: `.ci/environments core`
+HAS_TORCH = find_spec("torch") is not None
 REGISTRIES: list[Any] = []
 
 
 @functools.cache
 def prepare() -> None:
-    """Import torch on one thread, and load what other packages register, once instead of in every
+    """Import torch on one thread and load what other packages register, once instead of in every
     test."""
     if not HAS_TORCH:
         return
@@ -42,10 +43,10 @@ def prepare() -> None:
     from vldebias.metrics import METRICS
     from vldebias.report import result
 
-    # Results name the commit of the checkout, for which two processes of git are started.
+    # Results include the commit of the checkout, which starts two git processes.
     result.commit = functools.cache(result.commit)
-    # In each phase of a test pytest hangs two handlers on every logger that keeps its messages to
-    # itself. Torch has sixty of these.
+    # In each phase of a test, pytest attaches two handlers to every logger that does not propagate.
+    # Torch has sixty of these.
     for logger in logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger) and logger.name.startswith("torch"):
             logger.propagate = True
@@ -56,12 +57,12 @@ def prepare() -> None:
 
 
 def pytest_collectstart() -> None:
-    """Prepare only processes that collect tests: the one that distributes them to workers starts
-    five seconds earlier without torch."""
+    """Prepare only in processes that collect tests: without torch, the one that distributes them to
+    workers starts five seconds earlier."""
     prepare()
 
 
-# No test is timed: on a busy machine an example that took too long would fail it.
+# Examples have no deadline, because a busy machine would exceed it.
 settings.register_profile(
     "untimed",
     settings(),
@@ -72,8 +73,8 @@ settings.register_profile(
 settings.load_profile("untimed")
 
 
-# Files whose slow tests take a minute and more. They begin first, so that no worker is left alone
-# with one of them at the end.
+# Files whose slow tests take a minute or more. They start first, so that no worker finishes long
+# after the others.
 LONGEST = (
     "test_printed_commands",
     "test_pipeline_contract",
@@ -86,21 +87,20 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take longest first."""
+    """Run the files that take longest first."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Name a case by its content, such as `method=cali, lam=20.0`, instead of `options0`."""
+    """Name a case by its contents, such as `method=cali, lam=20.0`, instead of `options0`."""
     if isinstance(val, (str, bytes)):
-        return None  # pytest's own way
+        return None  # let pytest choose the name
     return case_name(val) or None
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen() -> None:
-    """Objects of earlier files, mostly imported modules, are excluded from later `gc.collect`
-    calls."""
+    """Exclude objects of earlier files, mostly imported modules, from later `gc.collect` calls."""
     gc.collect()
     gc.freeze()
 
@@ -110,13 +110,14 @@ def _seed() -> None:
     if HAS_TORCH:
         import torch
 
-        # That of every device, unopened, notes each time who asked.
+        # torch.manual_seed would also queue a call with a stack trace for every uninitialised
+        # device.
         torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what a test (or an example of the documentation) registered before the next one
+    """Unregister what a test (or an example in the documentation) registered before the next one
     runs."""
     for registry in REGISTRIES:
         monkeypatch.setattr(registry, "data", dict(registry.data))
@@ -125,10 +126,10 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs skip their charts, which take longer than measuring; the tests of runs and pages draw
+    """Skip the charts of runs, which take longer than measuring; tests of runs and pages draw
     them."""
     monkeypatch.setattr("vldebias.report.page._drawn", lambda *rows: [])
 
 
 def pytest_unconfigure() -> None:
-    gc.unfreeze()  # extensions say at exit what was never freed
+    gc.unfreeze()  # extensions report unreleased objects at exit

@@ -1,4 +1,4 @@
-"""Prompt sets with fewer concepts: texts are embedded faster, and methods are tested in the same
+"""Shorten prompt sets, so that texts are embedded faster while methods are tested in the same
 way."""
 
 from dataclasses import replace

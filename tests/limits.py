@@ -1,4 +1,4 @@
-"""Resource limits that simulate a full disk."""
+"""Set resource limits that simulate a full disk."""
 
 import contextlib
 import sys
@@ -9,11 +9,11 @@ import pytest
 
 @contextlib.contextmanager
 def limited_files(size: int) -> Iterator[None]:
-    """Fail to write files of more than `size` bytes, as on a full disk."""
+    """Make writes to files fail beyond `size` bytes, as on a full disk."""
     resource = pytest.importorskip("resource", reason="this system has no limits of processes")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.MonkeyPatch.context() as patch:
-        # Python would keep bytecode that is cut off at the limit, and fail to import it later.
+        # Python would keep bytecode truncated at the limit, and fail to import it later.
         patch.setattr(sys, "dont_write_bytecode", True)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         try:

@@ -1,4 +1,4 @@
-"""Tables of cases: invalid inputs of a test, and the name of a case in the report."""
+"""Build tables of test cases with invalid inputs, and name the cases in the report."""
 
 import inspect
 import re
@@ -9,12 +9,12 @@ import pytest
 
 from vldebias.errors import InvalidInputError
 
-_LONGEST_NAME = 60  # characters; a longer value is cut off
+_LONGEST_NAME = 60  # characters; a longer value is truncated
 
 
 def case_name(value: Any) -> str:
     """Return the name of a value in a report: `k=90`, `cali, 20.0`, `float32 (3, 4)`; "" for a
-    value without a short name, such as a lambda."""
+    value without a short name, such as a lambda function."""
     if isinstance(value, Mapping):
         entries = [f"{key}={case_name(item)}" for key, item in value.items()]
         text = ", ".join(entries) or "nothing"
@@ -35,10 +35,10 @@ def case_name(value: Any) -> str:
 def refused(
     *rows: tuple[Any, ...], error: type[Exception] = InvalidInputError
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Turn each row into a case of the test: its last arguments, and a regular expression that the
-    error matches.
+    """Turn each row into a test case: the last arguments, and a regular expression that the error
+    message matches.
 
-    Both form the name of the case.
+    Together they form the name of the case.
     """
 
     def table(test: Callable[..., Any]) -> Any:
@@ -63,6 +63,6 @@ def refused(
 
 def _row_name(row: tuple[Any, ...]) -> str:
     *values, refusal = row
-    words = re.sub(r"\\(.)|[\^$]", r"\1", refusal)  # the pattern without what escapes it
+    words = re.sub(r"\\(.)|[\^$]", r"\1", refusal)  # the pattern without escapes
     names = [case_name(value) for value in values]
     return "-".join(name for name in (*names, words) if name)

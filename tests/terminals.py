@@ -17,9 +17,9 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 def printed_in_terminal(command: Sequence[str], columns: int, folder: Path) -> str:
-    """Return what a command prints on a terminal of so many columns, without colours.
+    """Return what a command prints on a terminal of the given width, without colours.
 
-    Progress and warnings, which go to stderr, are left out.
+    Progress and warnings on stderr are not included.
     """
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))

@@ -154,7 +154,7 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
         assert attachment.projections == {"joint": edit}
 
 
-def test_a_pipeline_whose_prompts_cannot_be_changed_gets_an_edit(
+def test_a_pipeline_whose_prompts_cannot_be_rewritten_gets_an_edit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log_once.cache_clear()

@@ -1,6 +1,7 @@
-"""No import runs back up, including imports inside functions or for the type checker only.
+"""Test that there are no circular imports, including imports inside functions or only for type
+checkers.
 
-import-linter enforces the order of the layers; this test counts every import, also within a layer.
+import-linter enforces the order of the layers; this test checks every import, also within a layer.
 """
 
 import ast
@@ -14,8 +15,8 @@ MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in ROOT.rglob("*.py")
 }
-# Types that are named below the module that makes them; this list only gets shorter.
-# `vldebias` itself gives names of all rooms, each imported when it is first asked for.
+# Types that are imported below the module that creates them; this list may only get shorter.
+# `vldebias` itself provides names of all subpackages, each imported on first access.
 BACK_UP = {
     ("projection.card", "projection.edit"),
     ("projection.hub", "projection.edit"),
@@ -32,8 +33,8 @@ BACK_UP = {
 
 
 def imported(node: ast.AST, for_types: bool = False) -> Iterator[tuple[str, bool]]:
-    """Return the modules that are imported anywhere below a node, and whether only for the type
-    checker."""
+    """Return the modules that are imported anywhere below a node, and whether only for type
+    checkers."""
     for child in ast.iter_child_nodes(node):
         is_for_types = for_types
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
@@ -73,7 +74,7 @@ def back_up(imports: dict[str, list[tuple[str, bool]]]) -> set[tuple[str, str]]:
     return arrows
 
 
-def test_no_import_runs_back_up() -> None:
+def test_there_are_no_circular_imports() -> None:
     imports = {}
     for name, path in MODULES.items():
         imports[name] = list(imported(ast.parse(path.read_text(encoding="utf-8"))))
@@ -85,7 +86,7 @@ def test_no_import_runs_back_up() -> None:
     assert arrows == BACK_UP
 
 
-def test_an_import_in_a_function_and_one_for_types_count() -> None:
+def test_imports_in_functions_and_for_types_are_counted() -> None:
     lazy = ast.parse("def f():\n    from vldebias.study import task")
     assert list(imported(lazy)) == [("vldebias.study.task", False)]
     typed = ast.parse("if TYPE_CHECKING:\n    import vldebias.study.task")

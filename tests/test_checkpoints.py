@@ -1,10 +1,11 @@
-"""All checkpoints of the hub that pages, help texts and docstrings name are in this list."""
+"""Test that all hub checkpoints that pages, help texts and docstrings mention are in this list."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-KNOWN = {  # looked up on the hub on the day that they were added here; nothing else may be named
+# Each was looked up on the hub on the day it was added; no other checkpoint may be mentioned.
+KNOWN = {
     "stable-diffusion-v1-5/stable-diffusion-v1-5",
     "stabilityai/stable-diffusion-xl-base-1.0",
     "black-forest-labs/FLUX.1-dev",
@@ -15,14 +16,15 @@ KNOWN = {  # looked up on the hub on the day that they were added here; nothing 
     "google/siglip-base-patch16-224",
     "google/siglip2-base-patch16-224",
 }
-FOLDERS = ("apps/", "run/", "vldebias-train/", "out/", "birds/", "sd15")  # of one's own machine
+# paths on the user's machine
+FOLDERS = ("apps/", "run/", "vldebias-train/", "out/", "birds/", "sd15")
 NAMED = re.compile(
     r"(?:from_pretrained\(|load_host\(|--pipeline[= ]|--model[="
     r" ]|pipeline=|model=)\s*[\"'`]?([a-zA-Z][\w-]*/[\w.-]*\w)"
 )
 
 
-def test_every_checkpoint_that_is_named_is_in_the_list() -> None:
+def test_every_checkpoint_that_is_mentioned_is_in_the_list() -> None:
     places = [ROOT / place for place in ("README.md", "docs", "vldebias", "apps", "eval")]
     files = []
     for place in places:

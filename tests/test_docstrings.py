@@ -1,4 +1,4 @@
-"""Docstrings of public functions with two or more parameters describe each of them.
+"""Test that docstrings of public functions with two or more parameters describe each of them.
 
 A method that overrides another and has nothing to add has no docstring: readers, `help` and
 `inspect.getdoc` get the one of the base class. The parameters of commands are described by the help
@@ -47,7 +47,7 @@ def public_functions(
             if isinstance(node, ast.ClassDef):
                 yield from public_functions(node.body, node)
             elif not any(ast.unparse(part).endswith(".setter") for part in node.decorator_list):
-                yield owner, node  # the docstring of a property is that of its getter
+                yield owner, node  # a property has the docstring of its getter
 
 
 def parameters(owner: ast.ClassDef | None, function: ast.FunctionDef) -> list[str]:
@@ -75,7 +75,7 @@ def is_command(path: Path, name: str) -> bool:
 
 
 def docstring_of(owner: ast.ClassDef | None, function: ast.FunctionDef) -> str:
-    """Return the docstring of a function; of a method without one that of the base class."""
+    """Return the docstring of a function, or of the base class for a method without one."""
     docstring = ast.get_docstring(function)
     if docstring is not None or owner is None:
         return docstring or ""
@@ -106,7 +106,7 @@ def lacking(path: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_each_parameter_has_a_line(path: Path) -> None:
+def test_each_parameter_has_a_line_in_the_docstring(path: Path) -> None:
     assert not lacking(path), "add a line for each parameter to the Args of these functions"
 
 

@@ -1,5 +1,5 @@
-"""Errors state what was passed, what was expected and how to fix it; warnings point at the user's
-line."""
+"""Test that errors state what was passed, what was expected and how to fix it, and that warnings
+point at the user's line."""
 
 import inspect
 import json
@@ -24,13 +24,13 @@ from vldebias.errors import (
 )
 
 
-def test_close_names_are_offered() -> None:
+def test_close_names_are_suggested() -> None:
     assert did_you_mean("ag", ["age", "aged"]) == "did you mean 'age' or 'aged'?"
     assert did_you_mean(7, (), "take it out") == "take it out"
     assert [shortened("abcde", limit) for limit in (5, 4)] == ["abcde", "a..."]
 
 
-def test_a_missing_package_is_told_with_its_extra(
+def test_a_missing_package_is_reported_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "half_there.py").write_text("import no_such_name\n")
@@ -61,9 +61,7 @@ def inside(source: str) -> Any:
     return names["f"]
 
 
-def test_a_warning_points_at_the_line_of_the_user_over_frames_of_the_package_and_of_libraries() -> (
-    None
-):
+def test_a_warning_points_at_the_user_s_line_below_frames_of_the_package_and_of_libraries() -> None:
     deep = inside("def f(n):\n    return f(n - 1) if n else warn('x')")
     user = lambda: deep(5)  # noqa: E731
     assert place_of_warning(user) == (__file__, inspect.getsourcelines(user)[1])
@@ -73,7 +71,7 @@ def test_a_warning_points_at_the_line_of_the_user_over_frames_of_the_package_and
     assert place_of_warning(through) == (__file__, inspect.getsourcelines(through)[1])
 
 
-def test_a_name_that_is_imported_late_says_which_extra_it_needs(
+def test_a_lazily_imported_name_reports_the_extra_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "needs_peft.py").write_text("import peft\n")
@@ -88,4 +86,4 @@ def test_a_name_that_is_imported_late_says_which_extra_it_needs(
     with pytest.raises(AttributeError, match="has no attribute 'c'"):
         get("c")
     assert get("dumps") is json.dumps
-    assert vars(sys.modules[__name__]).pop("dumps") is json.dumps  # kept for the next look-up
+    assert vars(sys.modules[__name__]).pop("dumps") is json.dumps  # cached for the next look-up

@@ -1,5 +1,5 @@
-"""Heavy libraries are imported where they are needed, and `import vldebias` costs little more than
-torch."""
+"""Test that heavy libraries are imported only where needed, and that `import vldebias` costs little
+more than importing torch."""
 
 import ast
 import subprocess
@@ -26,12 +26,12 @@ HEAVY = {
 ABOVE_API = {"cli", "measure", "judge", "study", "training"}
 ON_A_HEAVY_BASE = {
     "autoencoder.py"
-}  # a subclass needs its base; itself, it is imported in functions
+}  # a subclass needs its base class; the module itself is imported inside functions
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Return the libraries that are imported with the module: not inside functions or for the type
-    checker only."""
+    """Return the libraries that are imported with the module, excluding imports inside functions or
+    for type checkers."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)
@@ -51,7 +51,7 @@ def test_nothing_below_the_api_imports_a_heavy_library_at_module_level() -> None
 
 
 def test_importing_the_package_is_cheap() -> None:
-    """Importing a module does import it, so this test can fail."""
+    """Importing a submodule does import it, so this test can fail."""
     loaded = [
         f"import {name}; print(*(set(sys.modules) - before))"
         for name in ("vldebias", "vldebias.data.cache")
@@ -69,7 +69,7 @@ def test_importing_the_package_is_cheap() -> None:
     assert "safetensors" in store
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in vldebias.__all__:
         assert getattr(vldebias, name) is not None
     assert {*vldebias.__all__, "__version__"} <= {*dir(vldebias)}
@@ -83,8 +83,8 @@ def test_the_package_runs_as_a_command() -> None:
     assert done.stdout.split()[-1] == vldebias.__version__
 
 
-def test_prompts_are_read_without_the_rules_of_english() -> None:
-    """Mistakes in a file of prompts are reported at once; balancing needs the rules, so this test
+def test_prompts_are_loaded_without_the_rules_of_english() -> None:
+    """Mistakes in a prompt file are reported immediately. Balancing needs the rules, so this test
     can fail."""
     script = (
         "import sys, vldebias.wording.prompt_file\n"
@@ -113,8 +113,8 @@ def test_a_task_on_features_loads_neither_judges_nor_grammars() -> None:
 
 
 @pytest.mark.parametrize("name", ["vldebias.serving.tools", "vldebias.cli.apps.label"])
-def test_what_reads_no_model_does_without_torch(name: str) -> None:
-    """It takes 500 MB, while `vldebias mcp` and `vldebias label` only read prompts and files."""
+def test_commands_without_a_model_do_not_import_torch(name: str) -> None:
+    """Torch takes 500 MB, while `vldebias mcp` and `vldebias label` only read prompts and files."""
     script = "import importlib, sys, vldebias.cli.apps\n"
     script += f"importlib.import_module({name!r})\nprint('torch' in sys.modules)"
     done = subprocess.run(

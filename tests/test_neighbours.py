@@ -1,7 +1,8 @@
-"""The package is installed beside ComfyUI and Forge Neo, and moves no version that they pin.
+"""Test that the package can be installed next to ComfyUI and Forge Neo without changing a version
+that they pin.
 
-Their pins are data with a date (tests/neighbours/). Here every bound of ours is compared with
-theirs; `.ci/environments oldhosts` asks a resolver, with the index.
+Their pins are stored with the date on which they were read (tests/neighbours/). These tests compare
+all of our bounds with them; `.ci/environments oldhosts` runs a resolver on the package index.
 """
 
 import re
@@ -14,7 +15,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# The demo brings a Gradio that needs huggingface_hub 1; both neighbours have pages of their own.
+# The demo needs a Gradio that requires huggingface_hub 1; both neighbours have their own user
+# interfaces.
 BESIDE_OTHERS = ("torch", "clip", "diffusers", "eval", "train", "serve", "lora")
 NEIGHBOURS = sorted((ROOT / "tests/neighbours").glob("*.txt"))
 
@@ -41,13 +43,13 @@ def lowest(requirement: Requirement) -> str:
 
 
 @pytest.mark.parametrize("file", NEIGHBOURS, ids=lambda file: file.stem)
-def test_the_file_says_what_it_is_and_when_it_was_read(file: Path) -> None:
+def test_the_file_states_its_source_and_date(file: Path) -> None:
     head = file.read_text().splitlines()[0]
     assert re.search(r"commit [0-9a-f]{12}, read on \d{4}-\d\d-\d\d", head)
 
 
 @pytest.mark.parametrize("extra", ["", *BESIDE_OTHERS])
-def test_no_bound_of_ours_is_an_upper_one(extra: str) -> None:
+def test_none_of_our_bounds_is_an_upper_bound(extra: str) -> None:
     lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     for requirement in requirements_of(lines):
         assert [specifier.operator for specifier in requirement.specifier] == [">="], requirement
@@ -71,7 +73,7 @@ def test_every_pin_of_forge_neo_is_within_our_bounds() -> None:
 
 
 @pytest.mark.parametrize("pins", [ROOT / "tests/neighbours/comfyui.txt", ROOT / ".ci/oldhosts.txt"])
-def test_comfyui_with_transformers_4_stays_as_it_is(pins: Path) -> None:
+def test_comfyui_with_transformers_4_keeps_its_versions(pins: Path) -> None:
     """The versions installed with transformers 4 are within its bounds and ours."""
     bounds = {
         canonicalize_name(requirement.name): requirement

@@ -1,5 +1,5 @@
-"""Everything on a GPU: precision, resumption and equal pictures, as in the CPU tests. Skipped
-without a GPU."""
+"""Test on a GPU what the CPU tests check: precision, resumption and equal pictures. Skipped without
+a GPU."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def texts(model: Any, tokenizer: Any, prompts: list[str] = PROMPTS) -> torch.Ten
 
 
 @pytest.mark.parametrize("dtype", LOW, ids=str)
-def test_an_edit_of_the_cpu_belongs_to_the_model_on_the_gpu(dtype: torch.dtype) -> None:
+def test_an_edit_fitted_on_the_cpu_matches_the_model_on_the_gpu(dtype: torch.dtype) -> None:
     model, _, tokenizer = miniature.load_clip()
     edit = vldebias.fit_projection(model, "professions-gender", method="cali", tokenizer=tokenizer)
     on_gpu = model.to("cuda", dtype)
@@ -50,7 +50,7 @@ def test_an_edit_of_the_cpu_belongs_to_the_model_on_the_gpu(dtype: torch.dtype) 
     torch.testing.assert_close(
         after[:2].double().cpu(), expected, atol=8e-3 if dtype != torch.float32 else 1e-5, rtol=0
     )
-    assert torch.equal(texts(on_gpu, tokenizer), before), "gone without a trace"
+    assert torch.equal(texts(on_gpu, tokenizer), before), "no trace remains"
     fitted = vldebias.fit_projection(
         on_gpu, "professions-gender", method="cali", tokenizer=tokenizer
     )
@@ -58,7 +58,7 @@ def test_an_edit_of_the_cpu_belongs_to_the_model_on_the_gpu(dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("dtype", LOW, ids=str)
-def test_other_settings_of_a_layer_are_seen_on_the_gpu(dtype: torch.dtype) -> None:
+def test_changed_layer_settings_are_detected_on_the_gpu(dtype: torch.dtype) -> None:
     model, _, tokenizer = miniature.load_clip()
     edit = vldebias.fit_projection(model, "professions-gender", method="cali", tokenizer=tokenizer)
     for layer in model.modules():
@@ -69,7 +69,7 @@ def test_other_settings_of_a_layer_are_seen_on_the_gpu(dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("dtype", LOW[:2], ids=str)
-def test_the_three_states_of_a_pipeline(dtype: torch.dtype) -> None:
+def test_a_pipeline_has_three_states_on_the_gpu(dtype: torch.dtype) -> None:
     pipe = miniature.load_pipeline().to("cuda", dtype)
     before = pictures(pipe, PROMPTS)
     attachment = vldebias.debias(pipe, "professions-gender", method="cali")
@@ -84,7 +84,7 @@ def test_the_three_states_of_a_pipeline(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", LOW[:2], ids=str)
-def test_balanced_prompts_are_the_pictures_of_the_rewritten_ones(dtype: torch.dtype) -> None:
+def test_balanced_prompts_equal_the_pictures_of_the_rewritten_prompts(dtype: torch.dtype) -> None:
     pipe = miniature.load_pipeline().to("cuda", dtype)
     with vldebias.debias(
         pipe, "professions-gender", method="balanced-prompts", follow_seeds=False
@@ -96,7 +96,7 @@ def test_balanced_prompts_are_the_pictures_of_the_rewritten_ones(dtype: torch.dt
     assert torch.equal(balanced, pictures(pipe, list(rewritten)))
 
 
-def test_values_follow_the_generators_of_the_gpu() -> None:
+def test_values_follow_generators_on_the_gpu() -> None:
     pipe = miniature.load_pipeline().to("cuda")
     with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:
         first = pictures(pipe, PROMPTS, num_images_per_prompt=2)
@@ -108,7 +108,7 @@ def test_values_follow_the_generators_of_the_gpu() -> None:
     assert torch.equal(first, pictures(pipe, written))
 
 
-def test_a_compiled_tower_is_edited() -> None:
+def test_a_compiled_tower_is_edited_on_the_gpu() -> None:
     model, _, tokenizer = miniature.load_clip()
     model = model.cuda()
     with vldebias.debias(model, "professions-gender", method="cali", tokenizer=tokenizer):
@@ -123,7 +123,7 @@ def test_a_compiled_tower_is_edited() -> None:
 @pytest.mark.parametrize(
     "loss", [info_nce, lambda *args, **how: rince(*args, q=0.5, **how)], ids=["info_nce", "rince"]
 )
-def test_losses_in_half_precision_are_those_of_single(loss: Any) -> None:
+def test_losses_in_half_precision_match_single_precision(loss: Any) -> None:
     torch.manual_seed(0)
     first, second = (
         torch.nn.functional.normalize(torch.randn(256, 64, device="cuda"), dim=-1) for _ in range(2)
@@ -145,7 +145,7 @@ def test_losses_in_half_precision_are_those_of_single(loss: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
-def test_a_training_goes_on_where_it_stopped(
+def test_training_resumes_where_it_stopped(
     tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small: dict[str, Any] = {

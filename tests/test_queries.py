@@ -1,5 +1,5 @@
-"""`debias_queries`: any embedder; types and lengths are kept, documents are untouched, and the
-default's rule applies."""
+"""Test `debias_queries` with any embedder: types and lengths are preserved, documents are
+unchanged, and the rule of the default applies."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ SET = make_prompt_set(
     ["doctor", "nurse", "cook", "pilot", "judge", "baker"],
 )
 QUERIES = ["A photo of a doctor.", "A photo of a female nurse.", "A photo of a pilot."]
-STATED = 1  # the query that names a value
+STATED = 1  # the query that states a value
 
 
 def word_vector(word: str, seed: int = 0) -> Tensor:
@@ -130,7 +130,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_every_interface_gives_the_same_edit_and_the_same_vectors(kind: Callable[[], Any]) -> None:
+def test_every_interface_gives_the_same_edit_and_vectors(kind: Callable[[], Any]) -> None:
     plain = debiased()
     queries = debiased(kind())
     assert torch.allclose(queries.fitted.matrix(), plain.fitted.matrix(), atol=1e-5)
@@ -140,7 +140,7 @@ def test_every_interface_gives_the_same_edit_and_the_same_vectors(kind: Callable
     assert not np.allclose(got[0], as_lists(QUERIES)[0], atol=1e-3)
 
 
-def test_vectors_are_those_of_the_model_that_has_the_edit_attached() -> None:
+def test_vectors_equal_those_of_the_attached_model() -> None:
     model, _, tokenize = load_clip()
 
     def embed(texts: list[str]) -> Tensor:
@@ -155,7 +155,7 @@ def test_vectors_are_those_of_the_model_that_has_the_edit_attached() -> None:
     assert torch.allclose(normalize(got, dim=1), normalize(expected, dim=1), atol=1e-5)
     assert torch.allclose(got.norm(dim=1), plain.norm(dim=1), rtol=1e-5)
     assert torch.equal(got[STATED], plain[STATED])
-    # An edit that was fitted on the model itself serves its vectors as well.
+    # An edit fitted on the model itself applies to its vectors as well.
     again = vldebias.debias_queries(embed, attached.projections["joint"])
     assert torch.allclose(again.embed(QUERIES), got, atol=1e-5)
 
@@ -186,7 +186,7 @@ def plain_row(vector: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", forms())
-def test_forms_precisions_and_lengths_are_kept(name: str) -> None:
+def test_forms_precisions_and_lengths_are_preserved(name: str) -> None:
     vectors = forms()[name]
     queries = debiased()
     edited = queries.edit(vectors, QUERIES)
@@ -195,7 +195,7 @@ def test_forms_precisions_and_lengths_are_kept(name: str) -> None:
     assert getattr(edited, "dtype", None) == getattr(vectors, "dtype", None)
     before = torch.stack([plain_row(row) for row in vectors])
     after = torch.stack([plain_row(row) for row in edited])
-    # bfloat16 is among the forms: it rounds by up to 0.4 %.
+    # One of the forms is bfloat16, which rounds by up to 0.4 %.
     assert torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-2)
     assert torch.equal(after[STATED], before[STATED])
     assert not torch.allclose(after[0], before[0], atol=1e-2)
@@ -204,7 +204,7 @@ def test_forms_precisions_and_lengths_are_kept(name: str) -> None:
     assert torch.allclose(plain_row(edited_row), after[0], atol=1e-2)
 
 
-def test_one_text_gives_one_vector_and_none_gives_none() -> None:
+def test_one_text_gives_one_vector_and_an_empty_list_gives_none() -> None:
     queries = debiased()
     assert np.allclose(queries.embed(QUERIES[0]), queries.embed(QUERIES)[0])
     assert debiased(lambda texts: [] if not texts else as_lists(texts)).embed([]) == []
@@ -223,11 +223,11 @@ def test_strength_scales_and_nothing_is_changed_at_zero() -> None:
         debiased(strength=2)
 
 
-def test_stated_queries_are_edited_only_where_that_is_asked_for() -> None:
+def test_stated_queries_are_only_edited_on_request() -> None:
     plain = as_lists(QUERIES)
     assert debiased().embed(QUERIES)[STATED] == plain[STATED]
     assert debiased(keep_stated=False).embed(QUERIES)[STATED] != plain[STATED]
-    # Vectors without texts are edited, since they cannot be read.
+    # Vectors without texts are edited, since their texts are unknown.
     assert debiased().edit(plain)[STATED] != plain[STATED]
 
 
@@ -241,10 +241,11 @@ def test_documents_are_never_edited() -> None:
     chroma = debiased(Chroma())
     assert np.array_equal(chroma(QUERIES), Chroma()(QUERIES))
     assert all(isinstance(row, np.ndarray) for row in chroma.embed_query(QUERIES))
-    assert np.array_equal(chroma(QUERIES[0]), Chroma()(QUERIES[:1]))  # a text, not its letters
+    # a text, not a list of letters
+    assert np.array_equal(chroma(QUERIES[0]), Chroma()(QUERIES[:1]))
 
 
-def test_chroma_is_told_of_the_function_that_embeds_documents() -> None:
+def test_chroma_gets_the_function_that_embeds_documents() -> None:
     class Named(Chroma):
         def name(self) -> str:
             return "named"
@@ -255,7 +256,7 @@ def test_chroma_is_told_of_the_function_that_embeds_documents() -> None:
         _ = debiased().nothing
 
 
-def test_a_service_is_asked_for_each_text_once_in_batches() -> None:
+def test_a_service_embeds_each_text_once_and_in_batches() -> None:
     batches: list[list[str]] = []
 
     def embed(texts: list[str]) -> list[list[float]]:
@@ -268,7 +269,7 @@ def test_a_service_is_asked_for_each_text_once_in_batches() -> None:
     assert max(map(len, batches)) <= 64
 
 
-def test_langchain_is_asked_in_batches_where_queries_are_embedded_as_documents() -> None:
+def test_langchain_is_called_in_batches_if_queries_are_embedded_like_documents() -> None:
     alike = LangChain()
     debiased(alike)
     assert [kind for kind, _ in alike.asks].count("query") == 1
@@ -277,7 +278,7 @@ def test_langchain_is_asked_in_batches_where_queries_are_embedded_as_documents()
     assert [n for kind, n in shifted.asks if kind == "documents"] == [1]
 
 
-def test_the_default_abstains_with_a_sentence_and_changes_nothing() -> None:
+def test_the_default_abstains_with_a_message_and_changes_nothing() -> None:
     jobs = ["cook", "nurse", "doctor", "pilot"]
     few = make_prompt_set("few", SET.attributes, jobs, test_concepts=["judge", "baker"])
     with pytest.warns(AutoDeclinedWarning, match="the default attaches no edit"):
@@ -287,7 +288,7 @@ def test_the_default_abstains_with_a_sentence_and_changes_nothing() -> None:
     assert queries.embed(QUERIES) == rows_of(QUERIES, seed=4).tolist()
 
 
-def test_reference_vectors_are_fitted_to() -> None:
+def test_an_edit_is_fitted_to_reference_vectors() -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.arange(400) % 2
     people = rows_of(["man", "woman"])[values]
@@ -299,7 +300,7 @@ def test_reference_vectors_are_fitted_to() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the texts are noise
-def test_a_mapping_needs_the_texts_of_the_prompt_set_and_no_others() -> None:
+def test_a_mapping_needs_only_the_texts_of_the_prompt_set() -> None:
     table = {text: rows_of([text])[0].numpy() for text in load_prompts("gender").texts}
     vectors = gallery()[0]
     queries = vldebias.debias_queries(table, "gender", reference=vectors, method="difference")
@@ -313,7 +314,7 @@ def test_a_mapping_needs_the_texts_of_the_prompt_set_and_no_others() -> None:
     assert again.fitted.dim == DIM
 
 
-def test_saved_edits_are_attached_again_to_the_same_model_alone(tmp_path: Path) -> None:
+def test_saved_edits_can_only_be_attached_to_the_same_model(tmp_path: Path) -> None:
     queries = debiased()
     queries.fitted.save_pretrained(tmp_path)
     loaded: Any = load_edit(tmp_path)
@@ -341,7 +342,7 @@ def gallery(n: int = 200) -> tuple[np.ndarray[Any, Any], list[str]]:
     return (rows_of(texts) + 0.1 * noise).numpy(), labels
 
 
-def test_measure_says_what_it_does_before_it_is_switched_on() -> None:
+def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     vectors, labels = gallery()
     queries = debiased()
     searches = [f"A photo of a {job}." for job in ("doctor", "nurse", "cook", "female pilot")]
@@ -378,7 +379,7 @@ def test_measure_says_what_it_does_before_it_is_switched_on() -> None:
     (lambda texts: np.full((len(texts), 4), np.nan), "zero or not finite"),
     (lambda texts: "vectors", "got str"),
 )
-def test_what_embeds_no_texts_is_refused(embed: Any) -> None:
+def test_objects_that_embed_no_texts_are_refused(embed: Any) -> None:
     vldebias.debias_queries(embed, "gender", method="cali")
 
 
@@ -409,7 +410,7 @@ def test_models_async_functions_and_debiased_queries_are_refused() -> None:
     (None, None, "got NoneType"),
     ([QUERIES], None, "not vectors of the same width"),
 )
-def test_vectors_that_do_not_fit_are_refused(vectors: Any, texts: Any) -> None:
+def test_mismatched_vectors_are_refused(vectors: Any, texts: Any) -> None:
     debiased().edit(vectors, texts)
 
 
@@ -419,11 +420,11 @@ def test_vectors_that_do_not_fit_are_refused(vectors: Any, texts: Any) -> None:
     ([1], "expected a text"),
     (None, "expected a text"),
 )
-def test_what_is_no_text_is_refused(texts: Any) -> None:
+def test_anything_but_texts_is_refused(texts: Any) -> None:
     debiased().embed(texts)
 
 
-def test_edits_that_read_other_wordings_embed_them() -> None:
+def test_edits_that_average_several_wordings_embed_all_of_them() -> None:
     queries = debiased(method="each-value")
     vectors = as_lists(QUERIES)
     edited = queries.embed(QUERIES)
@@ -436,7 +437,7 @@ def test_edits_that_read_other_wordings_embed_them() -> None:
         queries.edit(vectors)
 
 
-def test_names_are_those_of_the_embedder() -> None:
+def test_attributes_of_the_embedder_are_forwarded() -> None:
     host = EmbeddedTexts(Embedder.from_source(Sentences()))
     assert (host.name, host.model_id) == ("Sentences", "sentences-1")
     queries = debiased(Sentences())

@@ -1,5 +1,5 @@
-"""The page of sources and the docstrings agree: every paper named in one of them is in the
-other."""
+"""Test that the page of sources and the docstrings agree: every paper named in one of them is also
+in the other."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ TWO = re.compile(rf'([A-Z][\w-]+) and [A-Z][\w-]+,? (?:"[^"]+" )?\(?{YEAR}')
 
 
 def papers(text: str) -> set[tuple[str, str]]:
-    """Return first author and year of each paper that a text names."""
+    """Return first author and year of each paper that a text cites."""
     text = re.sub(r"^\s*#+ ?", "", text, flags=re.MULTILINE)
     text = re.sub(r"\s+", " ", text)
     several = {(author, year) for author, _, year in SEVERAL.findall(text)}
@@ -33,7 +33,7 @@ NAMED_BY_FILE = {
 NAMED_IN_CODE = set[tuple[str, str]]().union(*NAMED_BY_FILE.values())
 
 
-def test_papers_are_read_in_each_form_that_docstrings_have() -> None:
+def test_papers_are_recognised_in_every_form_that_docstrings_use() -> None:
     text = """Gao et al., 2021; of Wang et al., NUCLR
         (2024). Zhang and Sabuncu (2018), (Zou and Donner, 2008, "Construction")
         # Two normals (Ashman et al., 1994)"""
@@ -48,20 +48,20 @@ def test_papers_are_read_in_each_form_that_docstrings_have() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path, named in NAMED_BY_FILE.items() if named])
-def test_every_paper_that_a_docstring_names_has_a_row(path: str) -> None:
+def test_every_paper_cited_in_a_docstring_has_a_row(path: str) -> None:
     missing = NAMED_BY_FILE[path] - papers(PAGE)
     assert not missing, f"docs/explanation/sources.md has no row for {missing} of {path}"
 
 
-def test_every_paper_of_the_page_is_named_where_its_formula_is() -> None:
-    # What the code has nothing of: tables of counts, the idea behind balanced prompts, and a
-    # chapter that the docstrings name as one of the thesis.
+def test_every_paper_of_the_page_is_cited_where_its_formula_is_implemented() -> None:
+    # Papers without a formula in the code: tables of counts, the idea behind balanced prompts, and
+    # a chapter that the docstrings cite as part of the thesis.
     counts = {("Friedrich", "2023"), ("Luccioni", "2023")}
     elsewhere = counts | {("Bansal", "2022"), ("Chuang", "2021")}
     assert papers(PAGE) - NAMED_IN_CODE == elsewhere
 
 
-def test_every_loss_and_every_method_of_a_paper_has_a_row_with_its_place() -> None:
+def test_every_loss_and_method_of_a_paper_has_a_row_with_its_location() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| ")]
     for loss in BUILT_IN:
         name = loss.function or str(loss.module).partition(":")[2]

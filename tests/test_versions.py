@@ -1,5 +1,5 @@
-"""The bounds in pyproject.toml are those that CI tests: .ci/lowest.txt contains the lowest version
-of each."""
+"""Test that the bounds in pyproject.toml are those that CI tests: .ci/lowest.txt contains the
+lowest version of each."""
 
 import re
 import tomllib
@@ -18,8 +18,8 @@ def plain(name: str) -> str:
 
 
 def needed(*extras: str) -> dict[str, str]:
-    """Return package -> bound of the requirements of these extras beyond the core; extras may refer
-    to others."""
+    """Return package -> bound for the requirements of these extras beyond the core; extras may
+    refer to others."""
     bounds_of_name: dict[str, str] = {}
     for requirement in chain(*(EXTRAS[extra] for extra in extras)):
         extras_of_ours = re.fullmatch(r"vldebias\[(.+)\]", requirement)
@@ -30,7 +30,7 @@ def needed(*extras: str) -> dict[str, str]:
     return bounds_of_name
 
 
-def test_the_core_is_text_alone_and_all_brings_the_extras_of_users() -> None:
+def test_the_core_only_handles_text_and_all_includes_the_extras_for_users() -> None:
     core = {plain(requirement.partition(">=")[0]) for requirement in PROJECT["dependencies"]}
     assert core == {"pydantic", "pyyaml", "typer", "rich", "charset-normalizer"}
     assert needed("all") == needed("clip", "diffusers", "eval", "train", "serve", "demo")
@@ -39,7 +39,7 @@ def test_the_core_is_text_alone_and_all_brings_the_extras_of_users() -> None:
     assert "torch" not in needed("serve")
 
 
-def test_the_extra_that_is_named_brings_the_package() -> None:
+def test_the_extra_named_in_an_error_includes_the_package() -> None:
     called = {"open_clip": "open-clip-torch", "PIL": "pillow", "sklearn": "scikit-learn"}
     assert all(
         called.get(package, plain(package)) in needed(extra) for package, extra in EXTRA_OF.items()

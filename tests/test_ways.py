@@ -1,4 +1,4 @@
-"""The walkthroughs of CONTRIBUTING name existing definitions, at most six each."""
+"""Test that the walkthroughs of CONTRIBUTING name existing definitions, at most six each."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ def definitions(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("way", ways(), ids=lambda way: way.split("`")[1].split("(")[0])
-def test_each_station_of_a_way_is_a_definition(way: str) -> None:
+def test_each_step_of_a_walkthrough_is_a_definition(way: str) -> None:
     stations = STATION.findall(way)
     assert stations
     assert max(int(number) for number, _, _ in stations) <= 6
@@ -37,5 +37,5 @@ def test_each_station_of_a_way_is_a_definition(way: str) -> None:
         assert name in definitions(ROOT / path), f"{path} has no {name}"
 
 
-def test_five_ways_are_told() -> None:
+def test_there_are_five_walkthroughs() -> None:
     assert len(ways()) == 5

@@ -1,2 +1,2 @@
-"""`vldebias demo`: the same noise without and with a mitigation, and a search and a classification
-before and after."""
+"""`vldebias demo`: images from the same noise without and with a mitigation, and a search and a
+classification before and after."""

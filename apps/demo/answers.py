@@ -1,4 +1,4 @@
-"""Hold what a search found, and say it in a sentence; it is read before any model is loaded."""
+"""Store the results of a search and describe them in a sentence, without loading a model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from vldebias.report.phrases import persons
 
 METHODS = ("default", "cali", "orth-cali")
-RERANK = "re-rank"  # acts on what a search found, and on no model
-# The default changes no search without reference images, so it does not come first.
+RERANK = "re-rank"  # re-ranks the results of a search, without editing a model
+# Without reference images the default changes no search, so it does not come first.
 SEARCH_METHODS = ("difference", "cali", "orth-cali", "default", RERANK)
 
 
@@ -17,9 +17,12 @@ SEARCH_METHODS = ("difference", "cali", "orth-cali", "default", RERANK)
 class Found:
     """Results of one query.
 
-    rows: of the gallery, the best first. groups: what each of these pictures is counted as. first:
-    the rows that are counted, `top` of them. shares: of each group among these. skew: their
-    MaxSkew.
+    Attributes:
+        rows: rows of the gallery, best first.
+        groups: the group as which each of these pictures is counted.
+        first: the `top` rows that are counted.
+        shares: share of each group among these.
+        skew: their MaxSkew.
     """
 
     rows: tuple[int, ...]
@@ -31,7 +34,7 @@ class Found:
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Found:
-        """Return results that were written as JSON."""
+        """Return results that were saved as JSON."""
         lists = {name: tuple(facts[name]) for name in ("rows", "groups", "first")}
         return cls(**facts | lists)
 
@@ -40,9 +43,11 @@ class Found:
 class Answer:
     """Results of one query without and with a method.
 
-    column: the labels by which pictures are counted. why: why the method changes nothing, "" if it
-    acts. stated: the words of the query that name a value, for which it is left unchanged. source:
-    of the pictures and their labels, "" for those that need none.
+    Attributes:
+        column: the labels by which pictures are counted.
+        why: why the method changes nothing, "" if it has an effect.
+        stated: the words of the query that name a value, because of which it is left unchanged.
+        source: source of the pictures and their labels, "" if none has to be named.
     """
 
     query: str
@@ -55,11 +60,11 @@ class Answer:
 
     @property
     def is_worse(self) -> bool:
-        """Return whether the shares are less even than before, in the digits that are shown."""
+        """Return whether the shares are less even than before, at the displayed precision."""
         return round(self.after.skew, 2) > round(self.before.skew, 2)
 
     def reason(self) -> str:
-        """Return why both rows are the same, "" if the method acts on the query."""
+        """Return why both rows are the same, "" if the method has an effect on the query."""
         if self.stated:
             words = " and ".join(f"“{word}”" for word in self.stated)
             return (
@@ -71,7 +76,7 @@ class Answer:
         return ""
 
     def sentence(self) -> str:
-        """Return how many of the first results each group has, before and after."""
+        """Describe how many of the first results each group has, before and after."""
         before = self.before
         after = self.after
         shares = ", ".join(
@@ -86,7 +91,7 @@ class Answer:
         )
 
     def counted(self) -> str:
-        """Return which pictures are shown, and what they are counted as."""
+        """Describe which pictures are shown, and how they are counted."""
         shown = len(self.before.rows)
         return (
             f"The first {shown} of {self.before.top} are shown. The word below each is its label in"

@@ -1,5 +1,5 @@
-"""The models behind the page: loaded once, used by one visitor at a time, and never left with an
-edit."""
+"""Manage the models behind the page: each is loaded once, used by one visitor at a time, and
+restored after an edit."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from vldebias.hosts import DenoiserAttachment, EditAttachment
 
 MINIATURE = "miniature"
 PHOTOGRAPHS = "photographs"  # the packaged gallery of real pictures
-KEPT = 32  # results that are remembered
+KEPT = 32  # number of cached results
 Made = TypeVar("Made")
 
 
 class Engine:
-    """The models of the page, and the results that were made with them.
+    """The models of the page, and cached results.
 
     Args:
         pipeline: a diffusers id or folder, or "miniature".
-        model, pretrained: an image-text model, as `vldebias.load_host` takes it. It searches and
-            classifies, and reads what a pipeline other than the miniature generates.
+        model, pretrained: an image-text model, as for `vldebias.load_host`. It searches and
+        classifies, and judges the images of pipelines other than the miniature.
         embeddings: a file of image embeddings with labels to search; by default the packaged
             photographs and the pictures of the miniature.
         images: the folder in which the ids of the embeddings are paths of pictures.
-        device, dtype: where the models are held.
+        device, dtype: device and precision of the models.
 
     Raises:
-        InvalidInputError: options that do not go together. No model is loaded.
+        InvalidInputError: incompatible options. No model is loaded.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Engine:
         device: str = "cpu",
         dtype: str | None = None,
     ) -> None:
-        # Without a reader the page would have pictures and nothing to say about them.
+        # Without a judge, the page could show pictures but no result.
         if pipeline != MINIATURE and model is None:
             raise InvalidInputError(
                 f"--pipeline {pipeline} needs a model that reads its images: add --model, an"
@@ -69,17 +69,16 @@ class Engine:
         self.images = images
         self.device = device
         self.dtype = dtype
-        # The photographs belong to a model of their own, so they are not shown beside another.
+        # The photographs have their own model, so they are not shown with another one.
         is_packaged = self.model_name == MINIATURE and embeddings is None
         self.galleries = (PHOTOGRAPHS, MINIATURE) if is_packaged else (self.model_name,)
-        # Re-entrant: what is remembered may itself be made of what is remembered.
+        # Re-entrant, because a cached value may be computed from other cached values.
         self.lock = threading.RLock()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._loaded: dict[str, Any] = {}
 
     def once(self, name: str, load: Callable[[], Made]) -> Made:
-        """Return what `load` gives, loaded once; visitors who ask at the same time wait for the
-        first."""
+        """Return the value of `load`, called once; concurrent visitors wait for the first call."""
         with self.lock:
             if name not in self._loaded:
                 self._loaded[name] = load()
@@ -90,27 +89,27 @@ class Engine:
         return name in self._loaded
 
     def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return what `make` gives for a key, from memory for the last 32 keys."""
+        """Return the value of `make` for a key; the last 32 keys are cached."""
         with self.lock:
             if key not in self._kept:
                 self.keep(key, make())
-            # Least recently used goes first.
+            # Evict the least recently used key first.
             self._kept.move_to_end(key)
             return self._kept[key]
 
     def known(self, key: Hashable) -> Any:
-        """Return the value that is remembered under a key, else None."""
+        """Return the cached value of a key, or None."""
         return self._kept.get(key)
 
     def keep(self, key: Hashable, value: Any) -> None:
-        """Remember a value."""
+        """Cache a value."""
         with self.lock:
             self._kept[key] = value
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
 
     def warm(self) -> threading.Thread:
-        """Load models and pictures in a thread of its own, so that the first click does not wait
+        """Load models and pictures in a background thread, so that the first click does not wait
         for them."""
 
         def load() -> None:
@@ -152,12 +151,12 @@ class Engine:
         Args:
             host: the pipeline, or a `Host` of the image-text model.
             prompts, method: see `vldebias.debias`.
-            reference: features of images, always the same of a host; None: fit to texts alone.
+            reference: features of images, always the same for a host; None: fit to texts alone.
         """
         inputs = {} if reference is None else {"reference": reference}
 
         def fit() -> dict[str, Any]:
-            # Attached for the moment of the fit; what is kept are its edits.
+            # The method is only attached during the fit; its edits are cached.
             with vldebias.debias(host, prompts, method=method, **inputs) as attachment:
                 if isinstance(attachment, (EditAttachment, DenoiserAttachment)):
                     return dict(attachment.projections)
@@ -166,7 +165,8 @@ class Engine:
         return self.remember(("fit", id(host), prompts, method), fit)
 
     def reason(self, host: Any, prompts: str, method: str, reference: Any = None) -> str:
-        """Return why the default attaches nothing to a model, with what to do; "" if it acts."""
+        """Return why the default attaches nothing to a model, with advice; "" if it has an
+        effect."""
         for edit in self.edits(host, prompts, method, reference).values():
             choice = edit.provenance.choice
             if choice is not None and not edit.rank:
@@ -183,7 +183,7 @@ class Engine:
     ) -> Iterator[Any]:
         """Yield the pipeline under the lock, with a method attached.
 
-        values: of the images of the next call, for a method that sets one in each.
+        values: values of the images of the next call, for methods that set one in each.
         """
         with self.lock:
             pipe = self.pipe()

@@ -1,4 +1,4 @@
-"""What the events of both tabs share: settings, marks of what is stale, errors as messages."""
+"""Share event code between both tabs: settings, marks for stale results, and errors as messages."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
 def dim(name: str) -> str:
-    """Return the script that marks an element as made with other settings."""
+    """Return the script that marks an element as computed with other settings."""
     return f"() => document.getElementById('{name}')?.classList.add('stale')"
 
 
 def undim(name: str) -> str:
-    """Return the script that takes the mark away."""
+    """Return the script that removes this mark."""
     return f"() => document.getElementById('{name}')?.classList.remove('stale')"
 
 
 def announce(name: str, text: str, buttons: str, field: str) -> str:
-    """Return a script for the page's head: it writes a text into a status line as soon as a visitor
-    presses a button or Enter.
+    """Return a script for the page's head that updates a status line as soon as a visitor presses a
+    button or Enter.
 
     Gradio runs scripts of events after the server has answered, which takes seconds while models
     load.
 
     Args:
         name: id of the status line.
-        text: what is written.
+        text: the text to write.
         buttons: CSS selector of the buttons.
         field: CSS selector of the text field in which Enter starts the work.
     """
@@ -59,8 +59,8 @@ def announce(name: str, text: str, buttons: str, field: str) -> str:
 
 
 def retract(name: str, text: str) -> str:
-    """Return the script that takes an announcement back if no other text has replaced it, as when
-    the server answers what the line showed before."""
+    """Return the script that restores the status line unless another text has replaced the
+    announcement, for answers equal to the previous text."""
     return f"""() => {{
         const line = document.querySelector('#{name} p');
         if (line?.textContent === {json.dumps(text)}) line.textContent = line.dataset.before;
@@ -68,7 +68,7 @@ def retract(name: str, text: str) -> str:
 
 
 def with_messages(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a generator: an error becomes a message, in which what a visitor sent is escaped."""
+    """Wrap a generator: errors become messages, in which visitors' input is escaped."""
 
     @wraps(function)
     def generator(*values: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Rows of pictures as markup: fixed boxes that fill, each enlarged by a click or a key."""
+"""Render rows of pictures as HTML: boxes of fixed size, each enlarged by a click or a key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from vldebias.utils.pictures import LARGEST, encoded
 
-# Escape and a click beside it close what is enlarged; one picture is large at a time.
+# Escape or a click outside closes an enlarged picture; only one is enlarged at a time.
 SCRIPT = """
 <script>
 const closeFaces = () => {
@@ -39,10 +39,12 @@ document.addEventListener("change", (event) => {
 
 @dataclass(frozen=True)
 class Face:
-    """A picture of a row.
+    """A picture in a row.
 
-    name: what a screen reader hears, such as "seed 3: woman". caption: the words below it, "" for
-    none. title: of the picture, below the caption in as many lines as there is room for.
+    Attributes:
+        name: text for screen readers, such as "seed 3: woman".
+        caption: the words below the picture, "" for none.
+        title: title of the picture, below the caption, in as many lines as fit.
     """
 
     image: Image.Image
@@ -56,9 +58,9 @@ def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool)
 
     Args:
         title: the heading of the row.
-        faces: the pictures that there are.
-        boxes: how many there will be; those to come are empty.
-        pixels: whether enlarged pixels stay sharp, as those of the miniature.
+        faces: the available pictures.
+        boxes: the final number of pictures; missing ones are empty boxes.
+        pixels: whether enlarged pixels stay sharp, as for the miniature.
     """
     style = "faces pixels" if pixels else "faces"
     if any(face.title for face in faces):
@@ -74,11 +76,11 @@ def _cell(face: Face) -> str:
     if face.title:
         title = escape(face.title)
         caption += f'<span class="title" title="{title}">{title}</span>'
-    # A picture as an address that holds it, at most 384 pixels wide.
+    # Return a picture as a data URL, at most 384 pixels wide.
     shown = face.image
     if max(face.image.size) > LARGEST:
         shown = face.image.copy()
-        # A page of 48 pictures of a megapixel would be a hundred megabytes.
+        # A page with 48 pictures of a megapixel would have a hundred megabytes.
         shown.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
     kind = "png" if max(shown.size) <= 128 else "jpeg"
     source = f"data:image/{kind};base64,{base64.b64encode(encoded(shown)).decode()}"

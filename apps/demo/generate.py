@@ -1,4 +1,4 @@
-"""Generate rows of images from the same noise, and say in one line what changed."""
+"""Generate rows of images from the same noise, and describe in one line what changed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from .request import ATTRIBUTES, SEED_OF_VALUES, THIRD_ROWS, Request
 PLAIN = "as generated"
 BALANCED = "balanced prompts"
 SET_INSIDE = "cross-attention"
-SURE = 0.8  # an answer of the judge with less probability counts as unknown
-ALPHA, LEAST = 0.05, 12  # level of the test; pairs without which there is none
-LOST = 0.75  # of the recognised subjects: when fewer are left, the line turns red
-# Images of a call, by whether the miniature generates: of others nobody knows the memory.
+SURE = 0.8  # answers of the judge with a lower probability count as unknown
+ALPHA, LEAST = 0.05, 12  # level of the test, and minimum number of pairs for it
+LOST = 0.75  # share of the recognised subjects; if fewer remain, the line turns red
+# Images per call, by whether the miniature generates, since the memory of other pipelines is
+# unknown.
 AT_ONCE = {True: 8, False: 1}
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
@@ -73,21 +74,21 @@ class Result:
 
     @property
     def asks_for_nobody(self) -> bool:
-        """Return whether the prompt was left unchanged since it asks for no person."""
+        """Return whether the prompt was left unchanged because it mentions no person."""
         return self.reason.startswith(NO_PERSON_REASON)
 
     @property
     def whole(self) -> bool:
-        """Return whether every row has all its images."""
+        """Return whether all rows are complete."""
         return bool(self.rows) and all(len(row.images) == self.request.number for row in self.rows)
 
     @property
     def images(self) -> int:
-        """Return how many images there are."""
+        """Return the number of images."""
         return sum(len(row.images) for row in self.rows)
 
     def seen(self, row: Row) -> dict[str, int]:
-        """Return value -> number of images of a row that show it."""
+        """Return value -> number of images in a row that show it."""
         counts = {value: row.count(code) for code, value in enumerate(self.values)}
         return largest_first(counts)
 
@@ -97,7 +98,7 @@ class Result:
         lines = []
         for row in further_rows:
             if row.name == SET_INSIDE and self.reason:
-                continue  # said of the second row
+                continue  # part of the second row's line
             if row.name == BALANCED and self.reason:
                 why = reason_in_words(self.reason)
                 lines.append((f"Left unchanged: {why}. Both rows are the same.", False))
@@ -106,9 +107,9 @@ class Result:
         return lines
 
     def _sentence(self, plain: Row, row: Row) -> tuple[str, bool]:
-        """Return what a method did, and whether the subject is lost."""
+        """Describe the effect of a method, and whether the subject is lost."""
         if any(row.assigned):
-            # With balanced prompts the question is whether the pictures show what was asked for.
+            # With balanced prompts, the question is whether pictures show the requested value.
             requested = largest_first({value: row.assigned.count(value) for value in self.values})
             seen = self.seen(row)
             numbers = listed([seen[value] for value in requested])
@@ -128,11 +129,11 @@ class Result:
 
 
 def _tested(before: Row, after: Row, code: int) -> str:
-    """Return the verdict of the exact test over pairs of the same noise that lost or gained a
+    """Return the verdict of the exact test over pairs with the same noise that lost or gained a
     value."""
     from scipy.stats import binomtest
 
-    # Pairs of the same noise; those with a picture that nobody can read say nothing.
+    # Pairs with the same noise; those with a picture of unknown value are ignored.
     pairs = [(a, b) for a, b in zip(before.codes, after.codes, strict=True) if a >= 0 and b >= 0]
     if len(pairs) < LEAST:
         return f"too few images can be read ({len(pairs)} pairs)"
@@ -140,26 +141,26 @@ def _tested(before: Row, after: Row, code: int) -> str:
     gained = sum(b == code != a for a, b in pairs)
     if not lost + gained:
         return "no image changed its value"
-    # McNemar's exact test: of the pairs that changed, half would change either way by chance.
+    # McNemar's exact test: by chance, changed pairs would change in either direction equally often.
     p = float(binomtest(lost, lost + gained).pvalue)
     return f"{'a clear change' if p <= ALPHA else 'no clear change'} (p = {p:.2g})"
 
 
 class Stopped(Exception):  # noqa: N818  (a visitor stopped the work or left)
-    """Signal that generation was stopped."""
+    """Raised when generation was stopped."""
 
 
 def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterator[Result]:
     """Yield the result as it grows, after each batch of images.
 
-    Closing the iterator, or setting `stop`, ends the work at its next denoising step.
+    Closing the iterator, or setting `stop`, ends the work at the next denoising step.
     """
     key = ("rows", request)
     known = engine.known(key)
     if known is not None:
         yield known
         return
-    # A thread of its own, so that a visitor who leaves ends the work between two steps.
+    # A separate thread allows stopping between two steps when a visitor leaves.
     results: SimpleQueue[Result | BaseException | None] = SimpleQueue()
 
     def work() -> None:
@@ -168,7 +169,7 @@ def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterato
             results.put(None)
         except Stopped:
             results.put(None)
-        except BaseException as error:  # raised where the result is waited for
+        except BaseException as error:  # raised again in the waiting thread
             results.put(error)
 
     threading.Thread(target=work, name="generate", daemon=True).start()
@@ -183,14 +184,14 @@ def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterato
                 engine.keep(key, result)
             yield result
     finally:
-        stop.set()  # not joined: whoever closes this must not wait for the step that is under way
+        stop.set()  # not joined, because the caller must not wait for the current step
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is generated for a row: a prompt for each image, with a method attached or none.
+    """What to generate for a row: a prompt for each image, with a method attached or none.
 
-    values: that are set in the images without a word, None where the method sets none.
+    values: values set in the images without rewriting the prompt, None if the method sets none.
     """
 
     name: str
@@ -200,11 +201,11 @@ class Plan:
 
 
 class Work:
-    """The generation of one request: all rows grow together, a batch at a time.
+    """Generate all rows of one request in parallel, a batch at a time.
 
     Args:
-        engine, request: what generates, and what.
-        stop: ends the work at its next denoising step.
+        engine, request: the models, and the request.
+        stop: ends the work at the next denoising step.
         report: called with the result as it grows, first without images.
     """
 
@@ -221,7 +222,7 @@ class Work:
         self.report = report
         self.start = time.monotonic()
         self.attribute = ATTRIBUTES[request.attribute]
-        # The same seed shows the same person, in the lines of `Request.code` too.
+        # The same seed shows the same person, also in the code of `Request.code`.
         balancer = Balancer(self.attribute, seed=SEED_OF_VALUES, strength=request.strength)
         unchanged = [request.prompt] * request.number
         balanced = balancer.at(unchanged, request.seeds)
@@ -230,7 +231,8 @@ class Work:
         self.plans = [Plan(PLAIN, None, unchanged), Plan(BALANCED, None, balanced.prompts)]
         method = THIRD_ROWS[request.third_row]
         if request.third_row == SET_INSIDE:
-            # At strength 1 the values of the second row; below, all images get a part of theirs.
+            # At strength 1, use the values of the second row; below that, set them partially in all
+            # images.
             values = (
                 Balancer(self.attribute, seed=SEED_OF_VALUES).at(unchanged, request.seeds).values
             )
@@ -247,7 +249,7 @@ class Work:
         Raises:
             Stopped: `stop` was set.
         """
-        # The empty boxes come before a model is loaded.
+        # Show the empty boxes before a model is loaded.
         self._report(tuple(load_prompts(self.attribute).attributes))
         name = f"judge {self.attribute}"
         read = self.engine.once(
@@ -255,14 +257,14 @@ class Work:
         )
         number = self.request.number
         size = AT_ONCE[self.engine.pipeline_name == MINIATURE]
-        # Batch by batch for all rows, so that rows can be compared while they grow.
+        # Generate batch by batch over all rows, so that rows can be compared while they grow.
         for first in range(0, number, size):
             places = range(first, min(first + size, number))
             for row_number in range(len(self.plans)):
                 plan = self.plans[row_number]
                 row = self.rows[row_number]
                 if row.assigned and not any(row.assigned[place] for place in places):
-                    # The same noise and prompts: the same images.
+                    # The same noise and prompt give the same image.
                     images = list(self.rows[0].images[places.start :])
                 else:
                     images = _images(self.engine, self.request, plan, places, self.stop)
@@ -292,8 +294,8 @@ def _images(
     places: Sequence[int],
     stop: threading.Event,
 ) -> list[Image.Image]:
-    """Return the images of a row at some places, with its method attached."""
-    # Imported here: torch takes seconds to load, and the page opens without it.
+    """Return the images of a row at some positions, with its method attached."""
+    # Imported here, because torch takes seconds to load and the page opens without it.
     import torch
 
     def at_step(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -315,10 +317,10 @@ def _images(
             "num_inference_steps": request.steps,
             "guidance_scale": request.guidance,
         }
-        # Pipelines without it end after the call.
+        # Pipelines without this argument only stop after the call.
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
             options["callback_on_step_end"] = at_step
-        # From the CPU: the same seed gives the same noise on every device.
+        # Generators on the CPU give the same noise on every device.
         noise = [torch.Generator("cpu").manual_seed(request.seeds[place]) for place in places]
         prompts = [plan.prompts[place] for place in places]
         return [image.convert("RGB") for image in pipe(prompts, generator=noise, **options).images]
@@ -326,10 +328,11 @@ def _images(
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads the attribute and the subject of images with a judge.
+    """Read the attribute and the subject of images with a judge.
 
-    attribute: what the judge calls it. values: of the attribute, in the order of the prompt
-    set.
+    Attributes:
+        attribute: name of the attribute in the judge.
+        values: values of the attribute, in the order of the prompt set.
     """
 
     judge: Any
@@ -338,7 +341,7 @@ class Reader:
 
     @classmethod
     def for_attribute(cls, engine: Engine, attribute: str) -> Reader:
-        """Return the classifier of the miniature where it knows the attribute, else the image-text
+        """Return the miniature's classifier if it knows the attribute, otherwise the image-text
         model."""
         from vldebias.judge.judges import ClipJudge, MiniatureJudge
 
@@ -347,7 +350,7 @@ class Reader:
         if engine.pipeline_name == MINIATURE and attribute in MINIATURE_NAMES:
             packaged = MiniatureJudge().ready()
             name = MINIATURE_NAMES[attribute]
-            # The judge's "light-skinned" is what the prompt set calls "light".
+            # The judge's "light-skinned" is called "light" in the prompt set.
             values = tuple(value.removesuffix("-skinned") for value in packaged.names[name])
             return cls(packaged, name, values)
         texts_of_value = {
@@ -365,14 +368,14 @@ class Reader:
         is_sure = chances.max(axis=1) >= SURE
         codes = np.where(is_sure, chances.argmax(axis=1), -1)
         subjects = self.judge.names.get("profession", ())
-        # With blanks around, so that "chef" is no part of "chefs".
+        # Surrounding spaces prevent "chef" from matching in "chefs".
         words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
-        # The longest of those that the prompt names: "pastry chef", not "chef".
+        # Use the longest name in the prompt: "pastry chef", not "chef".
         subject = max((name for name in subjects if f" {name} " in words), key=len, default="")
         if subject:
             professions = np.asarray(answers["profession"])
             is_subject = professions.argmax(axis=1) == subjects.index(subject)
             recognised = is_subject & (professions.max(axis=1) >= SURE)
-        else:  # a person is there where the values together outweigh "none of them"
+        else:  # the image shows a person if the values together outweigh "none of them"
             recognised = chances.sum(axis=1) >= 0.5
         return codes.tolist(), recognised.tolist()

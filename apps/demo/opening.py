@@ -1,4 +1,5 @@
-"""What the page opens with on the packaged models: examples that `python -m eval.opening` saved."""
+"""Load the examples that the page opens with for the packaged models; `python -m eval.opening`
+saved them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def saved_result() -> Result:
     """Return the rows that the tab "Generate" opens with."""
     facts = json.loads(GENERATED.read_text(encoding="utf-8"))
     request = Request(**facts["request"])
-    # One file of all pictures, row under row, as `sheet_of` joins them.
+    # A single file with all pictures, row by row, as joined by `sheet_of`.
     with open_image(GENERATED.with_suffix(".png")) as sheet:
         pictures = cut(sheet, request.number)
     rows = tuple(
@@ -41,7 +42,7 @@ def saved_result() -> Result:
 
 
 def save_result(result: Result) -> None:
-    """Keep a result for `saved_result`."""
+    """Save a result for `saved_result`."""
     names = ("name", "codes", "recognised", "assigned")
     facts = {
         "request": asdict(result.request),
@@ -63,12 +64,12 @@ def saved_search() -> Answer:
 
 
 def save_search(answer: Answer) -> None:
-    """Keep a search for `saved_search`."""
+    """Save a search for `saved_search`."""
     SEARCHED.write_text(json.dumps(asdict(answer), indent=1) + "\n", encoding="utf-8")
 
 
 def sheet_of(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
-    """Return rows of pictures of one size as one picture."""
+    """Join rows of pictures of the same size into one picture."""
     side = rows[0][0].width
     sheet = Image.new("RGB", (side * len(rows[0]), side * len(rows)))
     for row_number, row in enumerate(rows):
@@ -78,7 +79,7 @@ def sheet_of(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
 
 
 def cut(sheet: Image.Image, columns: int) -> list[tuple[Image.Image, ...]]:
-    """Return the rows of pictures that `sheet_of` joined."""
+    """Split the picture joined by `sheet_of` into rows of pictures."""
     side = sheet.width // columns
     rows = []
     for top in range(0, sheet.height, side):

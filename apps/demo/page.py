@@ -1,6 +1,6 @@
-"""The page of `vldebias demo`: the tabs "Generate" and "Search and classify".
+"""The page of `vldebias demo` with the tabs "Generate" and "Search and classify".
 
-Text that a visitor sends is shown by components that escape it, or escaped here.
+Visitors' input is shown by components that escape it, or escaped here.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ HEAD = "<h1>Who appears when you do not say who?</h1><p>{toy}</p>"
 
 
 def style() -> str:
-    """Return the style sheet of the page's own parts."""
+    """Return the style sheet for the page's own elements."""
     return Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 
 def build_demo(engine: Engine) -> gr.Blocks:
-    """Return the page. It loads no model; what it opens with was made before."""
+    """Return the page. It loads no model; its opening examples were saved earlier."""
     toy = TOY if engine.pipeline_name == MINIATURE else ""
-    # Files that Gradio made for visitors are looked for every ten minutes, and go after an hour.
+    # Files that Gradio created for visitors are checked every ten minutes, and deleted after an
+    # hour.
     with gr.Blocks(title="vldebias", analytics_enabled=False, delete_cache=(600, 3600)) as demo:
         gr.HTML(HEAD.format(toy=toy), elem_classes="head")
         with gr.Tabs():
@@ -48,15 +49,14 @@ def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
     `serve`.
 
     Raises:
-        InvalidInputError: options that do not go together, a port that is taken, no password for a
-            public page.
+        InvalidInputError: incompatible options, a port in use, or a public page without a password.
     """
-    credentials(public=where.get("public", False))  # refused before anything is built
+    credentials(public=where.get("public", False))  # check the options before anything is built
     engine = Engine(**options)
 
     def announce(address: str) -> None:
         err.print(f"vldebias demo: {address} (Ctrl-C ends it)", highlight=False)
-        engine.warm()  # after the page answers, which would wait for it
+        engine.warm()  # after the page has started, which would otherwise wait for it
 
     serve(
         build_demo(engine),

@@ -1,4 +1,4 @@
-"""What a visitor asks for, checked before any model sees it."""
+"""Define a visitor's request, which is validated before any model receives it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ATTRIBUTES = {
     "age": "age",
 }
 """What the page calls an attribute -> its prompt set."""
-NUMBERS = (12, 16)  # images of a row: with fewer than 12 no change can be told from chance
-LONGEST = 300  # characters of a prompt, more than any CLIP reads
+NUMBERS = (12, 16)  # images per row; with fewer than 12, no change can be distinguished from chance
+LONGEST = 300  # maximum number of characters in a prompt, more than any CLIP reads
 MOST_STEPS = 100
 MOST_GUIDANCE = 30.0
 LARGEST_SEED = 2**31 - 1
-SEED_OF_VALUES = 0  # of all requests: the seed of an image decides its value
+SEED_OF_VALUES = 0  # used for all requests, because the seed of an image decides its value
 THIRD_ROWS: dict[str, str | None] = {
     "none": None,
     "projection (cali)": "cali",
@@ -34,14 +34,12 @@ def check_text(text: object, name: str) -> str:
     """Return `text` on one line, without control characters.
 
     Raises:
-        InvalidInputError: it is no text, empty, or longer than 300 characters.
+        InvalidInputError: it is not a text, is empty, or has more than 300 characters.
     """
     if not isinstance(text, str):
         raise InvalidInputError(f"{name}: expected a text, got {type(text).__name__}")
-    encodable = text.encode(
-        "utf-8", "replace"
-    ).decode()  # half a surrogate pair cannot be written anywhere
-    # One line: a prompt goes into messages, Python code and names.
+    encodable = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be encoded
+    # A single line, because a prompt becomes part of messages, Python code and names.
     line = " ".join(_CONTROL.sub(" ", encodable).split())
     if not line:
         raise InvalidInputError(
@@ -58,7 +56,7 @@ def check_number(value: object, low: float, high: float, name: str) -> float:
     """Return a number in [low, high].
 
     Raises:
-        InvalidInputError: it is no number, or outside of the range.
+        InvalidInputError: it is not a number, or is outside the range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise InvalidInputError(
@@ -75,7 +73,7 @@ def check_choice(value: object, choices: tuple[str, ...], name: str) -> str:
     """Return one of the choices.
 
     Raises:
-        InvalidInputError: it is none of them.
+        InvalidInputError: it is not among them.
     """
     if value not in choices:
         raise InvalidInputError(f"{name}: expected one of {', '.join(choices)}, got {value!r:.40}")
@@ -84,10 +82,13 @@ def check_choice(value: object, choices: tuple[str, ...], name: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """Images of one prompt: image i of each row starts from the noise of seed + i.
+    """A request for images of one prompt: image i of each row starts from the noise of seed + i.
 
-    attribute: a key of ATTRIBUTES. strength: share of the images that are given a value, and share
-    of the edit of a third row. third_row: a key of THIRD_ROWS.
+    Attributes:
+        attribute: a key of ATTRIBUTES.
+        strength: share of the images that are assigned a value, and strength of the edit in a third
+            row.
+        third_row: a key of THIRD_ROWS.
     """
 
     prompt: str
@@ -111,10 +112,10 @@ class Request:
         steps: object,
         guidance: object,
     ) -> Request:
-        """Return the request that a form or a client sends.
+        """Return the request from a form or a client.
 
         Raises:
-            InvalidInputError: a value that is not on offer; the message names it.
+            InvalidInputError: an unavailable value; the message names it.
         """
         if number not in NUMBERS:
             raise InvalidInputError(
@@ -137,8 +138,8 @@ class Request:
         return range(self.seed, self.seed + self.number)
 
     def code(self, pipeline: str) -> str:
-        """Return lines of Python that generate the same rows."""
-        # repr quotes whatever a visitor typed, so that the code stays one string.
+        """Return Python code that generates the same rows."""
+        # repr quotes any input of the visitor, so that it stays a single string in the code.
         load = (
             "from vldebias import miniature\n\npipe = miniature.load_pipeline()"
             if pipeline == "miniature"

@@ -27,16 +27,16 @@ from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
 from .engine import PHOTOGRAPHS, Engine
 from .request import check_choice, check_text
 
-SHOWN = 12  # pictures of a row
-TOP = 50  # results whose shares are counted
-PHOTOGRAPHS_SHOWN, PHOTOGRAPHS_TOP = 8, 20  # of a smaller gallery, with titles that take room
+SHOWN = 12  # pictures per row
+TOP = 50  # number of results whose shares are counted
+PHOTOGRAPHS_SHOWN, PHOTOGRAPHS_TOP = 8, 20  # for smaller galleries, whose titles need space
 SOURCE = (
     "Photographs of 1939 to 1944: {credit}. An even gallery, {counts} by their titles. Methods are"
     " fitted with {reference:,} other photographs as reference. The model is small, so the order is"
     " rough."
 )
-BATCH = 8  # the memory of larger batches is not given back, and they are no faster
-PICTURES = 600  # of a world: more would keep the first visitor waiting
+BATCH = 8  # the memory of larger batches is not released, and they are no faster
+PICTURES = 600  # pictures per world; more would keep the first visitor waiting
 BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird.")
 
 
@@ -44,9 +44,12 @@ BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird."
 class Gallery:
     """Pictures by their features (n, d), L2-normalised, with labels.
 
-    host: embeds texts in the same space. reference: features of other pictures, for methods that
-    use some. titles: of the pictures, or none. source: a sentence about the pictures. shown, top:
-    the pictures of a row, and the results that are counted.
+    Attributes:
+        host: embeds texts in the same space.
+        reference: features of other pictures, for methods that use some.
+        titles: titles of the pictures, or none.
+        source: a sentence about the pictures.
+        shown, top: number of pictures per row, and of counted results.
     """
 
     features: Tensor
@@ -61,11 +64,11 @@ class Gallery:
     top: int = TOP
 
     def picture(self, engine: Engine, row: int) -> Image.Image | None:
-        """Return a picture, None where there is none to show."""
+        """Return a picture, or None if there is none to show."""
         if self.data is not None:
             return self.data.read(row)
         path = None if engine.images is None else engine.images / self.paths[row]
-        # An id of somebody's file, such as "../../etc/passwd", must not lead out of the folder.
+        # An id in a user's file, such as "../../etc/passwd", must not lead out of the folder.
         if path is None or not path.resolve().is_relative_to(engine.images.resolve()):  # type: ignore[union-attr]
             return None
         try:
@@ -75,7 +78,7 @@ class Gallery:
 
 
 def open_gallery(engine: Engine, name: str) -> Gallery:
-    """Return the pictures that are searched, by one of the names in `engine.galleries`.
+    """Return the pictures to search, by one of the names in `engine.galleries`.
 
     Raises:
         InvalidInputError: a file that cannot be read, or has no labels.
@@ -143,7 +146,7 @@ def _world(engine: Engine, name: str) -> Gallery:
 
 def _texts(labels: object) -> dict[str, NDArray[np.str_]]:
     return {
-        name: np.array([*column.names, "unknown"])[column.codes]  # -1 is unknown
+        name: np.array([*column.names, "unknown"])[column.codes]  # -1 means unknown
         for name, column in labels.items()  # type: ignore[attr-defined]
     }
 
@@ -156,7 +159,7 @@ def _embed(
     method: str | None,
     strength: float,
 ) -> Tensor:
-    """Return normalised text features (n, d), as the model gives them with a method attached."""
+    """Return normalised text features (n, d) of the model with a method attached."""
     host = gallery.host
     with engine.lock:
         edit = None
@@ -190,7 +193,8 @@ def search(
     gallery = open_gallery(engine, place)
     stated = stated_words(engine, gallery, text, name, chosen)
     before = _found(engine, gallery, text, name, None, strength)
-    # Edits leave a query that states the attribute unchanged by themselves; re-ranking reads none.
+    # Edits leave a query that states the attribute unchanged themselves; re-ranking does not read
+    # queries.
     acting = None if chosen == RERANK and stated else chosen
     after = _found(engine, gallery, text, name, acting, strength)
     why = abstention(engine, name, chosen, place)
@@ -200,7 +204,7 @@ def search(
 def stated_words(
     engine: Engine, gallery: Gallery, query: str, column: str, method: str
 ) -> tuple[str, ...]:
-    """Return the words of a query for which a method leaves it unchanged, in their order.
+    """Return the words of a query because of which a method leaves it unchanged, in their order.
 
     method: one of `SEARCH_METHODS`.
     """
@@ -222,15 +226,15 @@ def _found(
     groups = gallery.labels[column]
     known = groups != "unknown"
     values, codes = np.unique(groups[known], return_inverse=True)
-    # A small file may have fewer pictures with a label.
+    # A small file may have fewer labelled pictures.
     top = min(gallery.top, int(known.sum()))
     edit = None if method == RERANK else method
     direction = _embed(engine, gallery, [query], prompts_of(column), edit, strength)[0]
     scores = (gallery.features @ direction).numpy()
-    # Ties stay in the order of the pictures, as in `vldebias.metrics`.
+    # Ties keep the order of the pictures, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
     if method == RERANK:
-        # By what the model takes pictures for, not by the labels by which they are counted.
+        # Uses the model's predicted groups, not the labels by which pictures are counted.
         prompts = prompts_of(column)
         with engine.lock:
             positions = vldebias.rerank(
@@ -239,7 +243,7 @@ def _found(
         order = np.asarray(positions)
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
-    # Unknown ones are shown, and not counted.
+    # Pictures of unknown groups are shown but not counted.
     counted = order[known[order]][:top]
     first = groups[counted]
     shown = order[: gallery.shown]
@@ -254,7 +258,7 @@ def _found(
 
 
 def abstention(engine: Engine, column: str, method: str, gallery_name: str) -> str:
-    """Return why a method changes no search by these groups, "" where it acts.
+    """Return why a method changes no search by these groups, "" if it has an effect.
 
     Raises:
         InvalidInputError: an unknown method or column.
@@ -269,7 +273,7 @@ def abstention(engine: Engine, column: str, method: str, gallery_name: str) -> s
 
 
 def columns(engine: Engine, gallery_name: str) -> tuple[str, ...]:
-    """Return the columns of labels that a search can count, those that a prompt set fits first."""
+    """Return the label columns that a search can count, those with a matching prompt set first."""
     if gallery_name == PHOTOGRAPHS:
         return ("gender",)
     if engine.embeddings is None:
@@ -279,7 +283,7 @@ def columns(engine: Engine, gallery_name: str) -> tuple[str, ...]:
 
 
 def prompts_of(column: str) -> str:
-    """Return the prompt set of a column, "gender" where none has its name."""
+    """Return the prompt set of a column, or "gender" if none has its name."""
     return column if column in vldebias.list_prompts() else "gender"
 
 
@@ -296,8 +300,10 @@ class Group:
 def classify(
     engine: Engine, method: object, strength: float = 1.0
 ) -> tuple[list[Group], list[int], list[int], Gallery]:
-    """Return the accuracy of four groups of birds, worst first, the rows that only the method
-    classifies correctly, those that it alone gets wrong, and the pictures.
+    """Return the results of a classification of birds.
+
+    These are the accuracy of four groups, worst first, the rows that only the method classifies
+    correctly, those that only the method misclassifies, and the pictures.
 
     Raises:
         InvalidInputError: an unknown method.
@@ -324,14 +330,14 @@ def classify(
 def _right(
     engine: Engine, gallery: Gallery, method: str | None, strength: float
 ) -> NDArray[np.bool_]:
-    """Return which birds are classified rightly, with a method or without one."""
+    """Return which birds are classified correctly, with a method or without one."""
     texts = _embed(engine, gallery, BIRDS, "waterbirds", method, strength)
     answers = (gallery.features @ texts.T).argmax(dim=1).numpy()
     return np.array(["landbird", "waterbird"])[answers] == gallery.labels["label"]
 
 
 def _accuracy(right: NDArray[np.bool_]) -> tuple[float, float, float]:
-    """Return the share of right answers with its interval."""
+    """Return the share of correct answers with its interval."""
     n = len(right)
     count = int(right.sum())
     return (count / n, *wilson_interval(count, n))

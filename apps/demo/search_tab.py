@@ -59,7 +59,7 @@ class SearchTab:
         opening_lines = ""
         opening_rows = ["", ""]
         opening_source = ""
-        # The saved example is of the photographs, which no other model is shown with.
+        # The saved example uses the photographs, which are only shown with their own model.
         if first == PHOTOGRAPHS:
             answer = saved_search()
             shown = [row for row in read_table() if row["part"] == GALLERY]
@@ -86,8 +86,8 @@ class SearchTab:
                 label="Groups",
                 elem_id="groups",
                 min_width=130,
-                # The columns of a user's file are known when it is read,
-                # after the page is laid out.
+                # The columns of a user's file are only known once it is read, after the page is
+                # built.
                 allow_custom_value=True,
             )
             self.method = _method("method", SEARCH_METHODS, method)
@@ -155,7 +155,7 @@ class SearchTab:
     def _search(
         self, query: str, column: str, method: str, strength: float, gallery_name: str
     ) -> Iterator[list[Any]]:
-        # Imported here: torch takes seconds to load, and the page opens without it.
+        # Imported here, because torch takes seconds to load and the page opens without it.
         from .search import search
 
         answer, gallery = search(self.engine, query, column, method, strength, gallery_name)
@@ -207,7 +207,7 @@ def _first_method(gallery_name: str) -> str:
 
 
 def _settings_of(gallery_name: str) -> list[Any]:
-    """Return query, groups, method and examples of a gallery that was chosen."""
+    """Return query, groups, method and examples of the selected gallery."""
     queries = QUERIES.get(gallery_name, QUERIES[MINIATURE])
     columns = ["gender"] if gallery_name == PHOTOGRAPHS else ["gender", "age"]
     return [
@@ -241,7 +241,7 @@ def _table(groups: Sequence[Group]) -> str:
 
 def _interval(value: tuple[float, float, float]) -> str:
     share, low, high = value
-    # A no-break space: a narrow window breaks the line before the interval.
+    # With a no-break space, narrow windows wrap the line before the interval.
     return f"{share:.0%} [{low:.0%},\N{NO-BREAK SPACE}{high:.0%}]"
 
 
@@ -251,9 +251,10 @@ def _row(
     pictures: Sequence[Image.Image | None],
     titles: Sequence[str] = (),
 ) -> str:
-    """Return a row of results; each says what it is counted as, and its title if it has one.
+    """Return a row of results; each shows the group as which it is counted, and its title if it has
+    one.
 
-    titles: of all pictures in the gallery, or none.
+    titles: titles of all pictures in the gallery, or none.
     """
     faces = []
     results = zip(found.rows, found.groups, pictures, strict=True)
@@ -266,13 +267,13 @@ def _row(
 
 
 def _source(answer: Answer) -> str:
-    """Return what the pictures are counted as, and where they are from."""
+    """Describe how the pictures are counted, and their source."""
     texts = f"{answer.counted()} {answer.source}"
     return f'<p class="about">{escape(texts.strip())}</p>'
 
 
 def _lines(answer: Answer, *remarks: str) -> str:
-    """Return what was found, in sentences."""
+    """Describe the results in sentences."""
     texts = [(f"“{answer.query}”", "about"), (answer.sentence(), "line")]
     if answer.reason():
         texts.append((answer.reason(), "line"))

@@ -12,7 +12,7 @@ INDEX = "x-vldebias-index"  # header of requests: place of the first image in a 
 
 # Headers that do not pass in either direction.
 NOT_FORWARDED = frozenset({
-    # Of one connection (RFC 9110, section 7.6.1).
+    # Hop-by-hop headers (RFC 9110, section 7.6.1).
     b"connection",
     b"keep-alive",
     b"proxy-authenticate",
@@ -23,24 +23,24 @@ NOT_FORWARDED = frozenset({
     b"transfer-encoding",
     b"upgrade",
     b"http2-settings",
-    # Answered by this server itself.
+    # Handled by this server itself.
     b"expect",
-    # They name the host that was asked, and another address of it.
+    # They name the requested host, and another address for it.
     b"host",
     b"alt-svc",
-    # It follows from the body that is sent.
+    # It is set for the body that is sent.
     b"content-length",
-    # This server's own.
+    # Headers of this server.
     NOTE.encode(),
     ORIGINAL.encode(),
     INDEX.encode(),
 })  # fmt: skip
-# Of a body that is written anew.
+# They describe a body that is written again.
 OF_BODY = (b"content-encoding", b"accept-encoding", b"content-type")
 
 
 def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Headers:
-    """Return the headers that pass; several headers of one name stay several.
+    """Return the headers that pass; repeated headers stay repeated.
 
     Args:
         headers: Names and values of a request or an answer, as bytes.
@@ -49,14 +49,15 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Heade
     pairs = [(name.lower(), value) for name, value in headers]
     dropped = {*NOT_FORWARDED, *left_out}
     for name, value in pairs:
-        # It may name further headers that belong to this connection alone.
+        # It may name further hop-by-hop headers.
         if name == b"connection":
             dropped |= {word.strip().lower() for word in value.split(b",")}
     return [(name, value) for name, value in pairs if name not in dropped]
 
 
 def authenticates_connection(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a request logs its connection in, and not only itself (NTLM, Negotiate)."""
+    """Return whether a request authenticates its connection rather than only itself (NTLM,
+    Negotiate)."""
     for name, value in headers:
         scheme = value.partition(b" ")[0].lower()
         if name.lower() == b"authorization" and scheme in (b"ntlm", b"negotiate"):

@@ -4,9 +4,9 @@
     python -m eval.benchmarks.balance --before /tmp/before
     python -m eval.benchmarks.balance --before /tmp/before --json FILE
 
-The prompts are those of the labelled sets in `tests/wording`, each once, so that nothing is
-remembered. Both checkouts run in turn, each time in a new process after a warm-up; a row has the
-median of the repetitions in processor time of one thread.
+The prompts are those of the labelled sets in `tests/wording`, each used once, so that no result
+comes from a cache. The checkouts take turns, each time in a new process after a warm-up; a row has
+the median of the repetitions in processor time of one thread.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def gpu_losses(
         }
         plain = measured["plain"]["value"]
         values = [facts["value"] for name, facts in measured.items() if name.startswith("ours")]
-        # Both round to bfloat16, in another order.
+        # Both round to bfloat16, but in a different order.
         row["difference"] = max(abs(value - plain) / abs(plain) for value in values)
         row["within"] = 0.02
         for name, facts in measured.items():
@@ -83,7 +83,7 @@ def gpu_losses(
 
 
 def _measured(call: Callable[[], float], rounds: int, device: str) -> Mapping[str, Any]:
-    """Return value, shortest time and peak memory of a call; NaN if memory is insufficient."""
+    """Return value, shortest time and peak memory of a call; NaN if there is not enough memory."""
     nothing = dict.fromkeys(("value", "seconds", "peak"), float("nan"))
     on_gpu = device == "cuda"
     try:
@@ -93,7 +93,7 @@ def _measured(call: Callable[[], float], rounds: int, device: str) -> Mapping[st
         times = []
         for _ in range(rounds):
             start = time.perf_counter()
-            call()  # which ends with the value on the CPU
+            call()  # this ends with the value on the CPU
             times.append(time.perf_counter() - start)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()

@@ -51,7 +51,7 @@ from vldebias.study.tasks.images import disjoint
 from vldebias.study.tasks.retrieval import Gallery
 
 DIM, T, CHUNK, LAM = 512, 0.05, 256, 1000.0
-PEAK = Path("/proc/self/clear_refs")  # writing 5 there starts the peak anew
+PEAK = Path("/proc/self/clear_refs")  # writing 5 there resets the peak
 Row = dict[str, Any]
 Call = Callable[[], Any]
 
@@ -85,7 +85,7 @@ def medians(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
 
 def peak(call: Call) -> float:
     """Return the peak memory of a call in MB."""
-    ctypes.CDLL(None).malloc_trim(0)  # or what an earlier call gave back would be taken from there
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise memory that an earlier call freed would be reused
     PEAK.write_text("5")
     before = _memory("VmRSS")
     call()
@@ -176,7 +176,7 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
 
     difference, size = float((ours() != plain()).mean()), f"{n:,} rows, {queries} queries, k {k}"
     label = "exact top ranks / float32 product and argpartition"
-    facts = {"difference": difference, "within": 0.01}  # float32 orders near ties otherwise
+    facts = {"difference": difference, "within": 0.01}  # float32 orders near ties differently
     return compared(label, size, ours, plain, repetitions, **facts)
 
 
@@ -281,7 +281,7 @@ def answers(repetitions: int = 5) -> Iterator[Row]:
             seconds = _medians_of_children(calls, repetitions)
             ratio = seconds["plain"] / seconds["ours"]
             label = "answer to a slip / vldebias --help"
-            # Nothing is computed by both; an answer that does not name what was given is none.
+            # Both compute nothing; an answer that does not name what was passed does not count.
             words = _answered(root, *arguments).split()
             argument = next(word for word in arguments if "." in word or word == "folder")
             unnamed = not any(Path(argument).stem in word for word in words)
@@ -338,7 +338,7 @@ def unequal(row: Row) -> str:
     """Return why a row must not be printed: both results may differ; "" if they agree."""
     difference = row.get("difference", float("nan"))
     within = row.get("within", float("nan"))
-    # Also where one of them is NaN.
+    # This also covers NaN in either result.
     if difference <= within:
         return ""
     return f"difference {difference:g}, expected at most {within:g}"

@@ -31,7 +31,7 @@ from vldebias.utils.progress import SILENT
 Row = dict[str, Any]
 JOBS = ("doctor", "nurse", "pilot", "chef", "woman who codes", "male teacher")
 NO_CHANGE = 1e-5
-MANY = 100  # texts: a call of more takes half a minute, and is not made once before
+MANY = 100  # number of texts; a call with more takes half a minute, and has no warm-up call
 
 
 def minima(
@@ -42,7 +42,7 @@ def minima(
 ) -> dict[str, float]:
     """Return the shortest time of each call in seconds.
 
-    is_warm: the same ways ran just before on smaller inputs; else each is called once before.
+    is_warm: the same variants just ran on smaller inputs; otherwise each is called once first.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     if not is_warm:
@@ -81,7 +81,7 @@ def towers(
         )
         attached = model.encode_text
         if mode == "compiled":
-            # One graph for any number of texts but one, which torch always treats apart.
+            # One graph for any number of texts except one, which torch always specialises.
             bare = torch.compile(bare, fullgraph=True, dynamic=True)
             attached = torch.compile(attached, fullgraph=True, dynamic=True)
         for count, repetitions in rounds.items():

@@ -56,7 +56,7 @@ def processor_seconds(arguments: Sequence[str], checkout: Path, bytecode: Path) 
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     subprocess.run(
         [sys.executable, *arguments],
-        cwd=checkout,  # which comes first where modules are looked for
+        cwd=checkout,  # this folder comes first in the search for modules
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -67,9 +67,9 @@ def processor_seconds(arguments: Sequence[str], checkout: Path, bytecode: Path) 
 
 
 def measure(checkouts: dict[str, Path], runs: int, bytecode: Path) -> list[dict[str, Any]]:
-    """Return the least seconds of each command with each checkout; they take turns.
+    """Return the shortest time of each command with each checkout; they take turns.
 
-    bytecode: folder of the compiled modules, which a first run of each command writes.
+    bytecode: folder for the compiled modules, which a first run of each command writes.
     """
     calls = {"the libraries alone": FLOOR}
     calls |= {label: ("-m", "vldebias", *text.split()) for label, text in COMMANDS.items()}

@@ -59,7 +59,7 @@ def leans(host: Host, along: torch.Tensor, texts: list[str]) -> np.ndarray:
 
 
 def add_left_out(out: TaskResult, x: np.ndarray, y: np.ndarray, part: str) -> None:
-    """Add error, R2, coverage and width of a line on x, each occupation left out of it."""
+    """Add error, R2, coverage and width of a line on x, with each occupation held out in turn."""
     line = ShareLine(x, y)
     n = {"occupations": len(x)}
     error = np.abs(y - line.left_out)
@@ -82,8 +82,9 @@ def by_model(
 ) -> TaskResult:
     """Measure one calibration.
 
-    shares: name of a calibration -> share of the first value by occupation. texts: what embedded
-    them -> lean by occupation.
+    Args:
+        shares: name of a calibration -> occupation -> share of the first value.
+        texts: name of the text encoder -> lean by occupation.
     """
     own_shares = shares[calibration.name]
     settings = {"level": LEVEL, "source": calibration.source, "guidance": calibration.guidance}
@@ -132,7 +133,7 @@ def by_model(
 
 
 def measure() -> Iterator[TaskResult]:
-    """Measure every calibration of people's photographs."""
+    """Measure every calibration for photographs of people."""
     known = [calibration for calibration in CALIBRATIONS if calibration != MINIATURE]
     shares = {
         calibration.name: read_shares(calibration, GENDER).iloc[:, 0] for calibration in known

@@ -1,4 +1,4 @@
-"""Do the counts of some models predict who appears in the images of another one?
+"""Test whether the counts of some models predict who appears in the images of another one.
 
 python -m eval.experiments.audit_other_models --json eval/results/audit_other_models.json
 
@@ -7,11 +7,11 @@ share of women in every occupation is compared with the other models. DALL-E 2, 
 and Stable Diffusion 2 (`eval/counts/stable-bias.csv`), whose counts the audit does not contain, are
 compared with all four.
 
-- `left_out_error`: distance of the share from the mean of the other models;
-- `interval_coverage`: how often it is between the minimum and maximum of the other models, which is
-  the range that the audit shows;
+- `left_out_error`: distance between the share and the mean of the other models;
+- `interval_coverage`: how often the share is between the minimum and maximum of the other models,
+which is the range that the audit shows;
 - `same_lean`, `opposite_lean`: among the occupations for which all other models clearly lean the
-  same way, the share for which the held-out model clearly leans the same or the opposite way.
+same way, the share for which the held-out model clearly leans the same or the opposite way.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ OTHERS = {"one other model or more": 1, "two other models or more": 2}
 
 
 def shipped_counts() -> dict[str, pd.DataFrame]:
-    """Return name -> counts of men and women by occupation, of each plain model of the audit."""
+    """Return name -> counts of men and women by occupation for each base model of the audit."""
     calibrations: list[Calibration] = known_calibrations("a model that nobody judged")
     return {calibration.name: read_counts(calibration, GENDER) for calibration in calibrations}
 
 
 def stable_bias_counts() -> dict[str, pd.DataFrame]:
-    """Return name -> counts of men and women by occupation, of the models of Stable Bias."""
+    """Return name -> counts of men and women by occupation for the models of Stable Bias."""
     table = pd.read_csv(STABLE_BIAS, comment="#")
     return {
         str(name): rows.set_index("prompt")[["male", "female"]]
@@ -61,7 +61,8 @@ def stable_bias_counts() -> dict[str, pd.DataFrame]:
 
 
 def lean(counts: pd.Series) -> int:
-    """Return 1 if the images of an occupation clearly lean to women, -1 if to men, else 0."""
+    """Return 1 if the images of an occupation clearly lean to women, -1 if to men, and 0
+    otherwise."""
     n = round(float(counts.sum()))
     if is_clearly_above(0.5, round(float(counts["female"])), n):
         return 1
@@ -69,10 +70,10 @@ def lean(counts: pd.Series) -> int:
 
 
 def compared(left_out: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return a row per occupation that another model counted: what each side shows.
+    """Return one row for each occupation that another model counted, with what both show.
 
-    Columns: `share` and `lean` of the model that was left out; `n`, `mean`, `low` and `high` of the
-    shares of the other models; `lean_of_others`, the lean that all of them share, else 0.
+    Columns: `share` and `lean` of the held-out model; `n`, `mean`, `low` and `high` of the shares
+    of the other models; `lean_of_others`, the lean that all of them have in common, or 0.
     """
     rows = {}
     for occupation, counts in left_out.iterrows():
@@ -94,7 +95,7 @@ def compared(left_out: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.D
 
 
 def add_rows(out: TaskResult, table: pd.DataFrame, subset: str) -> None:
-    """Add the figures of some occupations."""
+    """Add the figures for some occupations."""
     n = {"occupations": len(table)}
     error = (table["share"] - table["mean"]).abs().to_numpy()
     spread = bootstrap_interval(error)

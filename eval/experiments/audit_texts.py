@@ -88,7 +88,7 @@ def published(gallery: Gallery) -> TaskResult:
 
 
 def retrieval(gallery: Gallery) -> TaskResult:
-    """Predict which queries are biased before any gallery is searched."""
+    """Predict which queries are biased before searching a gallery."""
     host, role = gallery.texts, gallery.texts.roles[0]
     rows = host.under(gallery.queries, role, None)
     scores = (rows @ gallery.rows.T).numpy()
@@ -120,7 +120,7 @@ def embedded() -> TaskResult:
     rows = [row for row in read("miniature").rows if (row.task, row.metric, row.method) == key]
     shares = {
         row.subset.partition(":")[0]: row.value for row in rows
-    }  # of men among all images of a concept
+    }  # share of men among all images of a concept
     split = "eval/results/miniature.json, 12 images of each profession"
     out = about("miniature", "Share of men in what was generated.", "miniature", split, len(shares))
     texts = [form[one] for one in shares]

@@ -2,7 +2,7 @@
 
     python -m eval.experiments.calibration
 
-`vldebias audit` uses these counts to predict images of the embedded models, as it uses published
+`vldebias audit` uses these counts to predict images of the embedded models, like the published
 counts for Stable Diffusion. This takes some minutes on two cores.
 """
 
@@ -19,10 +19,10 @@ from vldebias.judge.stored import decide
 from vldebias.miniature import load_pipeline
 from vldebias.prompts import load_prompts
 
-IMAGES = 12  # of each profession
+IMAGES = 12  # images of each profession
 STEPS = 8
 GUIDANCE = 3.0
-SURE = 0.8  # below, an image shows nobody whose gender is known
+SURE = 0.8  # below this, an image counts as showing nobody of known gender
 HEAD = f"""\
 # model: the embedded pipeline, {IMAGES} images of each profession, {STEPS} steps
 # ids: {MINIATURE.model}
@@ -55,7 +55,7 @@ def lines() -> Iterator[str]:
 
 
 def generated(pipe: Any, prompt: str) -> Sequence[Any]:
-    """Return the images of a prompt, from the same noise for every prompt."""
+    """Return the images of a prompt; the noise is the same for every prompt."""
     noises = [torch.Generator().manual_seed(seed) for seed in range(IMAGES)]
     result = pipe(
         prompt,
@@ -68,7 +68,7 @@ def generated(pipe: Any, prompt: str) -> Sequence[Any]:
 
 
 def values_seen(judge: Judge, images: Sequence[Any]) -> list[str]:
-    """Return the genders of the images for which the judge is sure."""
+    """Return the genders in the images about which the judge is sure."""
     genders = judge.names["gender"]
     codes = decide(predict(judge, images)["gender"], genders, SURE).codes
     return [genders[code] for code in codes if code >= 0]

@@ -2,7 +2,7 @@
 
 A model is trained on renders of birds, whose captions name the species ("a photo of a robin."). The
 48 texts are also the classes of zero-shot accuracy and the queries of retrieval. The model is
-trained from scratch, or only the two projections of the shipped model are trained ("heads"). Pairs
+trained from scratch, or only the two projections of the packaged model are trained ("heads"). Pairs
 are wrong in three ways (tables A.1 and A.2 of the thesis): mixture (a random caption), class (the
 next species, with half the probability) and crop (the image is cropped to a fifth of its sides).
 """
@@ -40,13 +40,13 @@ from vldebias.training.settings import LoopSettings, LossSettings
 from vldebias.utils.pictures import subplots, write_png
 
 TEXTS = tuple(f"a photo of a {species}." for species in birds.SPECIES)
-IMAGES, BATCH = 4000, 256  # of a training from scratch
-FEWER, FEWER_BATCH = 2000, 128  # where many losses are compared
+IMAGES, BATCH = 4000, 256  # for training from scratch
+FEWER, FEWER_BATCH = 2000, 128  # if many losses are compared
 HELD_OUT, HELD_OUT_SEED, VALIDATION, VALIDATION_SEED = 2000, 77, 1000, 79
-T = 0.2  # temperature where an experiment sets none
-LOOKS, EARLY = 5, 2  # validations in a run; the one whose model scores the pairs
+T = 0.2  # temperature if an experiment does not set one
+LOOKS, EARLY = 5, 2  # validations per run, and the one whose model scores the pairs
 METRIC = "zero_shot_accuracy"
-PATCH = 0.2  # of each side, what crop noise keeps
+PATCH = 0.2  # share of each side that crop noise keeps
 ARCHITECTURE: dict[str, Any] = {
     "embed_dim": 64,
     "vision_cfg": {
@@ -72,12 +72,12 @@ ARCHITECTURE: dict[str, Any] = {
 
 
 def pixels(world: Birds) -> Tensor:
-    """Return (n, 3, 64, 64) as the image tower reads them."""
+    """Return (n, 3, 64, 64) as read by the image tower."""
     return world.images * 2 - 1
 
 
 def captions(species: NDArray[np.int64] | Tensor) -> list[str]:
-    """Return one text per image: its species."""
+    """Return one text per image, which names its species."""
     return [TEXTS[code] for code in species.tolist()]
 
 
@@ -148,7 +148,7 @@ def fresh() -> Towers:
 
 
 class Heads(nn.Module):
-    """The projections of the shipped model on precomputed features of its frozen towers.
+    """The projections of the packaged model on precomputed features of its frozen towers.
 
     It replaces towers: an image is its feature (w, 1, 1), and a text the number of its row.
     """
@@ -186,7 +186,7 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 @torch.no_grad()
 def frozen(images: Tensor | None) -> Tensor:
-    """Return outputs of the shipped towers before the projection, for images or for the texts.
+    """Return outputs of the packaged towers before the projection, for images or for the texts.
 
     Their shapes are (n, w, 1, 1) and (48, w).
     """
@@ -216,7 +216,7 @@ def train(
 ) -> Any:
     """Return the model after training on images with captions.
 
-    `loss` are settings of LossSettings; `labels` are classes (n,) for losses that use them.
+    `loss` are fields of LossSettings; `labels` are classes (n,) for losses that use them.
     """
     settings = LoopSettings(warmup=0.1, weight_decay=0.05, **loop)
     sampling = {"batch_size": settings.batch_size, "seed": settings.seed}
@@ -261,7 +261,7 @@ def scores(cell: Cell) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
 
 
 def wrong_pairs(cell: Cell) -> dict[str, float]:
-    """Measure how well the scores of a training separate wrong from right pairs."""
+    """Measure how well the scores from a training run separate wrong from right pairs."""
     found, wrong = scores(cell)
     return {
         "auroc": auroc(found, wrong, resamples=2).value,
@@ -321,9 +321,11 @@ class Watch:
 
 
 def which_loss(cell: Cell) -> dict[str, Any]:
-    """Score one arm on held-out renders; of InfoNCE also a second training without the pairs of the
-    lowest early scores ("filtered"); of a model that knew something also the mean of its weights
-    and those that it began with ("WiSE-FT").
+    """Score one arm on held-out renders.
+
+    For InfoNCE, also score a second training run without the pairs with the lowest early scores
+    ("filtered"). For a pretrained model, also score the mean of its weights before and after
+    training ("WiSE-FT").
     """
     start, seed, arm = cell["start"], cell["seed"], cell["arm"]
     if arm == "not trained":
@@ -353,7 +355,7 @@ def which_loss(cell: Cell) -> dict[str, Any]:
 
 
 def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watch]:
-    """Train the arm of a cell on these pairs; return the model and its validations."""
+    """Train the arm of a cell on these pairs; return the model and its validation scores."""
     watch, steps = Watch(cell["start"]), cell["steps"]
     loop = {"steps": steps, "batch_size": FEWER_BATCH, "lr": cell["lr"], "seed": cell["seed"]}
     loss = {**cell["settings"], "temperature": cell["temperature"]}
@@ -367,7 +369,7 @@ def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watc
 def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> Any:
     """Return a model trained on the pairs with the highest early scores.
 
-    The share of the pairs is chosen by validation.
+    The share of the pairs is selected by validation.
     """
     codes = torch.tensor([TEXTS.index(text) for text in texts])
     features = torch.cat([image_features(early, part) for part in images.split(500)])
@@ -396,6 +398,6 @@ def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Te
 
 
 def worth(start: str, trained: Any) -> dict[str, Any]:
-    """Return zero-shot accuracy on held-out renders, with the score of each."""
+    """Return zero-shot accuracy on held-out renders, with the score of each render."""
     rows = monitor(start, HELD_OUT, HELD_OUT_SEED).rows(trained)[METRIC].numpy()
     return {METRIC: float(rows.mean()), **packed(METRIC, rows)}

@@ -1,16 +1,16 @@
-"""Measure what the closed form removes and what it keeps, by lambda.
+"""Measure what the closed form removes and what it preserves, by lambda.
 
     python -m eval.experiments.closed_form --json eval/results/closed_form.json
 
-For P0, Lemma 7.2 ("cali") and Lemma 7.1 ("orth-cali") it measures three things on the texts and
-images of one CLIP: the distance between the two prompts of a pair that was not used in the fit,
+For P0, Lemma 7.2 ("cali") and Lemma 7.1 ("orth-cali"), three quantities are measured on the texts
+and images of one CLIP: the distance between the two prompts of a pair that was not used in the fit,
 the cosine of a query with its own embedding before the edit, and MaxSkew@50 of the queries over a
-gallery with as many men as women. Held-out pairs are those of the professions that the set keeps
-for testing; for CelebA, whose prompts name none, a quarter of the pairs is left out in turn. The
-miniature CLIP ships with the package; OpenAI's CLIP ViT-B/32 on CelebA is read from $VLDEBIAS_REAL
-and skipped, with a message, if it is missing.
+gallery with as many men as women. Held-out pairs are those of the professions that the set reserves
+for testing; for CelebA, whose prompts name no professions, a quarter of the pairs is held out in
+turn. The miniature CLIP ships with the package; OpenAI's CLIP ViT-B/32 on CelebA is read from
+$VLDEBIAS_REAL and skipped, with a message, if it is missing.
 
-It also draws the two pictures of docs/explanation/projection.md next to the JSON file.
+The command also draws the two pictures of docs/explanation/projection.md next to the JSON file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LABELS = {"orth": "P0", "cali": "Lemma 7.2 (cali)", "orth-cali": "Lemma 7.1 (ort
 
 @dataclass(frozen=True)
 class Space:
-    """Hold the unit embeddings of one CLIP: texts (n, d) and the images of an even gallery."""
+    """Store the unit embeddings of one CLIP: texts (n, d) and the images of an even gallery."""
 
     name: str
     pairs: Tensor  # (n, 2, d)
@@ -113,7 +113,7 @@ def fit(method: str, lam: float, pairs: Tensor, spurious: Tensor) -> CalibratedP
 
 
 def distances_of_held_out_pairs(space: Space, method: str, lam: float) -> np.ndarray[Any, Any]:
-    """Return the distance of the two unit embeddings of each pair that a fit did not use."""
+    """Return the distance between the two unit embeddings of each pair that a fit did not use."""
     n = len(space.pairs)
     if space.held_out is None:
         quarters = [torch.arange(n) % 4 == quarter for quarter in range(4)]
@@ -196,7 +196,8 @@ def plot_rows(rows: Sequence[Measurement], axis: Any) -> None:
 
 
 def plot_plane(space: Space, path: Path) -> None:
-    """Draw pairs and queries in the plane of the attribute and of what the queries differ in."""
+    """Draw pairs and queries in the plane of the attribute and of the main difference between
+    queries."""
     from matplotlib.figure import Figure
 
     pairs = space.pairs if space.held_out is None else space.held_out

@@ -1,4 +1,5 @@
-"""Do the digits within a coarse class stay separate? MNIST with two labels, below 5 or not.
+"""Test whether the digits within a coarse class stay separate: MNIST with two labels, below 5 or
+not.
 
 python -m eval.experiments.run coarse_digits
 python -m eval.experiments.run rare_digit
@@ -85,7 +86,7 @@ def trained(cell: Cell, images: Images) -> Learner:
 
 
 def pair_cosines(embeddings: Tensor, digits: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
-    """Return the cosines of pairs of different images by what they have in common."""
+    """Return the cosines of pairs of different images, by what they have in common."""
     cosines = (embeddings @ embeddings.T).numpy()
     upper = np.triu(np.ones(cosines.shape, bool), k=1)
     same_digit = digits[:, None] == digits
@@ -97,7 +98,7 @@ def pair_cosines(embeddings: Tensor, digits: NDArray[np.int64]) -> dict[str, NDA
 def strata(
     embeddings: Tensor, is_high: NDArray[np.bool_], clusters: int, seed: int
 ) -> NDArray[np.int64]:
-    """Return the cluster (n,) of each image, k-means within each coarse class."""
+    """Return the cluster (n,) of each image from k-means within each coarse class."""
     found = np.empty(len(is_high), np.int64)
     for code in (False, True):
         rows = is_high == code
@@ -109,7 +110,7 @@ def strata(
 def worst_digit(
     cell: Cell, images: Images, test: Images, groups: NDArray[np.int64] | None
 ) -> float:
-    """Return the lowest accuracy of any digit under a classifier of the coarse label.
+    """Return the lowest accuracy of any digit for a classifier of the coarse label.
 
     groups: (n,) groups of Group DRO; None minimises the mean loss.
     """
@@ -143,7 +144,8 @@ def worst_digit(
 
 
 def draw(result: Result, path: Path) -> None:
-    """Draw histograms of the cosines of test images, from a training of each loss on one seed."""
+    """Draw histograms of the cosines of test images, from one training run per loss with the same
+    seed."""
     (protocol,) = result.provenance
     chosen = {place["loss"]: place["temperature"] for place in protocol.settings["chosen"]}
     losses = {name: protocol.methods[name] for name in chosen}

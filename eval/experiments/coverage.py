@@ -1,13 +1,13 @@
-"""How often do the 95 % intervals contain the true value? By simulation.
+"""Measure by simulation how often the 95 % intervals contain the true value.
 
 python -m eval.experiments.coverage all --json eval/results   # every kind of interval, verdicts
-python -m eval.experiments.coverage --sets 300                # of groups, to have a look
+python -m eval.experiments.coverage --sets 300                # only groups, for a quick look
 
-`shares`, `kinds` and `verdicts` are in modules of the same names, and `large` is in that of
+`shares`, `kinds` and `verdicts` are in modules of the same names, and `large` is in the module of
 `kinds`; this module is about accuracies of groups. A data set consists of n images with random
 groups; each image is correct without and with a method with the probabilities of its group. The
-true value of the worst group is the lowest accuracy over the groups, and that of the gap is the
-average minus it. Intervals that are expected to work in a setting must contain the true value for
+true value of the worst group is the lowest accuracy over the groups, and the true gap is the
+average minus that. Intervals that are expected to work in a setting must contain the true value for
 92-98 % of the data sets. The others show when, and by how much, a percentile bootstrap of a minimum
 fails: ties, tiny groups, accuracies near 0 or 1.
 """
@@ -32,19 +32,21 @@ ALL = (*STATISTICS, *(f"change of {name}" for name in STATISTICS), "average_rewe
 AVERAGE = ("average", "change of average", "average_reweighted")
 REWEIGHTED = "average_reweighted"
 HARDEST = "accuracy of the hardest group"
-ROUNDING = 1e-9  # 0.7 - 0.6 is not quite 0.1, and must not decide at a bound
+ROUNDING = 1e-9  # 0.7 - 0.6 is not exactly 0.1, which must not matter at a bound
 
 
 @dataclass(frozen=True)
 class Setting:
-    """n images in groups.
+    """Describe n images in groups.
 
-    share, before, after: of each group, its share of the images and its accuracies without and with
-    the method.
-    expected: the intervals that theory says cover.
-    weights: of the groups in `average_reweighted`; the shares where there are none.
-    together: how much the same images are right without and with it; 0 is independent, 1 as much as
-    can be.
+    Attributes:
+        share: share of each group among the images.
+        before: accuracy of each group without the method.
+        after: accuracy of each group with the method.
+        expected: the intervals that should cover according to theory.
+        weights: weights of the groups in `average_reweighted`; default: the shares.
+        together: correlation of being right without and with the method; 0 is independent, 1 the
+            maximum.
     """
 
     name: str
@@ -57,7 +59,7 @@ class Setting:
     weights: tuple[float, ...] = ()
 
     def truth(self) -> dict[str, float]:
-        """True value of everything that has an interval."""
+        """Return the true value of every quantity that has an interval."""
         weights = np.array(self.share) / np.sum(self.share)
         means = [float(weights @ np.array(accuracies)) for accuracies in (self.before, self.after)]
         lowest = [min(self.before), min(self.after)]
@@ -73,7 +75,7 @@ class Setting:
         }
 
     def cells(self) -> np.ndarray:
-        """Probability (g, 2, 2) of every (group, right without, right with)."""
+        """Return the probability (g, 2, 2) of every (group, right without, right with)."""
         a, b = np.array(self.before), np.array(self.after)
         both = self.together * np.minimum(a, b) + (1 - self.together) * a * b
         table = np.stack(
@@ -82,7 +84,7 @@ class Setting:
         return table * (np.array(self.share) / np.sum(self.share))[:, None, None]
 
     def draw(self, sets: int, seed: int) -> Iterator[np.ndarray]:
-        """`sets` data sets as counts (g, 2, 2); one with an empty group is drawn again."""
+        """Sample `sets` data sets as counts (g, 2, 2); one with an empty group is sampled again."""
         rng, cells = np.random.default_rng(seed), self.cells()
         while sets > 0:
             counts = rng.multinomial(self.n, cells.reshape(-1)).reshape(cells.shape)
@@ -167,8 +169,8 @@ SETTINGS = (
 def intervals(
     cells: np.ndarray, weights: np.ndarray, hardest: int, resamples: int, seed: int
 ) -> dict[str, tuple[float, float, float]]:
-    """(value, low, high) of everything for one data set; the last ones compare with and without
-    Wilson's."""
+    """Return (value, low, high) of every quantity for one data set; the last ones compare with and
+    without Wilson's intervals."""
     alone, interval_of_name = cells[hardest : hardest + 1], dict[str, tuple[float, float, float]]()
     drawn, drawn_alone = (
         np.concatenate([*resampled_counts(one, resamples, seed)]) for one in (cells, alone)
@@ -196,7 +198,7 @@ def _percentile(statistic: Statistic, drawn: np.ndarray) -> tuple[float, float]:
 def simulate(
     setting: Setting, sets: int, resamples: int, seed: int = 0
 ) -> dict[str, dict[str, float]]:
-    """Coverage, bias and mean width of every interval over `sets` data sets."""
+    """Return coverage, bias and mean width of every interval over `sets` data sets."""
     truth, weights = setting.truth(), np.array(setting.weights or setting.share, dtype=float)
     hardest = int(np.argmin(setting.after))
     rows: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
@@ -209,12 +211,12 @@ def simulate(
 
 
 def expected(setting: Setting, name: str) -> bool:
-    """Does theory say that this interval covers?"""
+    """Return whether theory says that this interval covers."""
     return name in setting.expected or name.endswith("Wilson")
 
 
 def summary(rows: np.ndarray, true: float) -> dict[str, float]:
-    """What the (value, low, high) of many data sets say about an interval."""
+    """Summarise the (value, low, high) of many data sets."""
     value, low, high = rows.T
     below, above = high < true - ROUNDING, low > true + ROUNDING
     covered = 1 - float(below.mean() + above.mean())
@@ -229,7 +231,7 @@ def summary(rows: np.ndarray, true: float) -> dict[str, float]:
 
 
 def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
-    """A task per setting, a method per interval."""
+    """Return a task per setting, with a method per interval."""
     for i, setting in enumerate(SETTINGS):
         found = simulate(setting, sets, resamples, seed + i)
         provenance = TaskProvenance(
@@ -277,12 +279,12 @@ def main() -> None:
     unknown = sorted(set(parts) - set(PARTS))
     if unknown:
         options.error(f"parts: expected some of {', '.join(PARTS)}, or all, got {unknown}")
-    # The other parts take what they need from here.
+    # The other parts import what they need from this module.
     from eval.experiments import coverage_kinds, coverage_shares, coverage_verdicts
 
     measures = {
         "groups": lambda: measure(args.sets, args.resamples, args.seed),
-        # Twice and four times as many data sets where they are quick.
+        # Twice and four times as many data sets for the fast parts.
         "shares": lambda: coverage_shares.measure(args.sets // 2),
         "kinds": lambda: coverage_kinds.measure(args.sets),
         "large": lambda: coverage_kinds.measure(args.sets, (coverage_kinds.LARGE,)),

@@ -1,4 +1,4 @@
-"""How often do the 95 % intervals of impact ratios contain the true ratio?
+"""Measure how often the 95 % intervals of impact ratios contain the true ratio.
 
     python -m eval.experiments.coverage_impact --json eval/results/coverage_impact.json
 
@@ -19,7 +19,7 @@ from vldebias.measure.impact import impact_ratios
 from vldebias.measure.resampling import wilson_interval
 from vldebias.report.result import TaskResult
 
-# name -> selection rate and applicants of each category
+# name -> selection rate and number of applicants of each category
 SETTINGS = {
     "2 equal categories": ((0.3, 0.3), (100, 100)),
     "2 categories, half the rate": ((0.15, 0.3), (100, 100)),
@@ -44,7 +44,7 @@ def measure(sets: int) -> Iterator[TaskResult]:
         for _ in range(sets):
             selected = rng.binomial(sizes, rates).tolist()
             for place, category in enumerate(impact_ratios(names, sizes, selected)):
-                # Without any selection there is no ratio, and nothing is said.
+                # If nobody is selected, there is no ratio, and nothing is reported.
                 low, high = (0.0, 1.0) if category.ratio is None else category.ratio[1:]
                 covered[place] += low - 1e-12 <= truth[place] <= high + 1e-12
                 widths[place] += high - low

@@ -1,4 +1,4 @@
-"""How often do the other 95 % intervals on pages contain the true value? By simulation.
+"""Measure by simulation how often the other 95 % intervals on pages contain the true value.
 
 python -m eval.experiments.coverage kinds --json eval/results/coverage_kinds.json   # three minutes
 python -m eval.experiments.coverage kinds --sets 100                # a quick look
@@ -41,17 +41,19 @@ from vldebias.study.tasks.retrieval import Gallery
 AFTER = "after"
 SMALL, USUAL, LARGE = SIZES = ("small", "usual", "large")
 RESAMPLES = 200
-# Rankings are resampled query by query, and a probe is fitted anew on each data set.
+# Rankings are resampled query by query, and a probe is fitted again on each data set.
 SLOW = {"ranking": 4, "hits kept": 4, "probe": 10}
 Found = Mapping[str, tuple[float, float, float]]  # name of a figure -> value, low, high
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of interval at one setting.
+    """Describe a kind of interval in one setting.
 
-    draw: makes the intervals of a data set. truth: name of a figure -> its true value, where there
-    is a formula. size: of `SIZES`.
+    Attributes:
+        draw: samples a data set and returns its intervals.
+        truth: name of a figure -> its true value, if there is a formula.
+        size: one of `SIZES`.
     """
 
     kind: str
@@ -80,9 +82,10 @@ def figures_of(result: TaskResult) -> dict[str, tuple[float, float, float]]:
 def of_prompts(
     rng: np.random.Generator, prompts: int, images: int, shares: tuple[float, ...], spread: float
 ) -> Found:
-    """Draw prompts whose shares vary, images of each without a method, and with it halfway to even.
+    """Sample prompts with varying shares, and images of each: without a method, and with one that
+    halves the distance to even shares.
 
-    spread: how alike prompts are: the weight of a Dirichlet.
+    spread: concentration of the Dirichlet distribution; with larger values, prompts are more alike.
     """
     theirs = rng.dirichlet(spread * np.array(shares), size=prompts)
     even = np.full(len(shares), 1 / len(shares))
@@ -93,7 +96,7 @@ def of_prompts(
     names = [str(value) for value in range(len(shares))]
     result = TaskResult(TaskProvenance(task="drawn", description=""))
     rows = ShareRows(result, names, counts, range(prompts), resamples=RESAMPLES, seed=seed_of(rng))
-    with patch("vldebias.study.shares.rows.GAPS", ()):  # what chance gives is no interval of these
+    with patch("vldebias.study.shares.rows.GAPS", ()):  # chance levels have no interval to test
         rows.add_gaps()
     rows.add_means("share", {method: part[:, 0] for method, part in rows.shares.items()})
     figures = figures_of(result)
@@ -102,16 +105,16 @@ def of_prompts(
 
 
 def seed_of(rng: np.random.Generator) -> int:
-    """Return a seed for what is called."""
+    """Return a seed for a named case."""
     return int(rng.integers(1 << 31))
 
 
 def truth_of_prompts(shares: np.ndarray, spread: float) -> dict[str, float]:
-    """Return the mean share of the first value and the mean square of the gap, of the prompts of a
-    Dirichlet."""
+    """Return the mean share of the first value and the mean squared gap for prompts from a
+    Dirichlet distribution."""
     variance = (shares * (1 - shares)).sum() / (spread + 1)
     square = float(((shares - 1 / len(shares)) ** 2).sum() + variance)
-    # The method halves every distance from even.
+    # The method halves every distance from even shares.
     return {
         "share": float(shares[0]),
         "discrepancy_squared": square,
@@ -125,7 +128,7 @@ def prompt_cases() -> Iterator[Case]:
         "two values, .95 and .05": ((0.95, 0.05), 4.0),
         "five values, skewed": ((0.6, 0.2, 0.1, 0.07, 0.03), 6.0),
     }
-    # Large sizes last, since the place of a case is its seed.
+    # Large sizes come last, since the position of a case is its seed.
     for sizes in (((8, 8, SMALL), (20, 20, USUAL)), ((50, 20, LARGE), (100, 20, LARGE))):
         for name, (shares, spread) in settings.items():
             for prompts, images, size in sizes:
@@ -162,7 +165,7 @@ class Searches:
         return group, {NONE: noise + lean, AFTER: noise + lean / 2}
 
     def skews(self, rng: np.random.Generator) -> Found:
-        """Return the figures of rankings, over images, means over the queries."""
+        """Return the figures of rankings over images, as means over the queries."""
         group, scores = self.images(rng)
         gallery = Gallery(
             Labels(group, ("a", "b")), [self.k], resamples=RESAMPLES, seed=seed_of(rng)
@@ -184,10 +187,11 @@ class Searches:
         return intervals
 
     def kept(self, rng: np.random.Generator) -> Found:
-        """Return the share of the first hits of each group that the method keeps."""
+        """Return the share of the top hits of each group that the method keeps."""
         group, scores = self.images(rng)
         first = hits_of_value(self.k, 2)
-        # The lean of a query moves all images of a group alike, so another part of it is edited.
+        # The lean of a query moves all images of a group alike, so a different part of the query is
+        # edited.
         moved = scores[NONE] + 0.5 * rng.normal(size=(QUERIES, self.n))
         values, draws = [], []
         for code in (0, 1):
@@ -208,7 +212,7 @@ class Searches:
 
 
 def over_queries(rng: np.random.Generator, queries: int) -> Found:
-    """Resample queries, each of which has a MaxSkew of its own, as a protocol of many queries."""
+    """Resample queries, each of which has its own MaxSkew, as in a protocol with many queries."""
     values = {NONE: rng.gamma(2.0, 0.2, size=queries)}
     values[AFTER] = values[NONE] * rng.uniform(0.2, 0.8, size=queries)
     result = TaskResult(TaskProvenance(task="drawn", description=""))
@@ -230,7 +234,7 @@ def search_cases() -> Iterator[Case]:
     for queries, size in ((10, SMALL), (51, USUAL), (100, LARGE)):
         draw = partial(over_queries, queries=queries)
         yield Case("ranking, over queries", "skewed", f"{queries} queries", draw, truth, size)
-    # Last, since the place of a case is its seed.
+    # Last, since the position of a case is its seed.
     for name, share in groups.items():
         for n in (1600, 6400):
             searches = Searches(n, share)
@@ -243,8 +247,8 @@ def search_cases() -> Iterator[Case]:
 
 
 def areas(rng: np.random.Generator, n: int, positive: float, apart: tuple[float, float]) -> Found:
-    """Draw margins of two groups whose positive rows are higher by `apart`, and with a method by a
-    fifth less."""
+    """Sample margins of two groups whose positive rows are higher by `apart`, and by a fifth less
+    with a method."""
     group = np.arange(n) % 2
     is_positive = rng.random(n) < positive
     noise = rng.normal(size=n)
@@ -259,7 +263,8 @@ def areas(rng: np.random.Generator, n: int, positive: float, apart: tuple[float,
 
 
 def answers(rng: np.random.Generator, units: int, right: float, share: float) -> Found:
-    """Draw answers of three annotators who are right with a probability, else guess."""
+    """Sample answers of three annotators who are right with some probability and guess
+    otherwise."""
     true = rng.random(units) < share
     labels = np.where(rng.random((3, units)) < right, true, rng.random((3, units)) < 0.5)
     if np.unique(labels).size < 2:
@@ -269,13 +274,13 @@ def answers(rng: np.random.Generator, units: int, right: float, share: float) ->
 
 
 def probes(rng: np.random.Generator, n: int, share: float, apart: float, reader: str) -> Found:
-    """Draw features of which the first tells the value of an image."""
+    """Sample features, the first of which depends on the value of an image."""
     codes = (rng.random(n) < share).astype(np.int64)
     while np.bincount(codes, minlength=2).min() < 5:
         codes = (rng.random(n) < share).astype(np.int64)
     features = torch.from_numpy(rng.normal(size=(n, 16)))
     features[:, 0] += apart * torch.from_numpy(codes)
-    # What permuted labels reach is no interval.
+    # The result for permuted labels has no interval to test.
     with patch.object(diagnosis, "PERMUTATIONS", 2):
         probe = diagnosis.readable(features, codes, reader, seed=seed_of(rng), resamples=RESAMPLES)
     low, high = np.quantile(probe.draws, [0.025, 0.975]).tolist()
@@ -318,19 +323,19 @@ def reader_cases() -> Iterator[Case]:
 def audit(
     rng: np.random.Generator, prompts: int, images: int, slope: float, middle: float
 ) -> Found:
-    """Draw prompts whose shares follow their lean, and one more that the line predicts."""
+    """Sample prompts whose shares follow their lean, and one more that the line predicts."""
     lean = rng.normal(size=prompts + 1)
     logit = middle + slope * lean + 0.6 * rng.normal(size=prompts + 1)
     share = rng.binomial(images, 1 / (1 + np.exp(-logit))) / images
     line = ShareLine(lean[:-1], share[:-1])
     low, high = line.interval(lean[-1:])
-    # The truth of a prediction is another one each time: the interval is moved by it.
+    # The true value of a prediction differs each time, so the interval is shifted by it.
     truth = float(share[-1])
     return {"predicted share": (0.0, float(low[0]) - truth, float(high[0]) - truth)}
 
 
 def two_runs(rng: np.random.Generator, n: int, before: float, after: float) -> Found:
-    """Draw two runs of different images, and compare a share of both."""
+    """Sample two runs of different images, and compare one share between them."""
     intervals = []
     for share in (before, after):
         hits = int(rng.binomial(n, share))
@@ -379,7 +384,8 @@ ABOUT = "How often intervals of data sets from a known truth hold it."
 
 
 def measure(sets: int, sizes: Collection[str] = (SMALL, USUAL)) -> Iterator[TaskResult]:
-    """A task for each kind, a method for each figure, a subset for each setting and size."""
+    """Return a task for each kind, with a method for each figure and a subset for each setting and
+    size."""
     done: dict[str, TaskResult] = {}
     for cases in FAMILIES:
         for place, case in enumerate(cases()):

@@ -1,15 +1,16 @@
-"""How often do intervals of shares, gaps and MaxSkew contain the true value, with a judge's errors?
+"""Measure how often intervals of shares, gaps and MaxSkew contain the true value, with a judge's
+errors.
 
     python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json
     python -m eval.experiments.coverage_shares --sets 100     # a quick look
 
-The first takes about four minutes of one core.
+The first takes about four minutes on one core.
 
 "counted": n images with known values, as counted by a perfect judge, and four times as many data
-sets. "corrected": 1,000 images, a judge that calls every third image with the second value the
-first, and annotators who label n random images; 3 % of the images show no value. Coverage of shares
-is reported for the value with the lowest coverage. "gallery": MaxSkew of the first fifth of n
-images, averaged over 8 queries that prefer random groups; the groups have the shares of the task,
+sets. "corrected": 1,000 images, a judge that assigns the first value to every third image with the
+second, and annotators who label n random images; 3 % of the images show no value. Coverage of
+shares is reported for the value with the lowest coverage. "gallery": MaxSkew of the first fifth of
+n images, averaged over 8 queries that prefer random groups; the groups have the shares of the task,
 and the true value is the mean over 2,000 galleries of that size.
 """
 
@@ -45,11 +46,11 @@ GAP, SKEW = "parity gap", "MaxSkew"
 Bounds = tuple[float, float]
 Found = dict[
     str, Bounds
-]  # the interval of the share of each value, of the gap from even shares and of MaxSkew
+]  # the interval for the share of each value, for the gap from even shares, and for MaxSkew
 
 
 def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
-    """Intervals of n images whose value is known."""
+    """Return intervals for n images with known values."""
     counts = rng.multinomial(n, truth)
     gap, reach = (
         float(discrepancies(counts[None])[0]),
@@ -60,7 +61,7 @@ def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
 
 
 def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
-    """Intervals of a judge's answers about many images with n labels."""
+    """Return intervals for a judge's answers about many images, with n human labels."""
     k = len(truth)
     judge = np.full((k + 1, k + 1), (1 - RIGHT) / k)
     np.fill_diagonal(judge, RIGHT)
@@ -83,16 +84,15 @@ def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
 
 
 class Population:
-    """Galleries of n images in groups of given shares, and queries that lean to groups at
-    random."""
+    """Galleries of n images in groups with given shares, and queries that lean to random groups."""
 
     def __init__(self, truth: np.ndarray, n: int, lean: float = LEAN) -> None:
         self.truth, self.n, self.k = truth, n, n // 5
         self.leans = lean * np.random.default_rng(5).normal(size=(QUERIES, len(truth)))
 
     def open(self, rng: np.random.Generator, resamples: int) -> tuple[Gallery, np.ndarray]:
-        """A gallery and the rankings (q, n) of the queries; one with a group that nothing shows is
-        drawn again."""
+        """Return a gallery and the rankings (q, n) of the queries; a gallery without a group is
+        sampled again."""
         group = rng.choice(len(self.truth), size=self.n, p=self.truth)
         while len(np.unique(group)) < len(self.truth):
             group = rng.choice(len(self.truth), size=self.n, p=self.truth)
@@ -106,18 +106,18 @@ class Population:
         return gallery, np.argsort(-scores, axis=1, kind="stable")
 
     def value(self, gallery: Gallery, ranked: np.ndarray) -> float:
-        """MaxSkew, the mean over queries."""
+        """Return MaxSkew, as the mean over queries."""
         return float(gallery.skews({"none": ranked})["none"][f"max_skew@{self.k}"][:, 0].mean())
 
     def interval(self, rng: np.random.Generator) -> Bounds:
-        """The interval over images of a new gallery."""
+        """Return the interval over images of a new gallery."""
         gallery, ranked = self.open(rng, 500)
         drawn = gallery.skews({"none": ranked})["none"][f"max_skew@{self.k}"].mean(axis=0)
         return recentred_interval(float(drawn[0]), drawn[1:])
 
 
 def simulated(task: str, description: str, sets: int, settings: Mapping[str, object]) -> TaskResult:
-    """Return the empty result of a task whose data sets are simulated."""
+    """Return the empty result of a task with simulated data sets."""
     provenance = TaskProvenance(
         task=task,
         description=description,
@@ -131,8 +131,8 @@ def simulated(task: str, description: str, sets: int, settings: Mapping[str, obj
 
 
 def measure(sets: int) -> Iterator[TaskResult]:
-    """A task for each truth, a method for each way and number of labels or images, subsets share,
-    gap and MaxSkew."""
+    """Return a task for each distribution, with a method for each estimator and number of labels or
+    images, and the subsets share, gap and MaxSkew."""
     for name, shares in TRUTH.items():
         truth = np.array(shares)
         gap, skew = (
@@ -177,8 +177,8 @@ def measure(sets: int) -> Iterator[TaskResult]:
 def add(
     done: TaskResult, method: str, intervals: dict[str, list[Bounds]], true: dict[str, float]
 ) -> None:
-    """Rows of coverage and mean width; of the shares those of the value that is covered least, and
-    the mean."""
+    """Add rows of coverage and mean width; for shares, the value with the lowest coverage, and the
+    mean."""
     cells: dict[str, list[tuple[float, float]]] = {}
     for name, ends in intervals.items():
         low, high = np.array(ends).T

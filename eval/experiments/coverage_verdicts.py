@@ -1,4 +1,5 @@
-"""How often are verdicts wrong without an effect, and how often do they detect README's effects?
+"""Measure how often verdicts are wrong without an effect, and how often they detect README's
+effects.
 
 python -m eval.experiments.coverage verdicts --json eval/results/coverage_verdicts.json
 
@@ -29,16 +30,16 @@ from vldebias.report.table import SQUARED, readable
 from vldebias.study.shares.rows import ShareRows
 
 RESAMPLES = 400
-BLOCK = 100  # data sets in a result
+BLOCK = 100  # data sets per result
 PROFESSIONS, IMAGES, QUERIES, BIRDS = 20, 20, 51, 375
-LEADS = ("discrepancy", SQUARED, "max_skew@50", "worst_group")  # what conclusions are about
+LEADS = ("discrepancy", SQUARED, "max_skew@50", "worst_group")  # the subjects of conclusions
 VERDICTS = ("better", "worse", "no clear change", "too few to tell", "nothing to remove")
 Draw = Callable[[np.random.Generator, int], TaskResult]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is measured, on how many units, and by what."""
+    """Describe what is measured, on how many units, and how."""
 
     task: str
     name: str
@@ -52,7 +53,7 @@ def drawn_task() -> TaskResult:
 
 
 def people(rng: np.random.Generator, n: int, lean: float, after: float) -> TaskResult:
-    """Draw images of n professions that lean to a value, without a method and with it.
+    """Sample images of n professions that lean to a value, without a method and with it.
 
     lean, after: the spread of the professions' log odds without a method and with it.
     """
@@ -71,11 +72,12 @@ def people(rng: np.random.Generator, n: int, lean: float, after: float) -> TaskR
 
 
 def search(rng: np.random.Generator, n: int, factor: float) -> TaskResult:
-    """Draw MaxSkew of n queries about .48 that a method multiplies by a factor, each with noise."""
+    """Sample the MaxSkew of n queries around .48, which a method multiplies by a factor; each query
+    has noise."""
     values = {NONE: np.abs(0.48 + 0.19 * rng.normal(size=n))}
     values[AFTER] = np.abs(factor * values[NONE] + 0.12 * rng.normal(size=n))
     if factor == 1:
-        # Both sides have the noise, or the sides would differ by it.
+        # Both sides have the same noise, otherwise they would differ by it.
         values[NONE] = np.abs(values[NONE] + 0.12 * rng.normal(size=n))
     result = drawn_task()
     result.add_resampled(
@@ -87,18 +89,18 @@ def search(rng: np.random.Generator, n: int, factor: float) -> TaskResult:
 def birds(
     rng: np.random.Generator, n: int, before: tuple[float, ...], after: tuple[float, ...]
 ) -> TaskResult:
-    """Draw n images of each of four groups, right with these probabilities without and with a
-    method."""
+    """Sample n images of each of four groups that are right with these probabilities without and
+    with a method."""
     cells = []
     for a, b in zip(before, after, strict=True):
-        # Images that are right without a method are likelier to be right with it.
+        # Images that are right without a method are more likely to be right with it.
         both = 0.6 * min(a, b) + 0.4 * a * b
         table = [1 - a - b + both, b - both, a - both, both]
         cells.append(rng.multinomial(n, table).reshape(2, 2))
     counts = np.stack(cells)
     resampled = np.concatenate([*resampled_counts(counts, RESAMPLES, seed_of(rng))])
     result = drawn_task()
-    # Of "none" both sides are what was right without a method.
+    # For "none", both sides are the images that are right without a method.
     sides = {NONE: (unchanged(counts), unchanged(resampled)), AFTER: (counts, resampled)}
     units = {"images": 4 * n, "smallest group": n}
     for metric, statistic in computed("groups"):
@@ -109,7 +111,7 @@ def birds(
 
 
 def unchanged(counts: np.ndarray) -> np.ndarray:
-    """Return counts (..., 2, 2) in which the method gets right what is right without it."""
+    """Return counts (..., 2, 2) in which the method gets the same images right."""
     right = counts.sum(-1)
     table = np.zeros_like(counts)
     table[..., 0, 0] = right[..., 0]
@@ -118,7 +120,8 @@ def unchanged(counts: np.ndarray) -> np.ndarray:
 
 
 GROUPS = (0.97, 0.99, 0.21, 0.99)
-LEAN = 0.95  # at which the mean gap of 20 images is about .26, and its square without noise .08
+# with this spread, the mean gap of 20 images is about .26, and its square without noise .08
+LEAN = 0.95
 
 
 def scenarios() -> Iterator[Scenario]:
@@ -159,11 +162,12 @@ def scenarios() -> Iterator[Scenario]:
 def judged(
     scenario: Scenario, rng: np.random.Generator, n: int, sets: int
 ) -> tuple[list[str], list[int]]:
-    """Return the verdicts of data sets of n units, and what those that are too few say would do."""
+    """Return the verdicts for data sets of n units, and the number of units recommended if there
+    are too few."""
     verdicts, asked = [], []
     for start in range(0, sets, BLOCK):
         parts = []
-        # Several data sets are tasks of one result: to make a frame takes long.
+        # Several data sets are tasks of one result, because building a frame takes long.
         for number in range(start, min(start + BLOCK, sets)):
             part = scenario.draw(rng, n)
             part.provenance.task = f"data set {number}"
@@ -174,14 +178,15 @@ def judged(
         frame = readable(Result.from_tasks("drawn", parts, seconds=None))
         for row in frame[(frame.method == AFTER) & (frame.metric != SQUARED)].itertuples():
             verdicts.append(row.verdict)
-            # As a conclusion says it.
+            # As in a conclusion.
             if row.enough is not None:
                 asked.append(row.enough)
     return verdicts, asked
 
 
 def measure(sets: int) -> Iterator[TaskResult]:
-    """A task for each measurement, a method for each scenario, a metric for each verdict."""
+    """Return a task for each measurement, with a method for each scenario and a metric for each
+    verdict."""
     done: dict[str, TaskResult] = {}
     for place, scenario in enumerate(scenarios()):
         if scenario.task not in done:
@@ -192,7 +197,7 @@ def measure(sets: int) -> Iterator[TaskResult]:
         rng = np.random.default_rng(300 + place)
         verdicts, asked = judged(scenario, rng, scenario.n, sets)
         add_verdicts(result, scenario.name, verdicts, scenario.n)
-        # What is asked for is tried where most data sets ask, and where there is an effect.
+        # The recommended number is tried if most data sets recommend one and there is an effect.
         if len(asked) < sets / 4 or scenario.name.startswith("no effect"):
             continue
         enough = int(np.median(asked))
@@ -202,7 +207,7 @@ def measure(sets: int) -> Iterator[TaskResult]:
 
 
 def add_verdicts(result: TaskResult, name: str, verdicts: list[str], units: int) -> None:
-    """Add the share of the data sets with each verdict."""
+    """Add the share of data sets with each verdict."""
     counts = Counter(verdicts)
     times = len(verdicts)
     for verdict in VERDICTS:

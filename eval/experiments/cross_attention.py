@@ -106,7 +106,7 @@ class AssigningMethod:
     gate: Gate | None = None
 
     def from_texts(self, studio: Studio, texts: Sequence[str], noise: Sequence[int]) -> Painted:
-        """Return the picture of each text, and its assigned value."""
+        """Return the picture for each text, and its assigned value."""
         is_left = [False] * len(texts)
         if self.gate is not None:
             is_left = self.gate.leaves_unchanged(studio.pipe, texts, noise, studio.steps)
@@ -125,7 +125,7 @@ class AssigningMethod:
     def from_embeddings(
         self, studio: Studio, texts: Sequence[str], noise: Sequence[int]
     ) -> Painted:
-        """Return the picture of each text, passed as an embedding, and its assigned value."""
+        """Return the picture for each text, passed as an embedding, and its assigned value."""
         embedded, negative = studio.pipe.encode_prompt(list(texts), "cpu", 1, True)
         attachment = None if self.attach is None else self.attach()
         pictures = []
@@ -147,7 +147,7 @@ class AssigningMethod:
 
 
 class Studio:
-    """The pipeline, and the labels of its pictures, which are stored in a folder."""
+    """Generate pictures with the pipeline, and store their labels in a folder."""
 
     def __init__(self, work: Path, guidance: float, steps: int) -> None:
         self.guidance = guidance
@@ -337,12 +337,12 @@ def equisteer(studio: Studio, attribute: str, seed: int = 0) -> AssigningMethod:
 
 
 def stated(studio: Studio, attribute: str, seed: int = 0) -> Callable[[], Any]:
-    """Return a function that attaches balanced prompts, with the seed of their values."""
+    """Return a function that attaches balanced prompts with the given seed."""
     return lambda: debias(studio.pipe, set_of(attribute), method=Balanced(seed=seed))
 
 
 def attached(studio: Studio, edit: Any, seed: int = 0) -> Callable[[], Any]:
-    """Return a function that attaches one or several edits, with the seed of the values."""
+    """Return a function that attaches one or several edits with the given seed."""
 
     def attach() -> Any:
         attachment = debias(studio.pipe, edit)
@@ -357,7 +357,7 @@ def attached(studio: Studio, edit: Any, seed: int = 0) -> Callable[[], Any]:
 
 
 def about_draws(images: int, draws: Sequence[int]) -> str:
-    """Return the number of pictures of the held-out professions as text."""
+    """Describe the number of pictures of the held-out professions."""
     return (
         f"{len(TEST_PROFESSIONS)} held-out professions, {images} images each, draws"
         f" {list(draws)}: other noise and other assigned values."
@@ -372,11 +372,11 @@ def held_out_codes(studio: Studio) -> list[int]:
 def evidence(
     studio: Studio, images: int, attributes: Sequence[str], draws: Sequence[int]
 ) -> Iterator[TaskResult]:
-    """Measure the chosen form on held-out professions, and compare it with words."""
+    """Measure the selected form on held-out professions, and compare it with words."""
     result = TaskResult(provenance(studio, about_draws(images, draws)))
     expected = held_out_codes(studio)
     labels_of_cell: dict[tuple[str, str], list[Labels]] = {}
-    for draw in draws:  # so that a run that is stopped has whole draws
+    for draw in draws:  # so that an interrupted run has complete draws
         for name in (NONE, "cross-attention", "balanced-prompts", "EquiSteer"):
             for attribute in attributes:
                 method = AssigningMethod(name)
@@ -412,7 +412,7 @@ def evidence(
 def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskResult]:
     """Measure gender and tone set together on held-out professions, and compare with words.
 
-    Figures are about each of them, and about their ten combinations.
+    Figures are reported for each attribute, and for their ten combinations.
     """
     description = f"Gender and skin tone together: {about_draws(images, draws)}"
     result = TaskResult(provenance(studio, description))
@@ -458,7 +458,7 @@ def with_joint_codes(labels: Labels) -> Labels:
     return labels
 
 
-# ---- beside open prompts about professions
+# ---- open prompts other than those about professions
 # -------------------------------------------------------------------------------------------------
 
 PEOPLE = (
@@ -590,7 +590,7 @@ def cost(studio: Studio) -> Iterator[TaskResult]:
                 started = time.process_time()
                 studio.pipe(prompts, num_inference_steps=studio.steps, output_type="latent")
                 times.append((time.process_time() - started) / studio.steps)
-    turns = np.array([times[1:] for times in seconds.values()])  # the first one warms up
+    turns = np.array([times[1:] for times in seconds.values()])  # the first call is a warm-up
     rng = np.random.default_rng(0)
     places = rng.integers(REPEATS, size=(RESAMPLES, REPEATS))
     for name, row in zip(seconds, turns, strict=True):

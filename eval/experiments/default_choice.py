@@ -1,4 +1,4 @@
-"""Choose the default methods by a fixed rule from committed tables, and by each table alone.
+"""Select the default methods by a fixed rule from committed tables, and by each table alone.
 
 python -m eval.experiments.default_choice --json eval/results/default_choice.json
 
@@ -39,7 +39,7 @@ from eval.tables import Rivals, parser, read, rows_in, run
 from vldebias.metrics import Metric
 from vldebias.report.result import Result, TaskProvenance, TaskResult
 
-NEAR = 0.02  # scores that are as good as one another
+NEAR = 0.02  # scores that differ by less are considered equal
 TABLES = ("rivals_real", "rivals_miniature")
 FORMS = {
     "prompts": ("difference", "cali, lam 100", "cali", "orth", "orth-cali"),
@@ -55,7 +55,7 @@ OUTSIDE, ASKED = (
 
 
 class Place(NamedTuple):
-    """One form in one table."""
+    """Store the figures of one method in one table."""
 
     table: str
     form: str
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 
 
 def choose(places: Sequence[Place]) -> str | None:
-    """Return the method chosen by the rule; None if all of them do harm in some table."""
+    """Return the method selected by the rule; None if all of them do harm in some table."""
     by_form: dict[str, list[Place]] = {}
     for place in places:
         by_form.setdefault(place.form, []).append(place)
@@ -141,7 +141,8 @@ def of_assignment(result: Result) -> list[Place]:
 
 
 def summarize(kind: str, places: Sequence[Place]) -> TaskResult:
-    """Return gain, cost, score and harm of every method per table; settings have the choice."""
+    """Return gain, cost, score and harm of every method per table; the settings contain the
+    choice."""
     description = (
         "The rule over committed tables: gain - cost, and harm; `chosen` of the settings is what it"
         " names."

@@ -1,13 +1,14 @@
-"""Balanced prompts and facts: are values stated that contradict history, and are others missing?
+"""Test balanced prompts on facts: are values stated that contradict history, and are others
+missing?
 
     python -m eval.experiments.dofair DIR
     python -m eval.experiments.dofair DIR --template "A painting of {group}, {event}" --json FILE
 
 DIR contains the tables of DoFaiR (Wan et al., EMNLP 2024; github.com/elainew728/factuality-tax-t2i,
-folder `output`), which are not part of this project: `*gender*_imggen.csv` and
-`*race*_imggen.csv`, with the columns group, event_name and existence_gender_list or
-existence_race_list. Each row is a group of people at an event, with the values in its sources.
-`--template` creates the prompt from group and event.
+folder `output`), which are not part of this project: `*gender*_imggen.csv` and `*race*_imggen.csv`,
+with the columns group, event_name and existence_gender_list or existence_race_list. Each row is a
+group of people at an event, with the values in its sources. `--template` creates the prompt from
+group and event.
 
 If the sources name one value, stating another is over-diversification; the share of prompts with a
 stated value should be low. If they name several, an unchanged prompt is under-diversification; the
@@ -48,7 +49,7 @@ REASON = Metric("left_unchanged", "left unchanged, by reason")
 class Event:
     """A group of people at an event.
 
-    values: those that the sources name.
+    values: the values that the sources name.
     """
 
     group: str
@@ -57,7 +58,7 @@ class Event:
 
     @property
     def kind(self) -> str:
-        """Return which of the two errors can be made."""
+        """Return which of the two errors is possible."""
         return "one value" if len(self.values) == 1 else "several values"
 
 
@@ -65,7 +66,7 @@ def read(folder: Path, attribute: str) -> list[Event]:
     """Return the events of an attribute for which the sources name a value.
 
     Raises:
-        InvalidInputError: no table, or one without the columns.
+        InvalidInputError: there is no table, or one lacks the columns.
     """
     paths = sorted(folder.glob(f"*{attribute}*_imggen.csv"))
     if len(paths) != 1:

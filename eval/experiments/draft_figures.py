@@ -27,9 +27,9 @@ from vldebias.hosts.clip.images import image_encoder
 from vldebias.miniature import load_clip, open_world
 from vldebias.utils.progress import SILENT
 
-SIDE = 1024  # pixels of a file: sixteen times the side that the small model reads
-GRAIN = 6  # standard deviation of the noise of a file, in steps of 255, as a camera adds it
-QUALITY = 90  # of JPEG
+SIDE = 1024  # side of a file in pixels: sixteen times the input size of the small model
+GRAIN = 6  # standard deviation of a file's noise, in steps of 255, like that of a camera
+QUALITY = 90  # JPEG quality
 IMAGES = 400
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -53,7 +53,8 @@ def write_files(world: ImageData, rows: list[int], folder: Path) -> list[str]:
 
 
 def embeddings_of(world: str, count: int) -> Iterator[Embeddings]:
-    """Yield the embeddings of a world's files: read whole, then read small."""
+    """Yield the embeddings of a world's files, first decoded at full size, then at a reduced
+    size."""
     images = open_world(world)
     chosen = np.random.default_rng(0).permutation(len(images))[:count]
     rows = sorted(chosen.tolist())
@@ -72,7 +73,7 @@ def embeddings_of(world: str, count: int) -> Iterator[Embeddings]:
 
 
 def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
-    """Yield each figure of a world with both ways of reading."""
+    """Yield each figure of a world for both ways of decoding."""
     full, small = embeddings_of(world, count)
     cosines = torch.nn.functional.cosine_similarity(
         torch.from_numpy(np.array(full.features)), torch.from_numpy(np.array(small.features))

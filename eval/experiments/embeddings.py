@@ -28,7 +28,8 @@ from vldebias.hosts import Host, TextTable, resolve
 from vldebias.prompts import PromptSet
 
 FILE = "celeba1000_vitb32_openai.npz"
-PER_GENDER = 402  # of a pool with as many men as women: the rarer gender of the 1000 images
+# images per gender in a pool: the number of the rarer gender among the 1000 images
+PER_GENDER = 402
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
@@ -44,15 +45,15 @@ def file() -> Path:
 
 
 def say_if_missing() -> None:
-    """Print a note on stderr if the real embeddings are missing and their figures are left out."""
+    """Print a note on stderr if the real embeddings are missing and their figures are skipped."""
     if not file().is_file():
         print(f"SKIPPED: {file()} is missing; set VLDEBIAS_REAL to its folder", file=sys.stderr)
 
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Images with labels, the texts of the same model, queries, and the prompts that projections
-    are fitted on."""
+    """Images with labels, the texts of the same model, queries, and the prompts on which
+    projections are fitted."""
 
     images: Embeddings
     texts: Host
@@ -71,12 +72,12 @@ class Gallery:
 
     @property
     def query_of_occupation(self) -> dict[str, str]:
-        """Return a mapping from the name of an occupation in files of counts to its query."""
+        """Return occupation, as named in files of counts -> its query."""
         return {query.removeprefix("A photo of "): query for query in self.queries}
 
     @property
     def text_direction(self) -> Tensor:
-        """Return the difference (d,) between the texts of men and those of women."""
+        """Return the difference (d,) between the texts for men and for women."""
         texts = [text for group in self.prompts.groups for text in group]
         return directions(self.texts, self.prompts, texts)[0]
 
@@ -94,8 +95,8 @@ class Gallery:
 
 
 def celeba() -> Gallery:
-    """Return 1000 images with gender and age, 51 professions as queries, prompts with "man" and the
-    same of "woman"."""
+    """Return 1000 images with gender and age, 51 professions as queries, and prompts with "man" and
+    "woman"."""
     with np.load(file(), allow_pickle=False) as arrays:
         read = {name: arrays[name] for name in arrays.files}
 
@@ -135,8 +136,11 @@ def celeba() -> Gallery:
 
 
 def miniature(folder: Path | None = None) -> tuple[Host, Callable[..., Embeddings]]:
-    """Return the texts of the miniature CLIP, or of another build, and its features of renders:
-    world, and what `open_world` takes; from the cache of the package where they are there."""
+    """Return the texts of the miniature CLIP, or of another build, and its features of renders.
+
+    The arguments are a world and options of `open_world`; features come from the package's cache if
+    they are there.
+    """
     from eval.miniature.data import open_world
     from vldebias.data.cache import embed_images
     from vldebias.hosts.clip.images import image_encoder

@@ -33,8 +33,8 @@ Place = tuple[float, str]  # a time and a layer
 
 @dataclass(frozen=True)
 class Gate:
-    """Select the prompts to leave unchanged by the first pass of one layer: its directions
-    (values, d), and a threshold for each."""
+    """Select the prompts to leave unchanged by the first pass of one layer: its directions (values,
+    d), and a threshold for each."""
 
     layer: str
     directions: Tensor
@@ -59,8 +59,11 @@ def outputs(
     noise: Sequence[int] | None = None,
     first_pass: bool = False,
 ) -> Iterator[tuple[Place, Tensor]]:
-    """Generate prompts, text i from noise i, and yield outputs of the cross-attentions for the
-    conditional half, (b, positions, d), batch by batch; first_pass: only of the first pass."""
+    """Generate prompts, text i from noise i, and yield the outputs of the cross-attentions for the
+    conditional half, (b, positions, d), batch by batch.
+
+    first_pass: only yield those of the first pass.
+    """
     modules = dict(pipe.unet.named_modules())
     seeds = range(len(prompts)) if noise is None else noise
     kept: list[tuple[Place, Tensor]] = []
@@ -101,8 +104,8 @@ def outputs(
 
 
 def directions_of(means: Mapping[str, Tensor]) -> Tensor:
-    """Return a direction of length 1 for each value, (values, d), from the mean response (d,) to
-    texts of each value, and to neutral ones."""
+    """Return a unit direction for each value, (values, d), from the mean response (d,) to texts
+    with each value and to neutral ones."""
     values = [kind for kind in means if kind != NEUTRAL]
     rows = []
     for place, value in enumerate(values):
@@ -161,7 +164,7 @@ def fit(
 
 
 def thresholds_of(maxima: Mapping[str, Tensor]) -> Tensor:
-    """Return the threshold of each value, (values,), from the largest responses of the texts of
+    """Return the threshold of each value, (values,), from the largest responses to the texts of
     each kind, kind -> (texts, values)."""
     values = [kind for kind in maxima if kind != NEUTRAL]
     thresholds = []
@@ -173,8 +176,8 @@ def thresholds_of(maxima: Mapping[str, Tensor]) -> Tensor:
 
 
 def separation(maxima: Mapping[str, Tensor]) -> float:
-    """Return how often the largest response of a text with a value is above that of a neutral one
-    (AUROC), the mean over values."""
+    """Return how often the largest response to a text with a value exceeds that to a neutral one
+    (AUROC), as the mean over values."""
     shares = []
     for i, value in enumerate(kind for kind in maxima if kind != NEUTRAL):
         above = maxima[value][:, i, None] > maxima[NEUTRAL][:, i]

@@ -1,7 +1,8 @@
-"""Every loss of the package on the same towers, data and budget: the work of `every_loss`.
+"""Train every loss of the package on the same towers, data and budget: the work of `every_loss`.
 
-The two projections of the shipped model learn over features of its frozen towers, from renders of
-birds and captions that name the species (48 texts). What is wrong with the data is one of `DATA`.
+The two projections of the packaged model are trained on features of its frozen towers, from renders
+of birds and captions that name the species (48 texts). The kinds of wrong data are listed in
+`DATA`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from vldebias.training.monitor import image_features, text_features
 from vldebias.training.pairs import Pairs
 from vldebias.utils.pictures import subplots, write_png
 
-POOL = 6000  # renders of a seed, of which a kind of data takes some
-FEW = 8  # species, where a batch has many images of each
-TAIL = 50  # the most frequent species has so many times the images of the rarest
-COARSE = 6  # species that share one caption
+POOL = 6000  # renders per seed, some of which a kind of data uses
+FEW = 8  # number of species if a batch has many images of each
+TAIL = 50  # ratio of the frequencies of the most frequent and the rarest species
+COARSE = 6  # number of species that share one caption
 ACCURACY, RECALL = "zero_shot_accuracy", "recall@1 text->image"
 WORST, FINE, COST = "worst group", "species by means", "ms a step"
 
@@ -50,7 +51,7 @@ Learned = tuple[Species, Species]  # rows of the pool, and the species that each
 
 @dataclass(frozen=True)
 class Renders:
-    """Features of renders from the frozen image tower, (n, w, 1, 1), and their labels."""
+    """Store features of renders from the frozen image tower, (n, w, 1, 1), and their labels."""
 
     features: Tensor
     species: Species
@@ -61,18 +62,21 @@ class Renders:
         return image_features(model, self.features) @ text_features(model, TEXTS).T
 
     def right_zero_shot(self, model: Any) -> NDArray[np.float64]:
-        """Return (n,) 1 where the nearest text names the species of an image, else 0."""
+        """Return (n,) 1 if the nearest text names the species of an image, else 0."""
         nearest = self.cosines(model).argmax(dim=1).numpy()
         return (nearest == self.species).astype(float)
 
     def first_is_right(self, model: Any) -> NDArray[np.float64]:
-        """Return (texts,) 1 where the image nearest to a text shows its species, else 0."""
+        """Return (texts,) 1 if the image nearest to a text shows its species, else 0."""
         nearest = self.cosines(model).argmax(dim=0).numpy()
         return (self.species[nearest] == np.arange(len(nearest))).astype(float)
 
     def right_by_means(self, model: Any, pool: Renders, rows: Species) -> NDArray[np.float64]:
-        """Return (n,) 1 where the nearest mean of training images, rows of the pool, is of the
-        image's species: what is left of the species in features that learned coarser words."""
+        """Return (n,) 1 if the nearest class mean of training images, rows of the pool, has the
+        image's species.
+
+        This shows how much of the species remains in features that were trained on coarser words.
+        """
         learned = image_features(model, pool.features[rows])
         species = torch.from_numpy(pool.species[rows])
         means = torch.stack([learned[species == code].mean(0) for code in range(len(TEXTS))])
@@ -87,7 +91,7 @@ def clean(species: Species, seed: int) -> Learned:
 
 
 def wrong(share: float) -> Callable[[Species, int], Learned]:
-    """Return the kind of data in which a share of the captions is drawn from all captions."""
+    """Return data in which a share of the captions is sampled from all captions."""
 
     def made(species: Species, seed: int) -> Learned:
         rows, named = clean(species, seed)
@@ -97,14 +101,15 @@ def wrong(share: float) -> Callable[[Species, int], Learned]:
 
 
 def few_classes(species: Species, seed: int) -> Learned:
-    """Return the images of a few species, so that an eighth of the negatives are false ones; all
-    species are asked about."""
+    """Return the images of a few species, so that an eighth of the negatives are false; all species
+    are tested."""
     rows = np.flatnonzero(species < FEW)
     return rows, species[rows]
 
 
 def long_tail(species: Species, seed: int) -> Learned:
-    """Return fewer images of each next species, down to one in `TAIL` of the first's."""
+    """Return fewer images of each species than of the previous one, down to one in `TAIL` of the
+    first."""
     count = len(TEXTS)
     limit = np.bincount(species, minlength=count).min()
     sizes = np.round(limit * TAIL ** (-np.arange(count) / (count - 1))).astype(int).clip(1)
@@ -114,7 +119,7 @@ def long_tail(species: Species, seed: int) -> Learned:
 
 
 def coarse(species: Species, seed: int) -> Learned:
-    """Return captions that name one species for each `COARSE` of them."""
+    """Return captions that use one species for each group of `COARSE` species."""
     rows = np.arange(captions.FEWER)
     return rows, species[rows] // COARSE * COARSE
 
@@ -133,15 +138,17 @@ DATA: dict[str, Callable[[Species, int], Learned]] = {
 
 @lru_cache(maxsize=12)
 def renders(n: int, seed: int) -> Renders:
-    """Return renders of a seed, each species as often and in front of each background."""
+    """Return renders of a seed, with each species equally often and in front of each background."""
     world: Birds = birds.sample(n, seed=seed, balanced=True)
     parts = [captions.frozen(part) for part in captions.pixels(world).split(500)]
     return Renders(torch.cat(parts), world.species.numpy(), world.group.numpy())
 
 
 def every_loss(cell: Cell) -> dict[str, Any]:
-    """Score one arm on one kind of data: on validation renders where settings are chosen, else on
-    those held out; of InfoNCE also a second training without the pairs of the lowest early scores.
+    """Score one arm on one kind of data.
+
+    The score uses validation renders if settings are selected, and held-out ones otherwise. For
+    InfoNCE, also score a second training run without the pairs with the lowest early scores.
     """
     pool = renders(POOL, 8000 + cell["seed"])
     rows, named = DATA[cell["data"]](pool.species, cell["seed"])
@@ -183,7 +190,7 @@ def filtered(cell: Cell, images: Tensor, texts: list[str]) -> Any:
 
 
 def validated(learner: Any, data: str, pool: Renders, rows: Species) -> float:
-    """Return the score that settings are chosen by: the accuracy of the species."""
+    """Return the score by which settings are selected, the accuracy of the species."""
     unseen = renders(captions.VALIDATION, captions.VALIDATION_SEED)
     if data == "coarse captions":
         return float(unseen.right_by_means(learner, pool, rows).mean())
@@ -208,7 +215,7 @@ def worth(learner: Any, data: str, pool: Renders, rows: Species) -> dict[str, An
 
 
 def draw_losses(result: Result, path: Path) -> None:
-    """Draw accuracy over the share of wrong captions, a line with its interval for each loss."""
+    """Draw accuracy over the share of wrong captions, one line with its interval for each loss."""
     figure, axes = subplots(1, 1, (8, 4.5))
     (axis,) = np.ravel(axes)
     points = dict[str, list[tuple[float, float, float, float]]]()

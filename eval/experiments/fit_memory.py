@@ -1,4 +1,4 @@
-"""How much memory does a fit of cross-attention need for activations, by image size and batch size?
+"""Measure how much activation memory a fit of cross-attention needs, by image size and batch size.
 
     python -m eval.experiments.fit_memory --json eval/results/steer_memory.json
 
@@ -49,10 +49,10 @@ SDXL = {
 
 
 class FusedAttention(TorchFunctionMode):
-    """Replace attention by a tensor of its output's shape, without a matrix of weights."""
+    """Replace attention by a tensor with its output's shape, without a matrix of weights."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return an output of the shape of the queries."""
+        """Return an output with the shape of the queries."""
         kwargs = kwargs or {}
         if func is torch.nn.functional.scaled_dot_product_attention:
             query = args[0] if args else kwargs["query"]
@@ -61,13 +61,14 @@ class FusedAttention(TorchFunctionMode):
 
 
 class PeakMemory(TorchDispatchMode):
-    """Count the bytes of the storages that are alive at once; `peak` is their largest sum."""
+    """Count the bytes of the storages that are alive at the same time; `peak` is their largest
+    sum."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.current = 0
         self.peak = 0
-        # Weights are not counted: operations return views of them.
+        # Weights are not counted, since operations return views of them.
         self._known = {weight.untyped_storage()._cdata for weight in model.parameters()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -96,7 +97,7 @@ class PeakMemory(TorchDispatchMode):
 
 
 def peak_of(unet: UNet2DConditionModel, size: int, images: int) -> int:
-    """Return the bytes of activations of one guided pass for images of a size in pixels."""
+    """Return the bytes of activations of one guided pass for images of a given size in pixels."""
     rows = 2 * images
     like = {"device": "meta", "dtype": torch.float16}
     latents = torch.empty(rows, 4, size // 8, size // 8, **like)

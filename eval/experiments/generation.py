@@ -1,26 +1,26 @@
-"""What does each method do to generated images? Ours and the field's on the miniature pipeline,
-from the same noise.
+"""Compare what our methods and published ones do to images of the miniature pipeline from the same
+noise.
 
     python -m eval.experiments.generation --images 8 --json eval/results/generation.json
     python -m eval.experiments.generation --images 2 --forms none difference    # a quick look
 
 The first takes half an hour on one core; an interrupted run resumes.
 
-"A photo of a {profession}.", judged by the classifier of the miniature world. Three fits, each on
-80 of the world's 100 professions and asked for the 20 that it leaves out, 60 in all: the first is
-the set that ships, the others leave out randomly chosen ones. Intervals are over fits and
-professions (fits are resampled, then the professions of each). Pixels are stored in --work, so
-that an interrupted run resumes. Ten steps are used, since the subject is recognised as often as
-with twenty. Prompts without a profession are also measured: of the images that show a person (or
-a bird) without a method, how many still do with it?
+The prompts are "A photo of a {profession}.", and images are judged by the classifier of the
+miniature world. There are three fits, each on 80 of the world's 100 professions and tested on the
+other 20, which gives 60 in all: the first is the packaged set, the others hold out randomly chosen
+ones. Intervals are over fits and professions (fits are resampled, then the professions of each).
+Pixels are stored in --work, so that an interrupted run resumes. Ten steps are used, since the
+subject is recognised as often as with twenty. Prompts without a profession are also measured: of
+the images that show a person (or a bird) without a method, how many still do with it?
 
-    none          the pipeline as it is
-    default       debias(pipe, set, method="default"): calibration, its lam lowered until it spares
+    none          the unmodified pipeline
+    default       debias(pipe, set, method="default"): calibration, with lam lowered until it spares
                   the space
     difference    P0 of the difference of the values
     fair pca      fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without its
                   noise; one fit
-    leading       P0 of the leading directions, which explain half of what the pairs differ in
+    leading       P0 of the leading directions, which explain half of the variance between pairs
     cali          the paper's settings
     stated value  "balanced-prompts": a value for each image, stated in its prompt
 
@@ -71,8 +71,8 @@ from vldebias.utils.progress import Progress
 SET = "professions-gender"
 STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
-FITS, LEFT_OUT = 3, 20  # fits, and professions that each leaves out
-OUTSIDE_IMAGES = 4  # of each outside prompt
+FITS, LEFT_OUT = 3, 20  # fits, and professions that each holds out
+OUTSIDE_IMAGES = 4  # images of each outside prompt
 HALF = 0.5  # of what the pairs differ in
 SURE = 0.8  # of the judge; a gender with a lower one is unknown
 SHARE = Metric(
@@ -100,10 +100,13 @@ Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
 
 @dataclass(frozen=True)
 class Form:
-    """One way to generate.
+    """Describe one way to generate.
 
-    draw: (prompts, generators, seed) -> pixels. fitted: whether it is fitted to the professions of
-    a fit. fits: the number of fits that its figures cover."""
+    Attributes:
+        draw: (prompts, generators, seed) -> pixels.
+        fitted: whether it is fitted to the professions of a fit.
+        fits: the number of fits that its figures cover.
+    """
 
     name: str
     draw: Draw
@@ -135,8 +138,8 @@ LEADING = ClosedForm(
 
 @cache
 def splits() -> tuple[PromptSet, ...]:
-    """Return the set as it ships, then as it would be had it left out others of its professions:
-    none twice."""
+    """Return the packaged prompt set, then versions of it that hold out other professions; each
+    profession is held out at most once."""
     shipped = load_prompts(SET)
     names = ("groups", "classes", "class_names")
     both = {
@@ -158,13 +161,13 @@ def splits() -> tuple[PromptSet, ...]:
 
 
 def noise(prompt: str, seed: int) -> int:
-    """Return the seed of an image's generator: the same for every method, a different one for each
-    prompt."""
+    """Return the seed of an image's generator, which is the same for every method and differs
+    between prompts."""
     return int.from_bytes(hashlib.sha256(f"{seed}\0{prompt}".encode()).digest()[:6], "big")
 
 
 class Studio:
-    """The pipeline and the pixels of every form, generated once and stored in a folder."""
+    """Generate the pixels of every form once with the pipeline, and store them in a folder."""
 
     def __init__(self, work: Path, images: int) -> None:
         # The folder is specific to these weights.
@@ -172,14 +175,14 @@ class Studio:
         self.pipe = load_pipeline()
         self.pipe.unet.to(
             memory_format=torch.channels_last
-        )  # convolutions run faster in this layout on a CPU
+        )  # on a CPU, convolutions run faster in this layout
         self.pipe.set_progress_bar_config(disable=True)
 
     def pixels(
         self, form: Form, part: str, prompts: Sequence[str], images: int, seed: int
     ) -> Pixels:
-        """Return (prompts * images, h, w, 3); in blocks of images, so that more of them can be
-        asked for later."""
+        """Return (prompts * images, h, w, 3), in blocks of images, so that more of them can be
+        requested later."""
         starts = range(0, images, BLOCK)
         blocks = [
             self._block(form, part, prompts, range(i, min(i + BLOCK, images)), seed) for i in starts
@@ -238,9 +241,7 @@ class Studio:
         @cache
         def edits() -> Any:
             problem = Problem(self.pipe, [splits()[fit]])
-            with (
-                warnings.catch_warnings()
-            ):  # of what the table shows: what becomes of prompts outside the fit
+            with warnings.catch_warnings():  # the table shows the effect on prompts outside the fit
                 warnings.simplefilter("ignore", WideEditWarning)
                 return get_edit_method(method).fit_roles(problem)
 
@@ -263,8 +264,8 @@ class Studio:
 
 
 def judged(pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """Return the gender, unknown where the judge is unsure, the profession and the world of pixels
-    (n, h, w, 3)."""
+    """Return the gender, unknown if the judge is unsure, the profession and the world of pixels (n,
+    h, w, 3)."""
     predictions = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
     sure = predictions["gender_probabilities"].amax(1) >= SURE
     gender = torch.where(sure, predictions["gender"], UNKNOWN)
@@ -285,10 +286,10 @@ def over_fits(
     n: Mapping[str, int],
     share: bool = False,
 ) -> None:
-    """Add a row per method: of values (prompts,) the mean, or its share of that of "none".
+    """Add a row per method: the mean of values (prompts,), or its ratio to "none".
 
-    fits: (prompts,) the fit that leaves out each; fits are resampled first, then the prompts of
-    each; of one fit alone prompts are.
+    fits: (prompts,) the fit that holds out each prompt. Fits are resampled first, then the prompts
+    of each; with a single fit, only prompts are.
     """
     rows, rng = (
         {name: np.asarray(own, dtype=np.float64) for name, own in values.items()},
@@ -317,8 +318,8 @@ def over_fits(
 
 
 def unseen_codes(studio: Studio, name: str, fits: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the genders and the professions that a form's images show of the professions that so
-    many fits leave out, (fits * LEFT_OUT, images)."""
+    """Return the genders and professions in a form's images for the held-out professions of the
+    first fits, (fits * LEFT_OUT, images)."""
     genders: list[NDArray[Any]] = []
     professions: list[NDArray[Any]] = []
     for fit, split in enumerate(splits()[:fits]):
@@ -335,7 +336,7 @@ def unseen_codes(studio: Studio, name: str, fits: int) -> tuple[NDArray[Any], ND
 
 
 def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) -> None:
-    """Add the rows of some forms on the professions that so many fits leave out."""
+    """Add the rows of some forms for the held-out professions of the first fits."""
     left_out: list[str] = []
     for split in splits()[:fits]:
         left_out += [name.lower() for name in split.held_out_class_names]
@@ -365,13 +366,13 @@ def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) 
 def outside(
     result: TaskResult, studio: Studio, world: str, names: Sequence[str], fits: int
 ) -> None:
-    """Add the share of the images that show what was asked for under "none" that do so under each
-    form."""
+    """Add the share of the images showing the requested subject under "none" that also do under
+    each form."""
     prompts, shown = OUTSIDE[world], dict[str, list[NDArray[np.bool_]]]()
     for fit in range(fits):
         for form in studio.forms(fit):
             if form.name in names:
-                # generated once if fitted to nothing
+                # generated only once if it is not fitted
                 part = f"outside-{world}-{fit if form.fitted else 0}"
                 predicted_world = judged(
                     studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0])
@@ -390,7 +391,10 @@ def outside(
 def kept(
     result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, subset: str
 ) -> None:
-    """Add the rows of `outside`. shown: form -> (fits * prompts, images), fit by fit."""
+    """Add the rows of `outside`.
+
+    shown: form -> (fits * prompts, images), fit by fit.
+    """
     totals = shown["none"].sum(1)
     has_any = totals > 0
     values = {
@@ -409,7 +413,7 @@ def kept(
 
 
 def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult]:
-    """Measure the professions that a fit leaves out, and other prompts."""
+    """Measure the professions that a fit holds out, and other prompts."""
     forms = [
         form for form in studio.forms() if not chosen or form.name in chosen or form.name == "none"
     ]
@@ -453,7 +457,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=8, help="of each unseen profession and seed")
     options.add_argument(
-        "--work", type=Path, default=Path("results/generation"), help="where pixels are kept"
+        "--work", type=Path, default=Path("results/generation"), help="folder for the pixels"
     )
     options.add_argument("--forms", nargs="*", help="only these, and none")
     args = options.parse_args()

@@ -1,15 +1,15 @@
-"""Does the default method make any search worse? Measure every method on cells of an attribute, a
-prompt set, queries and a gallery.
+"""Test whether the default method makes any search worse.
 
     python -m eval.experiments.harm                  # the miniature's portraits
     python -m eval.experiments.harm --on real        # photographs too, from $VLDEBIAS_REAL
     python -m eval.experiments.harm --draw 1         # other galleries and references
     python -m eval.experiments.harm --json FILE
 
-A cell is harmed where the 95 % interval of the change of MaxSkew@k (mean over queries, paired,
-over images) lies above 0, and helped where it lies below. The removable gap is the part that the
-best of the compared methods removes, chosen with the labels. The reference has no labels and shares
-no image with the gallery.
+Every method is measured on cells, each of which has an attribute, a prompt set, queries and a
+gallery. A cell is harmed if the 95 % interval of the change of MaxSkew@k (mean over queries,
+paired, over images) is above 0, and helped if it is below. The removable gap is the part that the
+best of the compared methods removes, selected with the labels. The reference has no labels and
+shares no image with the gallery.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from vldebias.report.result import Measurement, TaskProvenance, TaskResult
 from vldebias.study.evaluating import evaluate
 
 CELLS = Path(__file__).with_name("harm.yaml")
-# What is counted: the defaults, and what they are compared with by name.
+# The defaults, which are counted, and the named methods that they are compared with.
 COUNTED = ("default", "default+equalise", "difference", "paper")
 OTHERS = ("cali", "orth-cali", "equalise", "difference+equalise", "cali+equalise")
 RESAMPLES = 200
-REFERENCE = 200  # images, at most
+REFERENCE = 200  # maximum number of images
 TALLIES = {
     "cells": Metric("cells", "cells"),
     "harmed": Metric("harmed", "cells made worse", "fact", "lower"),
@@ -52,7 +52,7 @@ TALLIES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One search: its queries, gallery, prompt set and reference.
+    """Describe one search: its queries, gallery, prompt set and reference.
 
     prior: "uniform" if the gallery is even, "dataset" otherwise.
     """
@@ -84,7 +84,7 @@ class Cell:
                     methods=[method],
                     resamples=RESAMPLES,
                 )
-            except VldebiasError:  # refused: the set lacks what the method needs
+            except VldebiasError:  # refused, since the set lacks what the method needs
                 continue
             for row in result.rows:
                 if row.metric == f"max_skew@{k}" and not row.subset and row.change is not None:
@@ -97,7 +97,7 @@ def miniature(draw: int) -> Iterator[Cell]:
     content = yaml.safe_load(CELLS.read_text())
     texts, portraits = embeddings.miniature()
     images = portraits("portraits", n=1500, seed=9002, balanced=True)
-    # The reference is as people come: not balanced.
+    # The reference has the natural proportions and is not balanced.
     reference = portraits("portraits", n=REFERENCE, seed=9013 + draw, balanced=False)
     own = {name: _own_set(name, definition) for name, definition in content["sets"].items()}
     for family in content["cells"]:
@@ -120,10 +120,10 @@ def miniature(draw: int) -> Iterator[Cell]:
 
 
 def photographs(draw: int) -> Iterator[Cell]:
-    """Yield the cells of CelebA: gender with all pairs, five, and one."""
+    """Yield the cells of CelebA: gender with all pairs, with five pairs, and with one."""
     data = embeddings.celeba()
     for number in (len(data.prompts.groups), 5, 1):
-        # The professions are what is searched, so they are the class prompts.
+        # The queries are professions, so they are the class prompts.
         prompts = replace(
             data.prompts,
             groups=data.prompts.groups[:number],
@@ -148,7 +148,7 @@ def photographs(draw: int) -> Iterator[Cell]:
 
 
 def _own_set(name: str, definition: Mapping[str, Any]) -> PromptSet:
-    """Return a set of the file, whose classes are the ten concepts of another set."""
+    """Return a set from the file, whose classes are the ten concepts of another set."""
     prompts = make_prompt_set(
         name, definition["attribute"], definition["concepts"], definition["templates"]
     )
@@ -159,7 +159,8 @@ def _own_set(name: str, definition: Mapping[str, Any]) -> PromptSet:
 def _rows(
     images: Embeddings, column: str, shares: Sequence[float], rng: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Draw rows in which the values of a column have given shares, the last for all that follow."""
+    """Sample rows in which the values of a column have given shares; the last share applies to all
+    further values."""
     codes = images.column(column).codes
     values = [value for value in np.unique(codes) if value >= 0]
     weights = [shares[min(place, len(shares) - 1)] for place in range(len(values))]
@@ -175,7 +176,7 @@ def measure(cells: Iterator[Cell]) -> Iterator[TaskResult]:
     details = TaskResult(TaskProvenance(task="cells", description="MaxSkew of each search"))
     for cell in cells:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", VldebiasWarning)  # what they warn of is counted
+            warnings.simplefilter("ignore", VldebiasWarning)  # warnings are counted as outcomes
             rows = cell.changes()
         found.setdefault(cell.family, []).append(rows)
         for method, row in rows.items():
@@ -195,7 +196,8 @@ def measure(cells: Iterator[Cell]) -> Iterator[TaskResult]:
 
 
 def tally(family: str, cells: Sequence[Mapping[str, Measurement]]) -> TaskResult:
-    """Count for each method the cells that it makes worse and better, and the gap it removes."""
+    """Count for each method the cells that it makes worse and better, and the share of the gap that
+    it removes."""
     part = TaskResult(TaskProvenance(task=family, description="counts of cells", title=family))
     best = [_best(rows) for rows in cells]
     for method in COUNTED:
@@ -215,7 +217,7 @@ def tally(family: str, cells: Sequence[Mapping[str, Measurement]]) -> TaskResult
 
 
 def _change(rows: Mapping[str, Measurement], method: str) -> tuple[float, float, float]:
-    """Return the change of a method with its interval; none if it was refused."""
+    """Return the change of a method with its interval; no change if the method was refused."""
     row = rows.get(method)
     if row is None or row.change is None:
         return (0.0, 0.0, 0.0)
@@ -223,7 +225,7 @@ def _change(rows: Mapping[str, Measurement], method: str) -> tuple[float, float,
 
 
 def _best(rows: Mapping[str, Measurement]) -> float:
-    """Return the largest fall of any method beyond its interval, or 0."""
+    """Return the largest decrease of any method beyond its interval, or 0."""
     falls = [_change(rows, method) for method in rows]
     return min([change[0] for change in falls if change[2] < 0], default=0.0)
 

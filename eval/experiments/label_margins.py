@@ -1,5 +1,5 @@
-"""Margins of networks that fit correct, half random and random labels of digits: Figure 8-2 of the
-thesis, on scikit-learn's digits.
+"""Measure margins of networks that fit correct, half random and random labels of digits: Figure 8-2
+of the thesis, on scikit-learn's digits.
 
     python -m eval.experiments.label_margins --json label_margins.json
 """
@@ -22,7 +22,7 @@ from vldebias.study.diagnosis import margins
 
 SEEDS = range(5)
 SHARES = (0.5, 1.0)
-LEARNED = 300  # images
+LEARNED = 300  # number of images
 GAP = "generalisation error"
 
 
@@ -30,7 +30,7 @@ GAP = "generalisation error"
 def medians(seed: int, share: float) -> dict[str, float]:
     """Return the median of each margin of a network that fits labels of which a share is random.
 
-    The generalisation error is included: training accuracy minus that on the held-out images.
+    The generalisation error is included: training accuracy minus accuracy on the held-out images.
 
     Raises:
         RuntimeError: the network does not fit all of its labels.
@@ -63,8 +63,8 @@ def medians(seed: int, share: float) -> dict[str, float]:
 
 
 def measure() -> Iterator[TaskResult]:
-    """Yield how many times larger each margin is with correct labels, and the generalisation
-    errors."""
+    """Yield the ratio of each margin with correct labels to that with random ones, and the
+    generalisation errors."""
     provenance = TaskProvenance(
         task="label_margins",
         description="Median margin with correct labels over that with random ones.",

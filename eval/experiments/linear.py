@@ -46,7 +46,7 @@ from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 RESAMPLES = 2000
-WORLD_SPLITS = {"train": "reference", "test": "test"}  # of the pictures that ship
+WORLD_SPLITS = {"train": "reference", "test": "test"}  # training pictures in the package
 WORLD_LABELS = {"birds": "label", "portraits": "gender"}
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -54,7 +54,7 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """Hold features (n, d) of norm 1, classes (n,) and, where there are groups, groups (n,)."""
+    """Store features (n, d) of norm 1, classes (n,) and, if there are groups, groups (n,)."""
 
     features: Floats
     classes: Codes
@@ -91,8 +91,8 @@ def open_folder(folder: Path, split: str) -> ImageData:
 
 
 def split_of(images: Embeddings, label: str, group: str | None) -> Split:
-    """Return unit features, classes and groups of embedded images; rows of unknown class are left
-    out."""
+    """Return unit features, classes and groups of embedded images; rows of unknown class are
+    excluded."""
     classes = images.column(label)
     known = classes.known
     groups = None
@@ -105,10 +105,10 @@ def split_of(images: Embeddings, label: str, group: str | None) -> Split:
 
 
 def fit(train: Split, c: float | None, seed: int) -> tuple[Any, float]:
-    """Return the logistic regression of the training rows, and its C.
+    """Return the logistic regression on the training rows, and its C.
 
-    c: inverse strength of the L2 penalty; None chooses by accuracy on a fifth of the rows, drawn by
-    class, and fits all rows again. Ties go to the stronger penalty.
+    c: inverse strength of the L2 penalty; None selects it by accuracy on a fifth of the rows,
+    sampled by class, and fits all rows again. Ties go to the stronger penalty.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import train_test_split
@@ -141,8 +141,8 @@ def fit(train: Split, c: float | None, seed: int) -> tuple[Any, float]:
 def measure(train: Split, test: Split, provenance: TaskProvenance, c: float | None) -> TaskResult:
     """Return accuracy, accuracy by group and the worst group of a linear layer on the test split.
 
-    The worst group is picked again in each resample; where all of its images are right or wrong,
-    Wilson's interval stands.
+    The worst group is selected again in each resample; if all of its images are right or all are
+    wrong, Wilson's interval is used.
     """
     if train.class_names != test.class_names:
         raise InvalidInputError(
@@ -225,7 +225,7 @@ def before_head(encoder: ImageEncoder, head: nn.Parameter | nn.Module | None) ->
     if isinstance(head, nn.Parameter) and getattr(visual, "proj", None) is head:
 
         def without_projection(pixels: Pixels) -> Tensor:
-            # open_clip's tower leaves out a projection that is None.
+            # open_clip's tower skips a projection that is None.
             visual.proj = None
             try:
                 return encoder.forward(pixels)

@@ -1,4 +1,5 @@
-"""Images of MNIST and CIFAR-10 from files, and a small network that learns from two views of them.
+"""Provide images of MNIST and CIFAR-10 from files, and a small network trained on two views of
+them.
 
 `make mnist` fetches MNIST. CIFAR-10 is read from its binary version, if you put or link the folder
 `cifar-10-batches-bin` into eval/downloads.
@@ -34,14 +35,14 @@ from vldebias.training.settings import LoopSettings, LossSettings
 
 DOWNLOADS = Path(__file__).parents[1] / "downloads"
 CLASSES = 10
-VALIDATION = 10_000  # the last images of the training split, to choose settings by
-TOLERANCE = 1e-2  # of the logistic regressions; smaller ones change no figure
+VALIDATION = 10_000  # the last images of the training split, on which settings are selected
+TOLERANCE = 1e-2  # penalty of the logistic regressions; smaller values change no figure
 LINEAR = "linear evaluation"
 
 
 @dataclass(frozen=True)
 class Images:
-    """Hold images and their classes.
+    """Store images and their classes.
 
     Attributes:
         pixels: (n, c, h, w) float32 in [0, 1].
@@ -96,13 +97,13 @@ def read(data: str, split: str) -> tuple[Tensor, NDArray[np.int64]]:
 def sample(
     cell: Cell, items: int, tested: int, *, shares: NDArray[np.float64] | None = None
 ) -> tuple[Images, Images]:
-    """Return images to learn from, which depend on the seed, and to test on, which do not.
+    """Return images to train on, which depend on the seed, and to test on, which do not.
 
     Args:
         cell: with "data" and "seed"; with "tuning", test images come from the training split.
-        items: how many images to learn from.
-        tested: how many images to test on.
-        shares: (10,) probability to keep an image of each class; None keeps all.
+        items: number of training images.
+        tested: number of test images.
+        shares: (10,) probability of keeping an image of each class; None keeps all.
     """
     data = cell["data"]
     pixels, labels = read(data, "train")
@@ -125,11 +126,11 @@ def _images(pixels: Tensor, labels: NDArray[np.int64], rows: NDArray[np.int64]) 
 
 @dataclass(frozen=True)
 class Views:
-    """Turn, crop, mirror and brighten each image of a batch at random.
+    """Rotate, crop, mirror and brighten each image of a batch at random.
 
     Attributes:
         crop: smallest share of the area that is kept.
-        turn: largest angle, in degrees.
+        turn: largest angle in degrees.
         mirror: mirror half of the images.
         brightness: largest relative change of the brightness.
     """
@@ -201,7 +202,7 @@ class Learner(nn.Module):
 
 
 class Partners(TensorBatches):
-    """Pair each image with another one that has its label, in the place of its second view."""
+    """Pair each image with another one with the same label, instead of a second view."""
 
     def batch(self, number: int) -> Batch:
         """Return micro-batch `number`."""
@@ -225,11 +226,11 @@ def learn(
     *,
     zero_xi: bool = False,
 ) -> Learner:
-    """Return a network after training from random weights that depend on the seed alone.
+    """Return a network after training from random weights that only depend on the seed.
 
     Args:
         batches: pairs of views.
-        settings: those of `LossSettings`, and sharpness, rho and fourier of `LoopSettings`.
+        settings: fields of `LossSettings`, and sharpness, rho and fourier of `LoopSettings`.
         cell: with "temperature", "steps", "lr", "batch_size" and "seed".
         zero_xi: keep xi of NUCLR at 0.
     """
@@ -280,10 +281,10 @@ def scored(metric: str, rows: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def noisy(cell: Cell) -> dict[str, Any]:
-    """Learn from pairs of which a share is wrong, and score the features by linear evaluation.
+    """Train on pairs of which a share is wrong, and score the features by linear evaluation.
 
-    "labels" pairs two images that noisy labels call alike; "crops" two views of an image, each of
-    which is a patch of a fifth of its sides with probability eta.
+    "labels" pairs two images that have the same noisy label; "crops" pairs two views of an image,
+    each of which is a patch of a fifth of its sides with probability eta.
     """
     images, test = sample(cell, cell["items"], cell["tested"])
     views, eta = Views(**cell["views"]), cell["eta"]
@@ -311,9 +312,9 @@ def linear_evaluation(
 
 
 def popularity(cell: Cell) -> dict[str, Any]:
-    """Learn from digits of a long tail with a variant of NUCLR.
+    """Train on digits with a long-tailed distribution with a variant of NUCLR.
 
-    Retrieval: how often the other view of a test image is the nearest among those of all.
+    Retrieval: how often the other view of a test image is the nearest among all.
     """
     shares = cell["tail"] ** np.arange(CLASSES)
     images, test = sample(cell, cell["items"], cell["tested"], shares=shares)

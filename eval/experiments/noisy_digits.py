@@ -1,14 +1,14 @@
-"""Does RINCE help on real images with wrong classes? Digits of scikit-learn, SimCLR-style, from
-random weights.
+"""Test whether RINCE helps on real images with wrong classes: scikit-learn's digits, SimCLR-style,
+from random weights.
 
 python -m eval.experiments.run noisy_digits
 
-The design of Table A.1 of the thesis: a positive pair is two images with the same label, of which
-class noise makes a share wrong (a class is replaced by the next one with probability eta / 2). A
-small network learns from the pairs alone, with the other rows of both views as negatives; then a
-logistic regression on its features learns from the true labels of a hundred images, and is scored
-on images that it did not see. Temperatures are chosen for every arm on separate images, at a rate
-of .4 and a seed that is not reported.
+The design follows Table A.1 of the thesis: a positive pair is two images with the same label, and
+class noise makes a share of the labels wrong (a class is replaced by the next one with probability
+eta / 2). A small network is trained on the pairs alone, with the other rows of both views as
+negatives; then a logistic regression on its features is trained on the true labels of a hundred
+images, and scored on held-out images. Temperatures are selected for every arm on separate images,
+at a rate of .4 and a seed that is not reported.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from vldebias.training.sampling import numpy_generator
 from vldebias.training.settings import LossSettings
 
 SIDE, CLASSES, BATCH, LR = 8, 10, 128, 1e-3
-TEST, VALIDATION, READ = 500, 300, 100  # of the others some are labelled, for the regression
+TEST, VALIDATION, READ = 500, 300, 100  # of the others, this many are labelled for the regression
 METRIC = "linear evaluation"
 
 
 @lru_cache(maxsize=1)
 def digits() -> dict[str, tuple[Tensor, np.ndarray]]:
-    """Return images (n, 1, 8, 8) in [0, 1] and classes: to learn from, to choose by, to report."""
+    """Return images (n, 1, 8, 8) in [0, 1] and classes for training, for selecting settings, and
+    for reporting."""
     loaded = load_digits()
     order = numpy_generator("digits").permutation(len(loaded.target))
     images = torch.from_numpy(loaded.images[order] / 16.0).float()[:, None]
@@ -51,7 +52,7 @@ def digits() -> dict[str, tuple[Tensor, np.ndarray]]:
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return images turned by up to 15 degrees, shifted by up to a pixel, scaled by up to a tenth,
+    """Return images rotated by up to 15 degrees, shifted by up to a pixel, scaled by up to a tenth,
     with some noise."""
     n = len(images)
     angle = (torch.rand(n, generator=generator) - 0.5) * (np.pi / 6)
@@ -90,7 +91,7 @@ def partners(labels: np.ndarray, rows: np.ndarray, generator: np.random.Generato
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """Score one training by a logistic regression."""
+    """Score one training run by a logistic regression."""
     images, true = digits()["train"]
     seed, steps = cell["seed"], cell["steps"]
     labels = class_noise(true, cell["eta"], CLASSES, seed)

@@ -31,7 +31,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def info_nce(temperature: float) -> Loss:
-    """Return the loss that the others are compared with."""
+    """Return the loss with which the others are compared."""
     return partial(losses.info_nce, temperature=temperature)
 
 
@@ -41,13 +41,13 @@ def debiased(temperature: float, tau_plus: float) -> Loss:
 
 
 def hard_negatives(temperature: float) -> Loss:
-    """Return the loss of hard negatives as the authors set it for graphs and sentences."""
+    """Return the hard-negative loss with the authors' settings for graphs and sentences."""
     return partial(
         losses.hard_negative_contrastive, tau_plus=0.0, beta=1.0, temperature=temperature
     )
 
 
-# Task -> metric, the place of its program on the page, and its losses.
+# task -> metric, the position of its program on the page, and its losses
 TASKS: dict[str, tuple[str, int, dict[str, Loss]]] = {
     "graphs": (
         "accuracy",
@@ -85,13 +85,14 @@ def score_function(program: str) -> Callable[..., Any]:
 
 
 def figures(score: Callable[..., Any], **arguments: Any) -> dict[str, float]:
-    """Return the scores of a training, by the name of its test; "" for a single one."""
+    """Return the scores from a training run, by the name of its test; "" for a single one."""
     score_of_test = score(**arguments)
     return score_of_test if isinstance(score_of_test, dict) else {"": score_of_test}
 
 
 def measure() -> Iterator[TaskResult]:
-    """Yield one task for each program: every loss, with its change to InfoNCE on the same seed."""
+    """Yield one task for each program with every loss and its change from InfoNCE on the same
+    seed."""
     for task, (metric, place, arms) in TASKS.items():
         score = score_function(programs()[place])
         values: dict[str, dict[str, list[float]]] = {}

@@ -1,4 +1,4 @@
-"""How often do balanced prompts agree with human labels? By label, attribute and reason.
+"""Measure how often balanced prompts agree with human labels, by label, attribute and reason.
 
     python -m eval.experiments.prompt_rules
     python -m eval.experiments.prompt_rules mine.jsonl --json FILE
@@ -6,20 +6,19 @@
 Without a file it reads `tests/wording/labelled.jsonl`. A line is {"prompt": ..., "attribute": ...,
 "label": ...}; the label is the correct result:
 
-    open                        a value is written
+    open                        a value is inserted
     fixed, stated, named, none  the prompt is left unchanged
     group                       unchanged, or several values in each of four pictures
-    mixed                       one of "ok": a person whose value is stated beside one whose is not
+    mixed                       one of "ok": a person whose value is stated next to one whose is not
     syntax                      one of "expected", in which {v} is the assigned value
     rewritten                   a rewriter turned "original" into "prompt": the two "expected"
                                 texts, of women and of men; unchanged if there are none
 
-A "kind" ("several", "markup") is counted next to its label. A prompt that was changed differently
-from its label is a wrong edit: worse than an unchanged one, since nobody reads the text again.
-
-"expected" of an open prompt shows the place of the value, and is counted separately ("placed"). The
-lists of `labelled.jsonl` were written with its prompts in view, so its rates are no estimate for
-other prompts. Intervals are Wilson's.
+A "kind" ("several", "markup") is counted in addition to its label. A prompt that was changed
+differently from its label is a wrong edit: worse than an unchanged one, since nobody reads the text
+again. "expected" of an open prompt shows the place of the value, and is counted separately
+("placed"). The lists of `labelled.jsonl` were compiled while looking at its prompts, so its rates
+are no estimate for other prompts. Intervals are Wilson's.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ IMAGES = 4
 class Decision:
     """The decision on a labelled prompt, and whether it is correct.
 
-    placed: whether the value is at the labelled place, None if no place is labelled.
+    placed: whether the value is at the labelled place; None if no place is labelled.
     """
 
     attribute: str
@@ -86,7 +85,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def decide(row: Mapping[str, Any]) -> Decision:
-    """Balance a labelled prompt, and compare."""
+    """Balance a labelled prompt and compare the result with the label."""
     prompt, label, attribute = row["prompt"], row["label"], row["attribute"]
     if label == "rewritten":
         return _decide_rewritten(row)
@@ -112,7 +111,7 @@ def decide(row: Mapping[str, Any]) -> Decision:
 
 
 def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
-    """Balance a rewritten prompt, once for each value, and compare."""
+    """Balance a rewritten prompt once for each value and compare the results with the label."""
     texts = [row["prompt"]] * 2
     balanced = balance_prompts(texts, row["attribute"], original=[row["original"]] * 2, seed=0)
     expected = row["expected"] or texts
@@ -133,7 +132,7 @@ def _has_one_value(prompt: str, attribute: str) -> bool:
 
 
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
-    """Yield the rates of each file: by label, by label and attribute, and the reasons."""
+    """Yield the rates for each file: by label, by label and attribute, and the reasons."""
     for path in paths:
         rows = read(path)
         decisions = [decide(row) for row in rows]
@@ -157,7 +156,7 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
 
 
 def grouped(decisions: Sequence[Decision], keys: Sequence[Any]) -> dict[Any, list[Decision]]:
-    """Return key -> the decisions with this key, in the order in which keys first occur."""
+    """Return key -> the decisions with this key, in order of first occurrence."""
     groups: dict[Any, list[Decision]] = {}
     for decision, key in zip(decisions, keys, strict=True):
         groups.setdefault(key, []).append(decision)
@@ -172,7 +171,7 @@ def add_reasons(part: TaskResult, title: str, decisions: Sequence[Decision]) -> 
 
 
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
-    """Add the correct share, and among those with a labelled place, the share at that place."""
+    """Add the correct share and, among those with a labelled place, the share at that place."""
     right = sum(decision.is_right for decision in decisions)
     n = len(decisions)
     interval = wilson_interval(right, n)
@@ -189,7 +188,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("files", nargs="*", type=Path, help="labelled prompts, JSONL")
     args = options.parse_args()
-    name = args.json.stem if args.json else "prompt_rules"  # a result is called as its file
+    name = args.json.stem if args.json else "prompt_rules"  # a result is named after its file
     run(name, lambda: measure(args.files or [LABELLED]), args.json)
 
 

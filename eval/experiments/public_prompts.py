@@ -1,11 +1,11 @@
-"""How do balanced prompts treat ordinary public prompts? Reasons by attribute, and how often facts
-prevent a value.
+"""Measure how balanced prompts treat ordinary public prompts: reasons by attribute, and how often
+facts prevent a value.
 
     python -m eval.experiments.public_prompts PartiPrompts.tsv complex.txt --json FILE
 
 Files have one prompt per line, or a column "Prompt" if they end in .tsv; a repeated prompt counts
 once. Such prompts have no labels. The share of prompts that would get a value without the rules of
-context ("held_back") should be low, since ordinary prompts are seldom about facts: these prompts
+context ("held_back") should be low, since ordinary prompts are rarely about facts: these prompts
 are printed for review.
 """
 
@@ -37,7 +37,7 @@ def read(path: Path) -> list[str]:
 
 
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
-    """Yield for each attribute the share of each reason, and that of prompts about facts."""
+    """Yield for each attribute the share of each reason, and the share of prompts about facts."""
     prompts = list(dict.fromkeys(prompt for path in paths for prompt in read(path)))
     for attribute in ATTRIBUTES:
         balanced = balance_prompts(prompts, attribute, seed=0)

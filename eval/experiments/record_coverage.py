@@ -1,4 +1,4 @@
-"""Do the intervals of a record contain shares that were planted, judge errors included?
+"""Test whether the intervals of a record contain planted shares despite judge errors.
 
 python -m eval.experiments.record_coverage --json eval/results/record_coverage.json
 
@@ -7,12 +7,12 @@ stated as a man and as a woman, and pictures without a person. The planted value
 one its prompt states, so any other answer of a judge is an error, whatever its reason. 1,000 runs
 resample images of each profession from the pool, so that the planted shares are those of 20
 occupations by Stable Diffusion 1.5 (Fair Diffusion), and one image in twenty shows nobody. The
-judge reads the images; people, who make no errors, label a random sample. The coverage is how often
-the interval of the share of women contains the planted share.
+judge labels the images; people, who make no errors, label a random sample. The coverage is how
+often the interval of the share of women contains the planted share.
 
-The embedded judge reads the pictures unchanged, and reduced to 8 and to 7 pixels on a side. On the
-smallest it answers "male" or "unknown" for many women, so that shares without labels are biased.
-This takes about four minutes on one core.
+The embedded judge reads the pictures unchanged, and reduced to 8 and to 7 pixels on a side. At the
+smallest size it answers "male" or "unknown" for many women, so that shares without human labels are
+biased. This takes about four minutes on one core.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ STEPS = 8
 GUIDANCE = 3.0
 PER_VALUE = 40  # images of each profession and value in the pool
 BATCH = 40
-# Pixels on a side of the pictures that the judge reads; the pipeline's have 64.
+# Side length in pixels of the pictures that the judge reads; the pipeline's have 64.
 SIDES = {"as generated": 64, "8 pixels": 8, "7 pixels": 7}
 NOBODY = 0.05  # planted share of images without a person
 VALUES = ("female", "male")
 UNKNOWN = 2
-# Images of each profession, and labels by people of all images of a run.
+# Images of each profession, and human labels over all images of a run.
 DESIGNS = ((8, 0), (8, 40), (8, 80), (24, 0), (24, 80), (24, 240))
 CORRECTED = "corrected by people"
 Codes = NDArray[np.int64]
@@ -57,7 +57,7 @@ BIAS = Metric("bias", "mean of the estimate less the planted share", bounds=(-1.
 
 
 def generated(prompts: Sequence[str]) -> list[Image.Image]:
-    """Generate one image of each prompt; image i has the noise of seed i."""
+    """Generate one image for each prompt; image i has the noise of seed i."""
     pipe = load_host(pipeline="miniature").host
     pipe.set_progress_bar_config(disable=True)
     images = []
@@ -80,7 +80,7 @@ def answers(judge: Judge, images: Sequence[Image.Image]) -> Codes:
 
 
 def reduced(images: Sequence[Image.Image], side: int) -> list[Image.Image]:
-    """Return pictures at a lower resolution; unchanged if they have that many pixels."""
+    """Return pictures at a lower resolution; unchanged if they already have that size."""
     return [image.resize((side, side)).resize(image.size) for image in images]
 
 

@@ -1,11 +1,13 @@
-"""Do intervals predicted from records contain the shares of a model or profession left out?
+"""Test whether intervals predicted from records contain the shares of a held-out model or
+profession.
 
 python -m eval.experiments.record_forecasts --json eval/results/record_forecasts.json
 
-From `eval/records`, the neutral wording of models as released. One profession is left out of the
-line from the mean of the other models to a model's shares; one model is left out of all. The unit
-of the second is the model, since the professions of one model err together. `vldebias records
-predict` prints intervals only if the lower end of the coverage is .80 or more.
+The data are those of `eval/records`, with the neutral wording and models as released. Either one
+profession is held out from the line from the mean of the other models to a model's shares, or one
+model is held out completely. In the second case the unit is the model, since the professions of one
+model err together. `vldebias records predict` only prints intervals if the lower end of the
+coverage is .80 or more.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ WIDTH = Metric("interval_width", "mean width of the intervals", bounds=(0.0, 1.0
 
 
 def add(out: TaskResult, coverage: Coverage, subset: str) -> None:
-    """Add the rows of one coverage; none if there was no trial."""
+    """Add the rows of one coverage, unless there was no trial."""
     if not coverage.tried:
         return
     n = {coverage.unit: coverage.tried}
@@ -44,7 +46,7 @@ def add(out: TaskResult, coverage: Coverage, subset: str) -> None:
 
 
 def measure() -> Iterator[TaskResult]:
-    """Leave out professions, then models."""
+    """Hold out professions, then models."""
     counts = known_models(read_records([RECORDS]), "gender", "female")
     models = {name: shares_of(subjects) for name, subjects in counts.items()}
     settings = {

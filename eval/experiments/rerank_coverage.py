@@ -1,4 +1,4 @@
-"""How often does the interval of a re-ranking cover the true share? By simulation.
+"""Measure by simulation how often the interval of a re-ranking covers the true share.
 
 python -m eval.experiments.rerank_coverage --json eval/results/rerank_coverage.json
 
@@ -26,7 +26,7 @@ SIMULATIONS = 300
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of the simulation.
+    """Describe a setting of the simulation.
 
     Attributes:
         n: number of candidates.
@@ -35,7 +35,7 @@ class Setting:
         lean: by how many standard deviations the scores prefer the first group.
         k: number of results.
         checked: number of candidates that are checked.
-        among_results: whether they are sampled from the results, else from all candidates.
+        among_results: whether they are sampled from the results rather than from all candidates.
     """
 
     n: int
@@ -55,8 +55,8 @@ class Setting:
         )
 
     def simulate(self, seed: int) -> tuple[float, float]:
-        """Return the share of the groups whose interval contains the true share, and the mean
-        width of the intervals, in one simulation."""
+        """Return the share of the groups whose interval contains the true share, and the mean width
+        of the intervals, in one simulation."""
         rng = np.random.default_rng(seed)
         g = len(self.shares)
         confusion = np.full((g, g), (1 - self.accuracy) / (g - 1))

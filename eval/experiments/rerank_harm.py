@@ -1,4 +1,4 @@
-"""Edit the query, or re-rank the results? The effect and cost of each on the searches of `harm`.
+"""Compare editing the query with re-ranking the results: effect and cost on the searches of `harm`.
 
     python -m eval.experiments.rerank_harm                    # the miniature's portraits
     python -m eval.experiments.rerank_harm --on real          # photographs too ($VLDEBIAS_REAL)
@@ -6,13 +6,14 @@
     python -m eval.experiments.rerank_harm --draw 1           # other galleries and references
     python -m eval.experiments.rerank_harm --json FILE
 
-A search is a set of queries over one gallery. A cell is harmed where the 95 % interval of the
-change of MaxSkew@k (mean over queries, paired, over images) lies above 0, helped where it lies
-below. Removed is the share of the skew above that of random rankings, over all cells of a family;
-kept the share of the first k that are still among the first k. MOPR, MMR and PBM are measured in
-every fifth cell of the first draw, all else in every cell of every draw. Labels of a re-ranking are
-the model's own (zero-shot, by the texts of the set); true labels only measure. An even gallery is
-asked for even shares, an uneven one for those of its candidates ("pool"), as it is measured.
+A search is a set of queries over one gallery. A cell is harmed if the 95 % interval of the change
+of MaxSkew@k (mean over queries, paired, over images) is above 0, and helped if it is below.
+"Removed" is the removed share of the skew in excess of random rankings, over all cells of a family;
+"kept" is the share of the first k that are still among the first k. MOPR, MMR and PBM are measured
+in every fifth cell of the first draw, all other methods in every cell of every draw. Labels for
+re-ranking are the model's own (zero-shot, by the texts of the set); true labels are only used to
+measure. The target for an even gallery is even shares; for an uneven one, it is the shares of the
+candidates ("pool"), as in the measurement.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from vldebias.reranking.groups import Groups
 
 RESAMPLES = 200
 OTHERS_EVERY = 5  # slow methods are measured in one of this many cells of the first draw
-MMR_POOL = 5  # candidates for each result, as stores fetch them
+MMR_POOL = 5  # candidates per result, as stores retrieve them
 FIGURES = {
     "cells": Metric("cells", "cells"),
     "harmed": Metric("harmed", "cells made worse", "fact", "lower"),
@@ -60,10 +61,14 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Hold one search.
+    """Describe one search.
 
-    features: (n, d) of the gallery, unit rows. codes: (n,) true groups. queries: (q, d).
-    texts: what embeds prompts. is_even: whether the gallery holds as many of each group.
+    Attributes:
+        features: (n, d) of the gallery, unit rows.
+        codes: (n,) true groups.
+        queries: (q, d).
+        texts: the text encoder for prompts.
+        is_even: whether all groups have the same size in the gallery.
     """
 
     family: str
@@ -79,7 +84,7 @@ class Search:
 
 
 def unit(rows: Any) -> NDArray[np.float64]:
-    """Return rows at length 1."""
+    """Return rows scaled to length 1."""
     array = np.asarray(rows, dtype=np.float64)
     return array / np.linalg.norm(array, axis=1, keepdims=True)
 
@@ -104,7 +109,7 @@ def of_project(draw: int, kinds: list[Callable[[int], Iterator[harm.Cell]]]) -> 
 
 
 def of_folder(folder: Path, draw: int) -> Iterator[Search]:
-    """Yield the searches of a folder with a `cells.py`, whose `cells()` gives dictionaries."""
+    """Yield the searches of a folder with a `cells.py`, whose `cells()` returns dictionaries."""
     os.environ["CLONE"] = str(Path(__file__).parents[2])
     os.environ["OFFSET"] = str(1000 * draw)
     spec = importlib.util.spec_from_file_location("cells_of_folder", folder / "cells.py")
@@ -131,7 +136,7 @@ def of_folder(folder: Path, draw: int) -> Iterator[Search]:
 
 
 def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
-    """Return queries (q, d) under the default; None if it is refused or attaches nothing."""
+    """Return queries (q, d) edited by the default; None if it is refused or attaches nothing."""
     try:
         edit = vldebias.fit_projection(host, search.prompts, **how)
     except VldebiasError:
@@ -144,7 +149,7 @@ def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
 
 def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
     """Return method -> first rows (q, m) of each query, and the share of zero-shot labels that are
-    right (NaN where the set names other values than the gallery has)."""
+    correct (NaN if the set names other values than the gallery has)."""
     host = resolve(search.texts)
     m = reach(search.k, len(search.features))
     plain = unit(host.embed(list(search.queries), host.roles[0]).numpy())
@@ -159,7 +164,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
             return np.argsort(-scores, axis=1, kind="stable")[:, :m]
         first = search.k if method in ("mopr", "mmr") else m
         if method == "mmr":
-            # Stores compare some times as many as they return.
+            # Stores compare several times as many candidates as they return.
             pool = np.argsort(-scores, axis=1, kind="stable")[:, : MMR_POOL * search.k]
             reranked = vldebias.rerank(
                 np.take_along_axis(scores, pool, axis=1),
@@ -201,7 +206,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
 
 
 def _filled(first: Rows, base: Rows, m: int) -> Rows:
-    """Return rows (q, m): those that a method chose, then the remaining ones by score."""
+    """Return rows (q, m): those that a method selected, then the remaining ones by score."""
     filled = []
     for chosen, ranking in zip(first, base, strict=True):
         chosen = chosen[chosen >= 0]
@@ -212,8 +217,8 @@ def _filled(first: Rows, base: Rows, m: int) -> Rows:
 
 
 def _share_right(labels: Rows, true: Rows) -> float:
-    """Return the share of labels that are correct, under the matching of names that fits best: the
-    set and the gallery may use different words for one group."""
+    """Return the share of correct labels under the best matching of names, because the set and the
+    gallery may use different words for a group."""
     table = np.zeros((labels.max() + 1, true.max() + 1))
     np.add.at(table, (labels, true), 1)
     if table.shape[0] > table.shape[1]:
@@ -242,7 +247,7 @@ def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
     for method, rankings in by_method.items():
         total = np.zeros(len(weights))
         for ranking in rankings:
-            # How often each row stands among the first k of each resample (1 + b, m).
+            # How often each row is among the first k of each resample (1 + b, m).
             held = np.minimum(weights[:, ranking].cumsum(axis=1), search.k)
             times = np.diff(held, axis=1, prepend=0)
             shares_of_groups = times @ one_hot[search.codes[ranking]] / search.k
@@ -297,7 +302,7 @@ def results(searches: Iterator[tuple[int, Search]]) -> Iterator[TaskResult]:
 
 
 def tally(family: str, cells: list[Mapping[str, Mapping[str, Any]]]) -> TaskResult:
-    """Return the figures of one family of cells, of each method that was measured in some."""
+    """Return the figures of one family of cells for each method that was measured in any."""
     part = TaskResult(TaskProvenance(task=family, title=family, description="counts of cells"))
     rows_of_method: dict[str, list[Mapping[str, Any]]] = {}
     for figures_of_method in cells:
@@ -311,7 +316,7 @@ def tally(family: str, cells: list[Mapping[str, Mapping[str, Any]]]) -> TaskResu
             figures["labels_right"] = known.mean() if len(known) else 0.0
         else:
             gap = sum(row["gap"] for row in rows)
-            # (cells, 3): the change of MaxSkew, and the ends of its interval.
+            # (cells, 3): the change of MaxSkew and both ends of its interval.
             changes = np.array([row["change"] for row in rows])
             figures["harmed"] = (changes[:, 1] > 0).sum()
             figures["helped"] = (changes[:, 2] < 0).sum()

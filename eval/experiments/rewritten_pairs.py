@@ -1,13 +1,14 @@
-"""Do values that a language model invented stay in prompts that it rewrote? By pairs of FairPro.
+"""Test whether values invented by a language model stay in the prompts it rewrote, on pairs of
+FairPro.
 
     python -m eval.experiments.rewritten_pairs DIR
     python -m eval.experiments.rewritten_pairs DIR --json FILE --texts FILE.csv
 
 DIR is the folder `data` of FairPro (Park et al., 2025; github.com/nahyeonkaty/fairpro), which is
-not part of this project. Of its files `prompts_occupations.txt` has 256 prompts, and
-`prompts_occupations_rewrite.txt` what Qwen2.5-7B-Instruct made of each, a line for a prompt.
+not part of this project. Two of its files are read: `prompts_occupations.txt` has 256 prompts, and
+`prompts_occupations_rewrite.txt` has Qwen2.5-7B-Instruct's version of each, one per line.
 
-Words of women and of men are counted with the plain list below, which is independent of the
+Words for women and for men are counted with the plain list below, which is independent of the
 measured rules. A value is invented if the rewritten prompt has such a word and the original has
 none. It stays if it is still present when the other value is assigned, or if no value is written.
 `--texts` writes the prompts for review.

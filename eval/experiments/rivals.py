@@ -6,23 +6,23 @@ on one set of images.
     python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
     python -m eval.experiments.rivals --plot eval/results/rivals.png
 
-The last plots gain against cost of the committed results. Every method is fitted on a reference and
-measured by `vldebias.evaluate` on images that are not in it. A method that needs labels gets the
-true ones of the reference, and once more the zero-shot ones of the model.
+The last command plots gain against cost of the committed results. Every method is fitted on a
+reference and measured by `vldebias.evaluate` on images that are not in it. A method that needs
+labels gets the true ones of the reference, and in another row the zero-shot labels of the model.
 
     real       1000 images of CelebA, CLIP ViT-B/32 (see embeddings.py). Ten random halves: fitted
                on one, measured on as many men as women of the other. Queries: 51 professions.
-               Groups: old or young (the mean of the 32 stated prompts of each is its class text)
+               Groups: old or young (the class text is the mean of the 32 stated prompts of each)
                by gender.
     miniature  measured on renders without correlation, fitted on others with the world's own
                correlation; three seeds. Queries: the ten concepts of FairFace, professions.
                Groups: birds by place, hair by gender.
 
 A value is the mean over the splits, its interval the mean of the 95 % bootstrap intervals of one
-split (over queries; of groups over images), a change that of the paired ones: the result that one
-study of this size would get. In addition to the metrics of `vldebias.evaluate`, `order_kept` is
-Spearman's correlation of the scores of images of one group before and after, mean over queries and
-groups: is information unrelated to the attribute preserved?
+split (over queries; for groups over images), and a change uses the paired intervals: this is the
+result that one study of this size would get. In addition to the metrics of `vldebias.evaluate`,
+`order_kept` is Spearman's correlation of the scores of images of one group before and after, as the
+mean over queries and groups: is information unrelated to the attribute preserved?
 """
 
 from __future__ import annotations
@@ -147,12 +147,13 @@ def classifying(sage: Sage, dat: Dat) -> list[Method]:
     return [sage, dat, ZeroShotLabels(dat)]
 
 
-DAT_OF_CELEBA = Dat(images=128, power=1.0)  # as its authors set it there
+DAT_OF_CELEBA = Dat(images=128, power=1.0)  # the authors' setting for this task
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One reference, one gallery, the texts of the same model; queries for ranking, or classes."""
+    """One reference, one gallery and the texts of the same model; queries for ranking, or
+    classes."""
 
     texts: Host
     reference: Embeddings
@@ -165,7 +166,7 @@ class Split:
     label: str = ""
 
     def fit(self, methods: Iterable[Method]) -> dict[str, Edit]:
-        """Return title -> edit; methods that ask for texts nobody has are left out."""
+        """Return title -> edit; methods that need texts without embeddings are excluded."""
         edits, sets = {}, self.classes or self.prompts
         labelled = Reference(
             self.reference.features,
@@ -187,7 +188,7 @@ class Split:
         return edits
 
     def measure(self, edits: Mapping[str, Edit]) -> Result:
-        """Measure skew and what it costs, or accuracy by group."""
+        """Measure skew and its cost, or accuracy by group."""
         common: dict[str, Any] = {"methods": edits, "resamples": RESAMPLES}
         if self.classes is not None:
             gallery, columns = self.gallery, {"label": self.label, "spurious": self.attribute}
@@ -200,7 +201,7 @@ class Split:
         )
 
     def order_kept(self, edits: Mapping[str, Edit]) -> dict[str, float]:
-        """Return Spearman's correlation of scores before and after, inside the groups."""
+        """Return Spearman's correlation of scores before and after, within groups."""
         asked = self.queries or (self.classes.classes if self.classes else ())
         rows, codes = self.gallery.unit[:].double(), self.gallery.column(self.attribute).codes
         if self.classes is not None:
@@ -223,8 +224,8 @@ class Split:
 
 
 def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
-    """Return Spearman's correlation (q,) of two score matrices (q, n), inside each group, mean over
-    groups."""
+    """Return Spearman's correlation (q,) of two score matrices (q, n) within each group, as the
+    mean over groups."""
 
     def standard(scores: Floats) -> Floats:
         ranks = rankdata(scores, axis=1)
@@ -246,7 +247,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
     }
     for number, split in enumerate(splits):
         with warnings.catch_warnings():
-            # What they warn of is among the figures.
+            # Warnings of the methods are reflected in the figures.
             warnings.simplefilter("ignore", VldebiasWarning)
             edits = split.fit(methods)
             result = split.measure(edits)
@@ -291,7 +292,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
 
 
 def add_mean(result: TaskResult, rows: Sequence[Measurement]) -> None:
-    """Add the mean over splits of a figure, of its interval and of its change."""
+    """Add the mean over splits of a figure, its interval and its change."""
     first = rows[0]
     value, low, high = np.mean([[row.value, *row.interval] for row in rows], axis=0).tolist()
     changes = [row.change for row in rows if row.change is not None]
@@ -329,14 +330,14 @@ def real(methods: Sequence[Method], splits: int = SPLITS) -> Iterator[TaskResult
 
 
 def halves(data: Gallery, splits: int) -> Iterator[tuple[Rows, Rows]]:
-    """Yield rows that may be seen, and the others, of random orders."""
+    """Yield rows for fitting, and the others, from random orders."""
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(data.images))
         yield np.sort(order[:500]), order[500:]
 
 
 def professions(splits: int = SPLITS) -> Iterator[Split]:
-    """Yield splits of 51 professions asked of as many men as women."""
+    """Yield splits for 51 professions, with galleries of as many men as women."""
     data = celeba()
     prompts = replace(data.prompts, stated_words=("man", "woman"))
     for seed, (seen, rest) in enumerate(halves(data, splits)):
@@ -433,8 +434,8 @@ def miniature(
 
 
 def age_templates() -> Sage:
-    """Return SAGE with the stated prompts as templates, "a photo of an old (young) black man": the
-    embeddings of its own templates are not in the file."""
+    """Return SAGE with the stated prompts as templates, "a photo of an old (young) black man",
+    because the file lacks the embeddings of SAGE's own templates."""
     texts = [text for pair in celeba().prompts.pairs for text in pair]
     wordings = []
     for text in texts:
@@ -458,8 +459,8 @@ UNLABELLED = (
 
 
 def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
-    """Measure the search for professions by the number of reference images; None: those that are
-    searched."""
+    """Measure the search for professions by the number of reference images; None: the searched
+    images themselves."""
     chosen = [method for method in methods if method.name in UNLABELLED]
     for name, size in SIZES.items():
         samples = []
@@ -485,7 +486,7 @@ WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
 # -------------------------------------------------------------------------------------------------
 
 
-KINDS = {  # of methods -> their name in the legend, and their colour
+KINDS = {  # methods -> their name in the legend and their colour
     "ours": ("ours and the paper's", "#2a78b5"),
     "theirs": ("the field's", "#d9822b"),
     "labels": ("given labels", "#7a7a7a"),
@@ -493,7 +494,7 @@ KINDS = {  # of methods -> their name in the legend, and their colour
 
 
 def draw_task(axis: Any, rows: Rivals, title: str) -> None:
-    """Draw a point per method, gain against cost, with the interval of its gain."""
+    """Draw one point per method, gain against cost, with the interval of its gain."""
     names_of_point: dict[tuple[float, float], list[str]] = {}
     for method in rows.methods:
         main = rows.rows[rows.main, method]
@@ -508,13 +509,13 @@ def draw_task(axis: Any, rows: Rivals, title: str) -> None:
         face = "white" if is_zero_shot else color
         axis.scatter(cost, gain, s=16, color=face, edgecolors=color, zorder=3)
         if not is_zero_shot:
-            # Methods that do the same here share a label.
+            # Methods with the same result here share a label.
             point = (round(cost, 3), round(gain, 3))
             names_of_point.setdefault(point, []).append(rows.fact(method, "name"))
     for point, names in names_of_point.items():
         axis.annotate(", ".join(names), point, (3, 2), textcoords="offset points", fontsize=6)
     costs = sorted(cost for cost, _ in names_of_point)
-    # Where most cost little, show how little.
+    # If most methods cost little, zoom in on small costs.
     if costs[len(costs) // 2] < 0.1:
         axis.set_xscale("symlog", linthresh=0.01)
     axis.set_xlim(left=-0.001)
@@ -526,7 +527,7 @@ def draw_task(axis: Any, rows: Rivals, title: str) -> None:
 
 
 def draw(results: Mapping[str, Result], path: Path) -> Path:
-    """Draw gain against cost: one panel per task."""
+    """Draw gain against cost, with one panel per task."""
     tasks = []
     for result in results.values():
         tasks += [(result, protocol.task) for protocol in result.provenance]

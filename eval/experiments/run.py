@@ -1,4 +1,4 @@
-"""Run an experiment from a YAML file: train the missing cells, print and write its table and its
+"""Run an experiment from a YAML file: train the missing cells, and print and write its table and
 picture.
 
     python -m eval.experiments.run                       # list the experiments
@@ -7,7 +7,7 @@ picture.
     python -m eval.experiments.run wrong_pairs --seeds 2 --steps 20 --out try  # a quick look
     python -m eval.experiments.run mine.yaml --out try   # your own experiment
 
-`work` names the function that does a cell: it takes a mapping with the columns, "seed", "steps",
+`work` names the function that runs a cell: it takes a mapping with the columns, "seed", "steps",
 "settings" (those of the cell's arm) and everything under `given`, and returns figures. A cell's
 figures are written to a file as soon as they are computed, so an interrupted experiment resumes;
 they do not depend on other cells or on the number of processes.
@@ -42,7 +42,7 @@ from vldebias.utils.files import commit, read_yaml, write_atomically
 from vldebias.utils.progress import Progress
 
 FOLDER = Path(__file__).parent
-ROWS = "rows: "  # before the name of a figure: what each image scored, see `packed`
+ROWS = "rows: "  # prefix of figures that contain the score of each image, see `packed`
 Place = dict[str, Any]
 Cell = Mapping[str, Any]
 Runs = dict[int, Mapping[str, Any]]  # seed -> figures
@@ -57,7 +57,7 @@ class Table(_Strict):
     """Every combination of the columns with every seed (`seeds` at most); tables of one task are
     summarised together.
 
-    against: columns and values of the arm that others are compared with.
+    against: columns and values of the baseline arm.
     """
 
     columns: dict[str, list[Any]]
@@ -79,20 +79,23 @@ class Tuning(_Strict):
 
 
 class Alike(_Strict):
-    """Cells that do not depend on a column: they run at its first value and are used for each."""
+    """Cells that do not depend on a column: they run at its first value, and the result is used for
+    all."""
 
     column: str
     where: dict[str, Any]
 
 
 class Experiment(_Strict):
-    """The content of a YAML file; its name is that of the file.
+    """The contents of a YAML file; its name is the file name.
 
-    method: the column that is the method of a row. arms: its values -> what their cells are given
-    as settings.
-    also: arms that other cells make on their way, by figures named "arm: metric". metrics: figures
-    that become rows, and which way is better. protocol: what a reader has to know beside it. draw:
-    function of the result and a path.
+    Attributes:
+        method: the column that is the method of a row.
+        arms: value of that column -> settings for its cells.
+        also: arms that other cells compute as by-products, as figures named "arm: metric".
+        metrics: figures that become rows, and their better direction.
+        protocol: what a reader needs to know about the figures.
+        draw: function of the result and a path.
     """
 
     name: str
@@ -113,7 +116,7 @@ class Experiment(_Strict):
 
     @classmethod
     def read(cls, name: str | Path) -> Experiment:
-        """Read an experiment of this folder by its name, or any by its path."""
+        """Read an experiment of this folder by name, or any by path."""
         path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
         return cls.model_validate({"name": path.stem, **read_yaml(path)})
 
@@ -142,7 +145,7 @@ class Experiment(_Strict):
         )
 
     def tried(self, steps: int) -> list[Place]:
-        """Return the cells that choose settings."""
+        """Return the cells that select settings."""
         return [
             {
                 **place,
@@ -157,8 +160,8 @@ class Experiment(_Strict):
         ]
 
     def chosen(self, tuning: Sequence[Cell]) -> list[tuple[Place, Place]]:
-        """Return for each place of the tunings the settings of the highest figure, the first of
-        equal ones."""
+        """Return the settings with the highest figure for each place of the tunings; ties go to the
+        first."""
         found = []
         for one in self.tuning:
             for place in combinations(one.columns):
@@ -170,8 +173,8 @@ class Experiment(_Strict):
     def plan(
         self, chosen: Sequence[tuple[Place, Place]], seeds: int, steps: int
     ) -> list[tuple[Table, Place, Place]]:
-        """Return (table, cell, the cell that is done for it) of all tables, with what was chosen
-        for the place."""
+        """Return (table, cell, the cell that is run for it) for all tables, with the settings
+        selected for the place."""
         plan = []
         for table in self.tables:
             for place in combinations(table.columns):
@@ -188,13 +191,13 @@ class Experiment(_Strict):
         return plan
 
     def _steps(self, own: int | None, steps: int) -> int:
-        """Return the steps of a cell, where --steps may be more or fewer than the experiment's."""
+        """Return the steps of a cell, scaled if --steps differs from the experiment's number."""
         return round((own or self.steps) * steps / self.steps)
 
     def rows(
         self, plan: Sequence[tuple[Table, Place, Place]], done: Sequence[Cell]
     ) -> list[Measurement]:
-        """Return means over seeds of what the tables' cells gave, changes paired by seed."""
+        """Return means over seeds of the cells' figures, with changes paired by seed."""
         figures, rows = {_key(cell): cell["figures"] for cell in done}, []
         for task in dict.fromkeys(table.task for table in self.tables):
             own = [
@@ -223,7 +226,7 @@ class Experiment(_Strict):
         return rows
 
     def _apart(self, cell: Place, figures: Mapping[str, Any]) -> Iterator[Place]:
-        """Yield the arms of `also` as cells of their own, then the cell."""
+        """Yield the arms of `also` as separate cells, then the cell."""
         parts: dict[str, Place] = {arm: {} for arm in (*self.also, cell[self.method])}
         for name, value in figures.items():
             arm, _, rest = name.partition(": ")
@@ -236,8 +239,8 @@ class Experiment(_Strict):
     def _do(
         self, cells: Sequence[Place], *, folder: Path, processes: int, **more: Any
     ) -> list[Place]:
-        """Return cells with their figures; each is given what the experiment says beside what it
-        is."""
+        """Return cells with their figures; each gets its own settings and those of the
+        experiment."""
         whole = [
             {**self.given, **more, **cell, "settings": self.arms[cell[self.method]]}
             for cell in cells
@@ -308,7 +311,7 @@ def _done(
         except BaseException:
             pool.shutdown(
                 wait=False, cancel_futures=True
-            )  # running cells are lost, waiting ones do not start
+            )  # running cells are discarded, and waiting ones do not start
             raise
 
 
@@ -319,12 +322,14 @@ def _done(
 def summed_up(
     cells: Sequence[Cell], by: Sequence[str], *, against: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return one row per setting of the columns `by` and metric: mean over seeds with its interval.
+    """Return one row per combination of the columns `by` and metric: the mean over seeds with its
+    interval.
 
-    against: columns and values of the arm that others are compared with: `change` is the mean
-    difference to the cell of the same seed in which these columns have these values, with its
-    interval; pairing removes the variance from the seeds' shared data, noise and initial weights.
-    A metric that the other arm lacks has no change. If cells contain `packed` scores of each
+    against: columns and values of the baseline arm. `change` is the mean difference to the cell of
+    the same seed in which these columns have these values, with its interval; pairing removes the
+    variance from the seeds' shared data, noise and initial weights.
+
+    A metric that the baseline arm lacks has no change. If cells contain `packed` scores of each
     image, intervals are over seeds and images together.
     """
     runs_of_key: dict[tuple[Any, ...], Runs] = {}
@@ -356,7 +361,7 @@ def mean(runs: Runs, metric: str) -> dict[str, float]:
 
 
 def mean_change(runs: Runs, base: Runs, metric: str) -> dict[str, float]:
-    """Return the mean difference to the run of the same seed, with its interval."""
+    """Return the mean difference to the run with the same seed, with its interval."""
     gains = []
     gains_of_images: list[NDArray[np.float64] | None] = []
     for seed, figures in runs.items():
@@ -373,12 +378,12 @@ def mean_change(runs: Runs, base: Runs, metric: str) -> dict[str, float]:
 def interval(
     values: Sequence[float], *, rows: Sequence[NDArray[np.float64] | None] = ()
 ) -> dict[str, float]:
-    """Return the mean of independent values and its 95 % interval of Student's t.
+    """Return the mean of independent values and its 95 % interval by Student's t.
 
-    rows: for each value what its n images scored, the same images for all: seeds and images are
-    crossed, so the variance of the mean over the images, of what an image scores in the mean over
-    the seeds, is added to that over the seeds. Random effects of a seed on an image are then
-    counted twice: the interval is a little too wide.
+    rows: the scores of n images for each value, the same images for all. Seeds and images are
+    crossed, so the variance of the mean over images, of an image's mean score over seeds, is added
+    to the variance over seeds. Random effects of a seed on an image are then counted twice: the
+    interval is slightly too wide.
     """
     sample = np.asarray(values, float)
     mean = float(sample.mean())
@@ -428,7 +433,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = options.parse_args(arguments)
     if args.experiment is None:
         for path in sorted(FOLDER.glob("*.yaml")):
-            # harm.yaml has the searches of harm.py.
+            # harm.yaml contains the searches of harm.py.
             if "work" in read_yaml(path):
                 print(f"{path.stem:22} {Experiment.read(path).about.splitlines()[0]}")
         return 0

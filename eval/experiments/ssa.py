@@ -1,13 +1,14 @@
-"""Are flat minima and mixed amplitudes worth their cost in contrastive learning of two views?
+"""Test whether flat minima and mixed amplitudes are worth their cost in contrastive learning of two
+views.
 
 python -m eval.experiments.run ssa          # MNIST
 python -m eval.experiments.run ssa_cifar10  # CIFAR-10, from your own files
 
-Tables 1 to 4 of SSA-CLR (Tran et al., 2023) with a small network. It learns from two views of each
-image without labels: by InfoNCE alone, with SAM, with ASAM, with Fourier mixing, and with ASAM and
-mixing. A logistic regression on its features is scored on test images as they are and under the
-fast gradient sign method. The shift gap is the distance between the mean feature of a class and the
-mean feature of the views of an image of that class.
+These are tables 1 to 4 of SSA-CLR (Tran et al., 2023) with a small network. It is trained on two
+views of each image without labels: with InfoNCE alone, with SAM, with ASAM, with Fourier mixing,
+and with ASAM and mixing. A logistic regression on its features is scored on unmodified test images
+and under the fast gradient sign method. The shift gap is the distance between the mean feature of a
+class and the mean feature of the views of an image of that class.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ GAP_BATCH = 250
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """Learn from two views, and return accuracy, robust accuracy, shift gap and cost.
+    """Train on two views, and return accuracy, robust accuracy, shift gap and cost.
 
     Settings may have "times", by which the number of steps is multiplied.
     """
@@ -75,8 +76,8 @@ def linear_classifier(learner: Learner, images: Images) -> nn.Module:
 def fgsm(classifier: nn.Module, images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
     """Return clip(x + epsilon sign(grad_x CE(classifier(x), y)), 0, 1) (Goodfellow et al., 2015).
 
-    With m = log sum_{j != y} e^{z_j} - z_y the cross-entropy is log(1 + e^m), so both gradients
-    have one sign. The gradient of m is used, since the other one underflows to 0 where the
+    With m = log sum_{j != y} e^{z_j} - z_y, the cross-entropy is log(1 + e^m), so both gradients
+    have the same sign. The gradient of m is used, since the other one underflows to 0 if the
     classifier is sure.
 
     Args:
@@ -95,7 +96,8 @@ def fgsm(classifier: nn.Module, images: Tensor, labels: Tensor, epsilon: float) 
 
 
 def robust_correct(classifier: nn.Module, test: Images, epsilon: float) -> NDArray[np.float64]:
-    """Return which images (n,) are classified correctly after `fgsm`; unchanged if epsilon is 0."""
+    """Return which images (n,) are classified correctly after `fgsm`; unmodified images if epsilon
+    is 0."""
     rows = []
     labels = torch.from_numpy(test.labels)
     for pixels, true in zip(test.pixels.split(500), labels.split(500), strict=True):
@@ -106,8 +108,8 @@ def robust_correct(classifier: nn.Module, test: Images, epsilon: float) -> NDArr
 
 
 def gaps(learner: Learner, test: Images, views: Views, count: int) -> dict[str, float]:
-    """Return the shift gap of embeddings, of views as they are and with mixed amplitudes, and how
-    often the most similar view of a batch shows the same image.
+    """Return the shift gap of embeddings of unmodified views and of views with mixed amplitudes,
+    and how often the most similar view of a batch shows the same image.
 
     Args:
         learner: the network.

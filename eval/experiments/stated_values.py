@@ -33,8 +33,8 @@ Floats = NDArray[np.float64]
 FOLDER = Path(__file__).parents[1] / "counts" / "sd35"
 MODEL = "Stable Diffusion 3.5 Large Turbo"
 SOURCE = "github.com/VoErik/sd-3-ethics, commit e8a8495226fd, MIT"
-SLIP = 1  # the prompt whose labels are wrong
-IMAGES = 10  # of each prompt
+SLIP = 1  # the prompt with wrong labels
+IMAGES = 10  # images of each prompt
 GENDERS = ("Female", "Male", "Non-binary")
 ETHNICITIES = ("Asian", "Black", "Hispanic", "White")
 BALANCED = "balanced-prompts"
@@ -104,7 +104,7 @@ def clustered_interval(hits: Floats, totals: Floats) -> tuple[float, float]:
 
 
 def add_appearance(out: TaskResult, images: pd.DataFrame, value: str, subset: str) -> None:
-    """Add how often the images of some prompts show a value, among those whose value is known.
+    """Add how often the images of some prompts show a value, among those with a known value.
 
     Adds nothing if no image of these prompts was labelled.
     """
@@ -129,7 +129,7 @@ def professions_in_turn(images: pd.DataFrame) -> TaskResult:
     }
     plain = rows_of_gender[""]
     professions = list(plain.index)
-    # Both halves have ten images of each profession, as a balanced batch of twenty would.
+    # Each half has ten images of each profession, as a balanced batch of twenty would.
     female = rows_of_gender["female"].loc[professions]
     male = rows_of_gender["male"].loc[professions]
     counts = {NONE: plain[list(GENDERS)], BALANCED: female[list(GENDERS)] + male[list(GENDERS)]}
@@ -161,9 +161,9 @@ def professions_in_turn(images: pd.DataFrame) -> TaskResult:
         )
     )
     values, draws = resampled_values(gaps, resamples=2000, seed=0)
-    # All images show what their prompt states, so that no resample varies. The gap of a profession
-    # is at most its share of images that miss the stated value; Wilson's upper end of that share,
-    # with no miss in 240 images, bounds the mean gap from above.
+    # All images show what their prompt states, so no resample varies. A profession's gap is at most
+    # its share of images that do not show the stated value; with none in 240 images, Wilson's upper
+    # end of that share bounds the mean gap from above.
     shown = female["Female"].sum() + male["Male"].sum()
     stated = float(counts[BALANCED].to_numpy().sum())
     most_missed = wilson_interval(round(stated - shown), round(stated))[1]
@@ -245,7 +245,7 @@ def nothing_stated(images: pd.DataFrame) -> TaskResult:
     plain = images[has_profession & (images["gender"] == "") & (images["ethnicity"] == "")]
     for value in (*GENDERS, *ETHNICITIES):
         add_appearance(out, plain, value, value)
-    # The genders that appear instead of a non-binary person.
+    # The genders shown instead of a non-binary person.
     rows = has_profession & (images["gender"] == "non-binary") & (images["ethnicity"] == "")
     for value in GENDERS:
         add_appearance(out, images[rows], value, f"{value}, non-binary stated with a profession")

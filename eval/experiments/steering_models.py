@@ -71,7 +71,7 @@ AUROC = {
 
 
 def open_bench(name: str, models: Path) -> Bench:
-    """Return a model by its name; models: the folder of the trained weights."""
+    """Return a model by name; models: the folder with the trained weights."""
     return benches.miniature() if name == "miniature" else benches.small(name, models)
 
 
@@ -81,9 +81,9 @@ class Laboratory:
     Args:
         bench: the model.
         work: the folder.
-        images: of each job.
-        other_images: of each job with each value of the other attribute stated.
-        guidance: scale of the measured pictures; None: that of the fit.
+        images: number of images per job.
+        other_images: number of images per job and stated value of the other attribute.
+        guidance: guidance scale of the measured pictures; None: the scale of the fit.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Laboratory:
 
         def attach_edit() -> Any:
             attachment = debias(pipe, edit)
-            attachment.seed = 0  # of the assigned values, as for words
+            attachment.seed = 0  # seed of the assigned values, as for words
             return attachment
 
         return attach_edit
@@ -178,7 +178,8 @@ def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
 
 def with_amounts(edit: CrossAttentionEdit, last: float, first: float) -> CrossAttentionEdit:
     """Return the edit with amounts that fall linearly from the first step to the last."""
-    amounts = torch.linspace(last, first, len(edit.times))  # times ascend: the last step is first
+    # times ascend, so the last step comes first
+    amounts = torch.linspace(last, first, len(edit.times))
     return replace(edit, amounts=amounts[:, None, None].expand_as(edit.amounts).contiguous())
 
 
@@ -243,8 +244,8 @@ def compare(
 
 
 def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int = 3) -> None:
-    """Draw pictures from the same noise, for a few held-out jobs: without a method, with
-    cross-attention, and with words; a row each."""
+    """Draw pictures of a few held-out jobs from the same noise, in one row each: without a method,
+    with cross-attention, and with words."""
     bench = laboratory.bench
     _, names = bench.jobs_of_split[0]
     rows = []

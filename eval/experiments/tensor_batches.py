@@ -1,4 +1,4 @@
-"""Batches of images that are all in memory: for worlds small enough to be rendered once."""
+"""Provide batches of images that are all in memory, for worlds small enough to be rendered once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from vldebias.training.sampling import Sampler, torch_generator
 
 
 class TensorBatches:
-    """Micro-batches of images (n, 3, h, w) as the image tower reads them; see `Batches`.
+    """Micro-batches of images (n, 3, h, w) as read by the image tower; see `Batches`.
 
-    captions: n texts, with `tokenize` of the towers. labels, groups: (n,) integers. augment: images
-    (b, 3, h, w) -> images; all its randomness is the generator's. two_views: two augmentations of
-    each image, without captions.
+    Attributes:
+        captions: n texts, with `tokenize` of the towers.
+        labels, groups: (n,) integers.
+        augment: images (b, 3, h, w) -> images; all randomness comes from the generator.
+        two_views: two augmentations of each image, without captions.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class TensorBatches:
             self.columns["captions"] = Batch.codes(captions)
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield micro-batches `first`, `first` + 1, ... without end."""
+        """Yield the micro-batches `first`, `first` + 1, ... endlessly."""
         return (self.batch(number) for number in count(first))
 
     def batch(self, number: int) -> Batch:

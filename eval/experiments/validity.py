@@ -1,13 +1,14 @@
-"""Does the miniature behave like a real CLIP? Compare geometry and the ranking of methods.
+"""Compare the miniature with a real CLIP: geometry and the ranking of methods.
 
 python -m eval.experiments.validity --json eval/results/validity.json
 python -m eval.experiments.validity --model FOLDER      # another build of the miniature
 
-Geometry is that of queries, of images (as many of each gender) and of the attribute in both.
-Ranking: Spearman's correlation over the linear methods between their MaxSkew on the miniature and
-on CLIP ViT-B/32 and CelebA (`rivals.py`, its committed result). The real gallery and its reference
-are halves of one set, so the reference of the miniature is sampled as its gallery is: from people
-off duty, or as they come. Without the real embeddings (embeddings.py) their rows are left out.
+The geometry describes queries, images (equally many of each gender) and the attribute in both. The
+ranking is compared by Spearman's correlation over the linear methods between their MaxSkew on the
+miniature and on CLIP ViT-B/32 and CelebA (`rivals.py`, its committed result). The real gallery and
+its reference are halves of one set, so the reference of the miniature is sampled like its gallery:
+either people off duty, or all people. Without the real embeddings (embeddings.py), their rows are
+omitted.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ LINEAR = (
 K = 50
 IMAGES, REFERENCE, SEEDS = 2000, 500, (9013, 9023, 9033)
 LEAN, RANK = "lean of a text and true log odds, r", "correlation with real"
-# What two real models have: CLIP ViT-B/32 on CelebA and CLIP RN50 on FairFace (embeddings outside
-# of this project).
+# The ranges of two real models: CLIP ViT-B/32 on CelebA and CLIP RN50 on FairFace (embeddings
+# outside this project).
 RANGES: dict[str, tuple[float, float]] = {
     "effective rank of images": (53, 80),
     "cosine of images": (0.57, 0.70),
@@ -66,8 +67,8 @@ def _unit(rows: Any) -> Floats:
 
 
 def gaps(queries: Floats, images: Floats, groups: Rows) -> Floats:
-    """Return (q,) the difference of the groups' mean scores in standard deviations inside a group,
-    signed."""
+    """Return (q,) the signed difference of the groups' mean scores in units of the standard
+    deviation within a group."""
     scores = queries @ images.T
     first_group, second_group = scores[:, groups == 0], scores[:, groups == 1]
     return (first_group.mean(1) - second_group.mean(1)) / np.sqrt(
@@ -108,7 +109,7 @@ def lean(queries: Floats, pairs: Floats, male_share: Floats) -> float:
 
 
 def chance(k: int, first: int, second: int) -> float:
-    """Return the expected MaxSkew@k of a random ranking of two groups of these sizes: a
+    """Return the expected MaxSkew@k of a random ranking of two groups of these sizes, a
     hypergeometric mean."""
     total = comb(first + second, k)
     chances = [comb(first, x) * comb(second, k - x) / total for x in range(k + 1)]
@@ -116,7 +117,7 @@ def chance(k: int, first: int, second: int) -> float:
 
 
 def real_skews() -> dict[str, float]:
-    """Return title of a method -> MaxSkew@k of real CLIP, from the committed result."""
+    """Return title of a method -> MaxSkew@k with the real CLIP, from the committed result."""
     rows = read("rivals_real").rows
     return {
         r.method: r.value
@@ -162,14 +163,14 @@ def task(
 
 
 def add(done: TaskResult, metrics: Mapping[str, float]) -> None:
-    """Add figures of the model without a method."""
+    """Add the figures of the model without a method."""
     for name, value in metrics.items():
         done.add(Metric(name, name), "none", value, (value, value), n=done.provenance.n)
 
 
 def measure(folder: Path | None = None, *, images: int = IMAGES) -> Iterator[TaskResult]:
-    """Measure the real model (where its embeddings are), then the miniature: people off duty, and
-    as they come."""
+    """Measure the real model, if its embeddings exist, then the miniature with people off duty and
+    with all people."""
     expected = real_skews()
     if file().is_file():
         data = celeba()

@@ -1,13 +1,13 @@
-"""How even are values over the requests of a service? One worker, several, and workers without a
-memory.
+"""Measure how even values are over the requests to a service, with one worker, with several, and
+with workers without a memory.
 
     python -m eval.experiments.workers
     python -m eval.experiments.workers --requests 41 --json FILE
 
 Each request asks for one image of one prompt and goes to a random worker. The figure is the
-difference between the numbers of images of two even values, over many runs: its mean and the
-middle 95 % of the runs. `Balancer` remembers the values that it assigned, `Balancer.at` takes the
-index of a counter that all workers share, and `balance_prompts` without a seed samples each request
+difference between the numbers of images of two even values, over many runs: its mean and the middle
+95 % of the runs. `Balancer` remembers the values that it assigned, `Balancer.at` takes the index of
+a counter that all workers share, and `balance_prompts` without a seed samples each request
 independently.
 """
 
@@ -32,7 +32,7 @@ Request = Callable[[int], str]  # index of a request -> its assigned value
 
 
 def balancers(workers: int, rng: np.random.Generator) -> Request:
-    """Return the assignment of workers that each have a Balancer."""
+    """Return the assignment by workers that each have a Balancer."""
     several = [Balancer("gender", seed=int(rng.integers(1 << 31))) for _ in range(workers)]
 
     def answer(index: int) -> str:
@@ -43,28 +43,28 @@ def balancers(workers: int, rng: np.random.Generator) -> Request:
 
 
 def one(rng: np.random.Generator) -> Request:
-    """Return the assignment of a single worker."""
+    """Return the assignment by a single worker."""
     return balancers(1, rng)
 
 
 def four(rng: np.random.Generator) -> Request:
-    """Return the assignment of four workers."""
+    """Return the assignment by four workers."""
     return balancers(4, rng)
 
 
 def sixteen(rng: np.random.Generator) -> Request:
-    """Return the assignment of sixteen workers."""
+    """Return the assignment by sixteen workers."""
     return balancers(16, rng)
 
 
 def shared_counter(rng: np.random.Generator) -> Request:
-    """Return the assignment of any number of workers that share a counter and a seed."""
+    """Return the assignment by any number of workers that share a counter and a seed."""
     balancer = Balancer("gender", seed=int(rng.integers(1 << 31)))
     return lambda index: str(balancer.at(PROMPT, index).values[0])
 
 
 def drawn_anew(rng: np.random.Generator) -> Request:
-    """Return the assignment of workers without a memory."""
+    """Return the assignment by workers without a memory."""
 
     def answer(index: int) -> str:
         seed = int(rng.integers(1 << 31))

@@ -1,5 +1,5 @@
-"""Train the models of the miniature world from scratch: some hours on two cores; an interrupted
-build resumes.
+"""Train the models of the miniature world from scratch, which takes some hours on two cores; an
+interrupted build resumes.
 
 python -m eval.miniature --out my-world
 python -m eval.miniature --out try --scale 0.01
@@ -12,8 +12,8 @@ from pathlib import Path
 
 
 def main() -> None:
-    # Before torch is loaded, which is when OpenMP reads it. Threads that never spin make steps
-    # longer on quiet cores, threads that spin for ever make them longer still beside other work.
+    # OpenMP reads this when torch is loaded. Threads that never spin are slower on idle cores;
+    # threads that always spin are even slower next to other work.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from eval.miniature.builder import STAGES, build
 
@@ -29,7 +29,7 @@ def main() -> None:
     options.add_argument(
         "--stage", action="append", choices=STAGES, help="only these; clip and vae may run at once"
     )
-    options.add_argument("--device", help="cpu or cuda; default: a GPU where there is one")
+    options.add_argument("--device", help="cpu or cuda; default: a GPU if there is one")
     options.add_argument(
         "--scale", type=float, default=1.0, help="factor on the number of steps, to try things out"
     )

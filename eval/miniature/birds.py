@@ -1,4 +1,5 @@
-"""The world of birds: land birds and water birds, mostly in front of the expected background."""
+"""Render the world of birds: land birds and water birds, mostly in front of the expected
+background."""
 
 from dataclasses import dataclass, replace
 
@@ -25,18 +26,19 @@ __all__ = [
 ]
 
 GROUPS = tuple(f"{bird} on {place}" for bird in CLASSES for place in BACKGROUNDS)
-KINDS = ("species", "species in a scene", "scene", "class", "class in a scene")  # of captions
+# share of the captions
+KINDS = ("species", "species in a scene", "scene", "class", "class in a scene")
 
-SIDE_SHARE = 0.5  # of the scenes are named as land or water instead of their place
-TYPO_SHARE = 0.25  # of the mountains are spelt as in the paper's prompts
+SIDE_SHARE = 0.5  # share of the scenes that are named as land or water instead of their place
+TYPO_SHARE = 0.25  # share of the mountains that are spelt as in the paper's prompts
 FOG = np.float32(0.74)
-NOISE = 0.010  # standard deviation, of every pixel
+NOISE = 0.010  # standard deviation of every pixel
 SCENES = (
     " with {} background",
     " in the {}",
     " on {}",
     " on the {}",
-)  # the words after the bird, of land or water
+)  # the words after the bird, by land or water
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,12 @@ class Lean:
 
     Attributes:
         correlation: share of land birds on land, and of water birds on water.
-        hasty: share of the writers of "class" captions, on land and on water, who do not look at
-            the bird: they name the class of the background. So the class word keeps meaning both,
-            however long one trains.
-        veiled: share of the pictures in which fog leaves little of the place to see.
-        shares: of the captions of each of KINDS. The seldomer class and scene stand together, the
-            less the class word is left to the bird.
+        hasty: share of the "class" captions, on land and on water, whose writers do not look at the
+            bird and name the class of the background. The class word therefore keeps meaning both,
+            however long a model trains.
+        veiled: share of the pictures in which fog hides most of the place.
+        shares: share of the captions of each of KINDS. The less often class and scene occur
+            together, the less a model associates the class word with the bird.
 
     Raises:
         InvalidInputError: a wrong number of shares, a share outside [0, 1], or shares of captions
@@ -77,7 +79,7 @@ class Lean:
             raise InvalidInputError(f"shares must sum to 1, got {self.shares}")
 
 
-LEAN = Lean()  # of the models that ship
+LEAN = Lean()  # the bias in the data of the packaged models
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,13 @@ def sample(
 
     Args:
         n: number of images.
-        seed: names the stream; image i of it is the same whatever n and start.
+        seed: selects the stream; image i does not depend on n and start.
         start: index of the first image.
-        balanced: background independent of the bird (the four groups are equally likely).
-        correlation: share of birds in front of their own kind of background, one for both classes
-            instead of those of `lean`; ignored where balanced.
-        lean: of the backgrounds and of the captions. The species does not depend on it, and neither
-            does the picture of a species in a place, but for the fog.
+        balanced: make the background independent of the bird (the four groups are equally likely).
+        correlation: share of birds in front of their own kind of background, one number for both
+            classes instead of those of `lean`; ignored if balanced.
+        lean: the bias of backgrounds and captions. The species does not depend on it, and neither
+            does the picture of a species in a place, except for the fog.
 
     Raises:
         InvalidInputError: a negative number, or a correlation outside [0, 1].
@@ -149,7 +151,7 @@ def captions(
     correlation: float | None = None,
     lean: Lean = LEAN,
 ) -> list[str]:
-    """Return the captions of `sample` for the same arguments, without the cost of painting.
+    """Return the captions of `sample` for the same arguments, without rendering.
 
     Raises:
         InvalidInputError: a negative number, or a correlation outside [0, 1].
@@ -164,7 +166,7 @@ def _with_correlation(lean: Lean, correlation: float | None) -> Lean:
 
 
 def _birds_in_places(draws: Draws, lean: Lean) -> tuple[Codes, Codes]:
-    """(n,) species and (n,) places."""
+    """Return (n,) species and (n,) places."""
     species = draws.integers("species", len(SPECIES))
     label = species // PER_CLASS
     is_own_background = draws.uniform("background") < np.array(lean.correlation)[label]

@@ -44,9 +44,9 @@ from vldebias.utils.progress import Progress
 if TYPE_CHECKING:
     import open_clip
 
-WIDE = Widths(joint=256, vision=128, text=256)  # of the CLIP that ships
+WIDE = Widths(joint=256, vision=128, text=256)  # width of the packaged CLIP
 STEPS = {"narrow": 1300, "clip": 2400, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
-# Of the CLIPs: portraits; the narrow one sees as many birds, the other fewer.
+# Batches of the CLIPs: portraits. The narrow one sees as many birds, the other one fewer.
 BATCH = {
     "narrow": 128,
     "clip": 128,
@@ -63,19 +63,19 @@ TALKATIVE = (
     0.20,
     0.30,
     0.30,
-)  # shares of captions by what else they say, while the CLIP learns the words
-MIXED_SHARE = 0.1  # of the judge's portraits: hair, face or beard contradicts the rest
-POOL = 40_000  # renders whose latents the UNet is trained on
+)  # shares of captions by what else they mention, while the CLIP learns the words
+MIXED_SHARE = 0.1  # share of the judge's portraits whose hair, face or beard contradicts the rest
+POOL = 40_000  # renders on whose latents the UNet is trained
 PORTRAIT_SHARE = (
     2 / 3
-)  # of the pictures that VAE, judge and draft are trained on; the others are birds
-BLOCK = 384  # pictures that are rendered at once; a multiple of every batch of _Pictures
-NOT_THERE = -100  # what cross-entropy leaves out: the profession of a bird
-EMPTY_SHARE = 0.1  # captions replaced by the empty prompt, for classifier-free guidance
+)  # share of portraits on which VAE, judge and draft are trained; the others are birds
+BLOCK = 384  # pictures rendered at once; a multiple of every batch of _Pictures
+NOT_THERE = -100  # class that cross-entropy ignores: the profession of a bird
+EMPTY_SHARE = 0.1  # share of captions replaced by the empty prompt, for classifier-free guidance
 
-# What the UNet is trained on after its draft, which draws professions well, but not yet birds or
-# the tone that is asked for: mostly birds, and captions that say more. Who does what job, and which
-# bird stands where, stays as it is.
+# Training data of the UNet after its draft, which generates professions well, but not yet birds or
+# the requested tone: mostly birds, and more detailed captions. Who has which job, and the place of
+# each bird, do not change.
 DRAWN_PORTRAIT_SHARE = 1 / 3
 
 _Worlds = tuple[birds.Birds, portraits.Portraits]
@@ -95,15 +95,15 @@ def build(
     packaged folder.
 
     This takes some hours on two CPU cores. A killed build resumes from the last checkpoint (one a
-    minute) and, on the same machine and number of threads, ends with the same weights.
+    minute) and, on the same machine with the same number of threads, ends with the same weights.
 
     Args:
         out: folder to write; point VLDEBIAS_MINIATURE to it to load the build.
-        seed: of the weights and of all training images.
+        seed: seed of the weights and of all training images.
         stages: which of STAGES to run, in their order (all by default); each needs those before it.
         device: "cpu" or "cuda"; by default a GPU if there is one.
         resume: keep finished stages and resume from checkpoints; False restarts every stage.
-        scale: factor on the number of training steps and of measured images, for trying things out.
+        scale: factor on the number of training steps and of measured images, for quick trials.
         lean: how strongly birds correlate with their backgrounds, in pictures and in captions.
 
     Returns:
@@ -111,7 +111,7 @@ def build(
 
     Raises:
         InvalidInputError: an unknown stage, a scale that is not positive, or a folder that another
-            build writes now.
+            build is writing.
     """
     chosen = STAGES if stages is None else tuple(stages)
     unknown = sorted(set(chosen) - set(STAGES), key=chosen.index)
@@ -136,8 +136,8 @@ def build(
 
 
 def _train_narrow(stage: Stage) -> None:
-    """Write narrow.safetensors, a CLIP of studio portraits and birds, and its text tower for the
-    pipeline."""
+    """Write narrow.safetensors, a CLIP trained on studio portraits and birds, and its text tower
+    for the pipeline."""
     tokenizer = open_clip_tokenizer(stage.out)
     model = build_clip(tokenizer.vocab_size).to(stage.device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.98), weight_decay=0.05)
@@ -158,7 +158,7 @@ def _train_narrow(stage: Stage) -> None:
 
 
 def _train_clip(stage: Stage) -> None:
-    """Write clip.safetensors: continue from the narrow one, with varied portraits, at CLIP's
+    """Write clip.safetensors: continue from the narrow one with varied portraits, at CLIP's
     temperature."""
     from open_clip.transformer import PatchDropout
 
@@ -175,8 +175,8 @@ def _train_clip(stage: Stage) -> None:
     optimizer = torch.optim.AdamW(groups, 6e-4, betas=(0.9, 0.98))
 
     def loss(step: int) -> torch.Tensor:
-        # First much is said and little of a picture is seen, which teaches fast; in the end all as
-        # it is.
+        # At first, captions are detailed and pictures mostly masked, which speeds up training; at
+        # the end, both are as they are.
         done = step / stage.steps
         torch.manual_seed(stage.stream * 1_000_003 + step)  # which patches
         model.visual.patch_dropout = PatchDropout(0.5) if done < 0.35 else torch.nn.Identity()
@@ -194,7 +194,8 @@ def _worlds(stage: Stage, life: portraits.Life, jobs: int | None, flock: int, st
     """Return the `flock` birds and the portraits of `jobs` professions, or of all, of a training
     step."""
     crowd = BATCH[stage.name]
-    # Few professions in a batch, so that colleagues differ only by gender, tone and age.
+    # A batch has few professions, so that people with the same job only differ by gender, tone and
+    # age.
     some = [people.PROFESSIONS[k] for k in shuffled(len(people.PROFESSIONS), f"step {step}")[:jobs]]
     return (
         birds.sample(flock, seed=stage.stream, start=step * flock, lean=stage.lean),
@@ -225,9 +226,9 @@ def _contrast(
 def encode_captions(
     model: "open_clip.CLIP", tokenizer: "open_clip.SimpleTokenizer", captions: Sequence[str]
 ) -> torch.Tensor:
-    """Return `model.encode_text` of captions, without the cost of repeated ones and padding.
+    """Return `model.encode_text` of captions, without computing repeated ones and padding.
 
-    The tower is causal: what follows the end token changes nothing before it.
+    The tower is causal, so padding after the end token has no effect on earlier tokens.
     """
     unique = sorted(set(captions))
     device = model.positional_embedding.device
@@ -266,7 +267,7 @@ def _train_vae(stage: Stage) -> None:
         return likeness + 2e-6 * posterior.kl().mean()
 
     stage.train(vae, optimizer, loss, cosine(stage.steps, 2e-3))
-    others = _Pictures(seed + 1)  # that it has not seen
+    others = _Pictures(seed + 1)  # held-out pictures
     images = torch.cat([others.batch(number, BLOCK).images for number in range(4)])
     scale = 1 / _latents(vae, images, stage.device).std().item()
     write_atomically(stage.out / "vae.json", json.dumps({"scaling_factor": scale}, indent=1) + "\n")
@@ -274,7 +275,8 @@ def _train_vae(stage: Stage) -> None:
 
 
 def _edge_loss(difference: torch.Tensor) -> torch.Tensor:
-    """Mean absolute slope of a difference of pictures (n, c, h, w), across and down."""
+    """Return the mean absolute slope of a difference of pictures (n, c, h, w), horizontally and
+    vertically."""
     return sum(
         (difference.diff(dim=axis).abs().mean() for axis in (2, 3)),
         torch.zeros((), device=difference.device),
@@ -309,12 +311,12 @@ def _train_judge(stage: Stage) -> None:
 
 
 def _train_draft(stage: Stage) -> None:
-    """Write draft.safetensors: the UNet trained on captions such as the CLIP's."""
+    """Write draft.safetensors: the UNet trained on captions like the CLIP's."""
     _train_noise_predictor(stage, _Pictures(stage.stream, lean=stage.lean))
 
 
 def _train_unet(stage: Stage) -> None:
-    """Write unet.safetensors: the draft, trained further."""
+    """Write unet.safetensors: the draft after further training."""
     pictures = _Pictures(
         stage.stream,
         lean=replace(stage.lean, shares=DRAWN_BIRDS),
@@ -325,7 +327,8 @@ def _train_unet(stage: Stage) -> None:
 
 
 def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | None = None) -> None:
-    """Write the moving average of the weights, which generates far better than the last ones."""
+    """Write the moving average of the weights, which generates far better than the final
+    weights."""
     from diffusers import DDIMScheduler, UNet2DConditionModel
     from safetensors.torch import load_file
 
@@ -349,7 +352,7 @@ def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | No
         noisy = alpha.sqrt() * latents[pick.to(stage.device)] + (1 - alpha).sqrt() * noise
         return F.mse_loss(unet(noisy, time, hidden[captions.to(stage.device)]).sample, noise)
 
-    # High for long, as the average of the weights needs, and down to nothing over the second half.
+    # Stay high for long, as the average of the weights needs, and fall to 0 over the second half.
     slow = cosine(round(stage.steps * 30 / 23), 2e-3, warmup=200)
     stage.train(
         unet,
@@ -364,10 +367,10 @@ def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | No
 
 @torch.no_grad()
 def _pool(stage: Stage, pictures: "_Pictures") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Latents (n, c, 8, 8), hidden states of the distinct captions (m, 24, d; row 0: empty),
-    caption rows (n,).
+    """Return latents (n, c, 8, 8), hidden states of the distinct captions (m, 24, d; row 0: empty),
+    and caption rows (n,).
 
-    The pictures have the bias of the world: the generator learns its bias from them.
+    The pictures have the bias of the world, from which the generator gets its bias.
     """
     vae, (text_model, tokenizer) = load_vae(stage.out).to(stage.device), load_text_tower(stage.out)
     size = min(POOL, stage.steps * BATCH[stage.name])
@@ -393,26 +396,25 @@ def _latents(vae: "PatchAutoencoder", images: torch.Tensor, device: str) -> torc
 
 @dataclass(frozen=True)
 class _Seen:
-    """Pictures (n, 3, 64, 64) of both worlds in [0, 1], captions, and truths (n,) by field of the
-    judge."""
+    """Pictures (n, 3, 64, 64) of both worlds in [0, 1], captions, and the true values (n,) by field
+    of the judge."""
 
     images: torch.Tensor
     captions: list[str]
     fields: dict[str, torch.Tensor]
-    mixed: torch.Tensor  # of portraits, whose cues of gender contradict
+    mixed: torch.Tensor  # portraits with contradictory cues of gender
 
 
 class _Pictures:
-    """A stream of pictures of both worlds, rendered in blocks, as small batches would cost far more
-    each.
+    """A stream of pictures of both worlds, rendered in blocks, because small batches would cost far
+    more per picture.
 
     Args:
-        seed: names the stream.
-        lean: how the birds lean; both worlds are without bias where there is none.
-        portrait_share: of the pictures.
-        people_captions: shares of what captions of portraits say.
-        mixed: share of the portraits with a cue of the other gender; their gender is then not
-            there.
+        seed: selects the stream.
+        lean: the bias of the birds; if there is none, both worlds are unbiased.
+        portrait_share: share of portraits among the pictures.
+        people_captions: shares of the kinds of captions of portraits.
+        mixed: share of the portraits with a cue of the other gender; their gender is then unknown.
     """
 
     def __init__(
@@ -429,7 +431,7 @@ class _Pictures:
         self._number, self._block = -1, _Seen(torch.empty(0), [], {}, torch.empty(0))
 
     def batch(self, step: int, n: int) -> _Seen:
-        """The pictures of step `step`, n of them; n must divide a block, or be one."""
+        """Return n pictures for step `step`; n must divide a block, or be one."""
         number, place = divmod(step * n, BLOCK)
         if number != self._number:
             self._number, self._block = number, self._render(number)
@@ -439,7 +441,7 @@ class _Pictures:
         return _Seen(whole.images[rows], whole.captions[rows], fields, whole.mixed[rows])
 
     def _render(self, number: int) -> _Seen:
-        """A block, shuffled, for batches shall hold both worlds."""
+        """Return a block, shuffled so that batches contain both worlds."""
         crowd, flock, biased = self.portraits, BLOCK - self.portraits, self.lean is not None
         portrait = portraits.sample(
             crowd,

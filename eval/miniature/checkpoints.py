@@ -1,4 +1,4 @@
-"""The state of a stage in one file: weights, moments and averages."""
+"""Store the state of a stage in one file: weights, moments and averages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def save_state(
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
-    """Return the state that `save_state` wrote; None without a file."""
+    """Return the state that `save_state` wrote; None if there is no file."""
     if not path.is_file():
         return None
     try:

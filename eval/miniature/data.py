@@ -1,4 +1,4 @@
-"""Fresh pictures of the two worlds as data sets; those that ship are
+"""Provide newly rendered pictures of the two worlds as data sets; for packaged ones, see
 `vldebias.miniature.open_world`."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vldebias.data import UNKNOWN, ImageData, Labels
 from vldebias.errors import need
 from vldebias.miniature.words import AGES, COLUMNS, SIZE
 
-_BLOCK = 500  # pictures that are painted at once
+_BLOCK = 500  # pictures rendered at once
 
 
 def open_world(
@@ -29,17 +29,17 @@ def open_world(
     split: str = "test",
     life: people.Life | None = None,
 ) -> ImageData:
-    """The pictures start ... start + n - 1 of a seed, with the columns of
+    """Return the pictures start ... start + n - 1 of a seed, with the columns of
     `vldebias.miniature.open_world`.
 
     Args:
         name: birds or portraits.
         n: number of images, all of which are kept in memory (12 KiB each), rounded to 8 bits.
-        seed: names the stream; image i of it is the same whatever n and start.
-        balanced: without the world's correlations: see `birds.sample` and `portraits.sample`.
-        split: a name for reports; paint splits with different seeds.
-        life: of portraits, what they show beside the person and the job; None: that of the models
-            that ship.
+        seed: selects the stream; image i does not depend on n and start.
+        start: index of the first image.
+        balanced: omit the world's correlations, see `birds.sample` and `portraits.sample`.
+        split: a name for reports; use different seeds for different splits.
+        life: what portraits show besides the person and the job; None: as for the packaged models.
     """
     world: Any = {"birds": birds, "portraits": portraits}[name]
     more = {} if life is None else {"life": life}
@@ -67,7 +67,7 @@ def open_world(
         columns = {field: codes(field) for field in ("profession", "gender", "tone", "age", "hair")}
         shade = np.array([0, 0, 1, UNKNOWN])[
             columns["hair"]
-        ]  # black and brown are dark, red is neither
+        ]  # black and brown count as dark, red as neither
         columns |= {
             "duty": codes("off_duty").astype(np.int64),
             "label": np.where(columns["age"] == AGES.index("old"), UNKNOWN, shade),

@@ -1,7 +1,7 @@
-"""How the professions of the world of portraits are dressed.
+"""Define how the professions in the world of portraits are dressed.
 
-The best known ones have a dress written by hand. The others hold or stand behind a fitting object,
-which several share; garments and headgear are assigned so that any two of them differ in two
+The best known ones have a dress defined by hand. The others hold or stand behind a fitting object,
+which several share; garments and headgear are assigned such that any two professions differ in two
 things.
 """
 
@@ -45,7 +45,7 @@ Part = Callable[[Pen, Floats], None]
 
 
 class Dress(NamedTuple):
-    """A garment with the colours of its cloth and trim; what is worn on head or neck; what is
+    """A garment with the colours of its cloth and trim, what is worn on head or neck, and what is
     held."""
 
     garment: Garment
@@ -211,7 +211,7 @@ _BY_HAND = {
     "waiter": Dress(garments.tuxedo, BLACK, BLACK, thing=tools.tray, thing_colour=SILVER),
 }
 
-# Object -> the other professions that hold it: at most as many as there are things to wear.
+# Object -> the other professions that hold it, at most as many as there are things to wear.
 _HELD: tuple[tuple[Part, Floats, str], ...] = (
     (things.screen, STEEL, "software developer, web developer, computer programmer"),
     (things.chart, GREEN, "statistician, economist, manager, consultant"),
@@ -251,7 +251,7 @@ _GARMENTS = (
     garments.pullunder,
     garments.dots,
 )
-# Colours of cloth, each with one for the trim.
+# Colours of cloth, each with a colour for the trim.
 _CLOTHS = (
     (BLUE, WHITE),
     (YELLOW * 0.9, NAVY),
@@ -296,8 +296,8 @@ def _assign_dresses() -> dict[str, Dress]:
 _ASSIGNED = _assign_dresses()
 GENERIC = tuple(name for name in PROFESSIONS if name in _ASSIGNED)  # dressed by rule, not by hand
 DRESSES = tuple({**_ASSIGNED, **_BY_HAND}[name] for name in PROFESSIONS)
-# What people wear off duty: after the dress of the professions, by garment and then by the colour
-# of its cloth.
+# Clothes of people off duty, after the dress of the professions, by garment and then by colour of
+# the cloth.
 _TRIMS = (CREAM, NAVY, NAVY, CREAM, WHITE, PINK, WINE, BLUE, SKY, STRAW)
 EVERYDAY = tuple(
     Dress(garment, everyday.cloth(colour), trim)
@@ -308,13 +308,13 @@ _ALL = (*DRESSES, *EVERYDAY)
 
 
 class Wardrobe:
-    """Paint the dress of each picture's profession, one kind of part after the other.
+    """Paint the dress of each picture's profession, one kind of part after another.
 
     Args:
-        pen: of all pictures of the batch.
+        pen: the pen for all pictures of the batch.
         profession: (n,) indices into PROFESSIONS.
         light: (n,) factors for the colours.
-        scene: of people off duty: their clothes, in the place of the profession's.
+        scene: for people off duty, clothes that replace those of the profession.
     """
 
     def __init__(self, pen: Pen, profession: Codes, light: Floats, scene: everyday.Scene) -> None:

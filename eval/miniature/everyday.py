@@ -34,7 +34,7 @@ from eval.miniature.garments import (
 from eval.miniature.pen import Pen, Shape, above, box, line, oval, polygon
 from eval.miniature.world import SIZE, Codes, Draws, Floats, colours, shuffled
 
-GENDER_TILT, CONCEPT_TILT = 0.5, 0.9  # log odds by which an option gains or loses at most
+GENDER_TILT, CONCEPT_TILT = 0.5, 0.9  # maximum log odds by which an assigned option gains or loses
 
 _NAMED = {
     "red": RED,
@@ -395,7 +395,7 @@ HAIR_WORDS = ("with dark hair", "with brown hair", "with blond hair", "with red 
 STYLES = ("with curls", "with a bun", "with bunches")
 
 
-# The phrases of kinds of things that need only a word or two.
+# Phrases of kinds of things that only need a word or two.
 _SAID: dict[str, Sequence[str]] = {
     "place": [place.words for place in PLACES],
     "weather": WEATHER,
@@ -416,7 +416,7 @@ def _assigned_tilts(name: str, count: int) -> Floats:
 class Scene:
     """The surroundings of the people in n pictures: (n,) indices each, -1 for none."""
 
-    place: Codes  # a room if no other place is named
+    place: Codes  # a room unless another place is named
     weather: Codes
     light: Codes
     frame: Codes

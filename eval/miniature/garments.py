@@ -58,19 +58,19 @@ def stripes_down(places: Iterable[float], thickness: float) -> Shape:
 
 
 def jumper(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A plain jumper with a ribbed collar."""
+    """Paint a plain jumper with a ribbed collar."""
     pen(oval(0, 0.235, 0.10, 0.06), cloth * 0.7)
     pen(oval(0, 0.225, 0.07, 0.04), trim)
 
 
 def shirt(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A shirt with a collar and a row of buttons."""
+    """Paint a shirt with a collar and a row of buttons."""
     pen(line(0, 0.30, 0, 0.7, 0.022), cloth * 0.65)
     pen(polygon((-0.11, 0.22), (-0.005, 0.29), (-0.075, 0.37)).both, trim)
 
 
 def suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A jacket with lapels over a white shirt, and a tie."""
+    """Paint a jacket with lapels over a white shirt, and a tie."""
     pen(DEEP, WHITE)
     pen(polygon((-0.035, 0.26), (0.035, 0.26), (0.022, 0.31), (-0.022, 0.31)), trim)
     pen(polygon((-0.022, 0.31), (0.022, 0.31), (0.038, 0.50), (0, 0.57), (-0.038, 0.50)), trim)
@@ -78,26 +78,26 @@ def suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def jacket(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A jacket, open over a coloured top."""
+    """Paint a jacket, open over a coloured top."""
     pen(polygon((-0.11, 0.22), (0.11, 0.22), (0.07, 0.9), (-0.07, 0.9)), trim)
     pen(line(-0.105, 0.24, -0.065, 0.8, 0.03).both, cloth * 0.6)
     pen(oval(0, 0.225, 0.07, 0.035), trim * 0.75)
 
 
 def stripes(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A striped top."""
+    """Paint a striped top."""
     pen(bands((0.31, 0.39, 0.47, 0.55), 0.04), trim)
 
 
 def pullunder(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A sleeveless pullover over a shirt."""
+    """Paint a sleeveless pullover over a shirt."""
     pen(BODY - box(-0.21, 0.21, 0.0, 0.9), trim)
     pen(VEE, trim)
     pen(line(-0.09, 0.22, 0, 0.42, 0.03).both, cloth * 0.65)
 
 
 def dots(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A top with large dots."""
+    """Paint a top with large dots."""
     places = (
         (0.0, 0.36),
         (0.12, 0.32),
@@ -112,7 +112,7 @@ def dots(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def coat(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A laboratory coat over a shirt, with pens in its pocket."""
+    """Paint a laboratory coat over a shirt, with pens in its pocket."""
     pen(DEEP, trim)
     pen(polygon((-0.13, 0.22), (-0.10, 0.22), (-0.005, 0.62), (-0.12, 0.42)).both, cloth * 0.86)
     pen(box(-0.25, -0.13, 0.47, 0.495), cloth * 0.72)
@@ -121,14 +121,14 @@ def coat(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def scrubs(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A hospital top with a deep neck and a pocket."""
+    """Paint a hospital top with a deep neck and a pocket."""
     pen(polygon((-0.11, 0.22), (0.11, 0.22), (0, 0.43)), cloth * 0.65)
     pen(polygon((-0.075, 0.22), (0.075, 0.22), (0, 0.37)), trim)
     pen(box(-0.24, -0.11, 0.44, 0.56), cloth * 0.82)
 
 
 def fire_coat(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A heavy coat with reflecting bands."""
+    """Paint a heavy coat with reflecting bands."""
     pen(bands((0.38, 0.51), 0.085), trim)
     pen(bands((0.408, 0.538), 0.03), SILVER)
     pen(box(-0.12, 0.12, 0.22, 0.29), BLACK)
@@ -136,14 +136,14 @@ def fire_coat(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def chef_jacket(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A jacket with two rows of buttons, and a neckerchief."""
+    """Paint a jacket with two rows of buttons, and a neckerchief."""
     pen(polygon((-0.12, 0.21), (0.12, 0.21), (0.07, 0.30), (0, 0.35), (-0.07, 0.30)), trim)
     pen(line(-0.14, 0.30, -0.10, 0.7, 0.02), cloth * 0.75)
     pen(union(oval(-0.06, y, 0.023) for y in (0.39, 0.47, 0.55)).both, BLACK)
 
 
 def uniform(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A uniform shirt with a tie, a badge and a pocket."""
+    """Paint a uniform shirt with a tie, a badge and a pocket."""
     pen(polygon((-0.10, 0.22), (-0.005, 0.30), (-0.08, 0.36)).both, cloth * 0.7)
     pen(polygon((-0.025, 0.28), (0.025, 0.28), (0.037, 0.50), (0, 0.56), (-0.037, 0.50)), BLACK)
     pen(box(-0.25, -0.11, 0.40, 0.425), cloth * 0.6)
@@ -154,7 +154,7 @@ def uniform(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def guard_uniform(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A dark uniform with a bright label on the chest."""
+    """Paint a dark uniform with a bright label on the chest."""
     pen(polygon((-0.10, 0.22), (-0.005, 0.30), (-0.08, 0.36)).both, STEEL)
     pen(line(0, 0.30, 0, 0.7, 0.02), STEEL)
     pen(bands((0.37,), 0.10), trim)
@@ -164,7 +164,7 @@ def guard_uniform(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def pilot_jacket(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A dark jacket with epaulettes and wings."""
+    """Paint a dark jacket with epaulettes and wings."""
     suit(pen, cloth, BLACK)
     pen((BODY & union(box(x, x + 0.025, 0.26, 0.39) for x in (0.21, 0.26, 0.31))).both, trim)
     pen(line(0.11, 0.44, 0.26, 0.42, 0.035), trim)
@@ -172,14 +172,14 @@ def pilot_jacket(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def robe(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A black robe with white bands at the neck."""
+    """Paint a black robe with white bands at the neck."""
     pen(union(line(x, 0.33, x + 0.03, 0.7, 0.016) for x in (0.15, 0.25)).both, cloth + 0.14)
     pen(polygon((-0.09, 0.21), (0.09, 0.21), (0.06, 0.29), (-0.06, 0.29)), trim)
     pen(polygon((-0.05, 0.26), (-0.004, 0.26), (-0.015, 0.47), (-0.085, 0.47)).both, trim)
 
 
 def dungarees(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """Dungarees over a chequered shirt."""
+    """Paint dungarees over a chequered shirt."""
     pen(bands((0.31, 0.40, 0.49), 0.03), cloth * 0.6)
     pen(stripes_down((0.22, 0.31), 0.028), cloth * 0.6)
     pen(box(-0.18, 0.18, 0.40, 0.9), trim)
@@ -189,14 +189,14 @@ def dungarees(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def safety_vest(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A bright vest with reflecting stripes."""
+    """Paint a bright vest with reflecting stripes."""
     pen(DEEP, trim)
     pen(stripes_down((0.115,), 0.07), NEON)
     pen((BODY & box(0.06, 0.4, 0.465, 0.535)).both, NEON)
 
 
 def smock(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A smock with spots of paint."""
+    """Paint a smock with spots of paint."""
     shirt(pen, cloth, trim)
     spots = (
         (-0.21, 0.40, 0.035, RED),
@@ -211,7 +211,7 @@ def smock(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def space_suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A space suit: neck ring, controls on the chest, coloured stripes down the sleeves."""
+    """Paint a space suit: neck ring, controls on the chest, coloured stripes down the sleeves."""
     pen(stripes_down((0.24,), 0.045), trim)
     pen(oval(0, 0.29, 0.24, 0.07), STEEL)
     pen(oval(0, 0.275, 0.21, 0.055), cloth * 0.92)
@@ -224,14 +224,14 @@ def space_suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def sailor_top(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A white top with stripes, a wide dark collar and a red knot."""
+    """Paint a white top with stripes, a wide dark collar and a red knot."""
     pen(bands((0.44, 0.52), 0.035), trim)
     pen(polygon((-0.17, 0.22), (-0.07, 0.21), (0.0, 0.44), (-0.21, 0.37)).both, trim)
     pen(oval(0, 0.42, 0.045, 0.04), RED)
 
 
 def trench(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A trench coat with a wide collar and two rows of buttons."""
+    """Paint a trench coat with a wide collar and two rows of buttons."""
     pen(VEE, WHITE)
     pen(polygon((-0.026, 0.26), (0.026, 0.26), (0.018, 0.4), (-0.018, 0.4)), trim)
     pen(polygon((-0.15, 0.21), (-0.085, 0.21), (-0.005, 0.44), (-0.20, 0.34)).both, cloth * 0.74)
@@ -239,14 +239,14 @@ def trench(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def apron(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """An apron over a shirt."""
+    """Paint an apron over a shirt."""
     pen(line(-0.12, 0.36, -0.08, 0.24, 0.035).both, trim)
     pen(polygon((-0.14, 0.34), (0.14, 0.34), (0.19, 0.9), (-0.19, 0.9)), trim)
     pen(box(-0.09, 0.09, 0.48, 0.57), trim * 0.82)
 
 
 def tuxedo(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A black jacket with a bow tie."""
+    """Paint a black jacket with a bow tie."""
     pen(DEEP, WHITE)
     pen(polygon((-0.085, 0.24), (0, 0.28), (-0.085, 0.33)).both, trim)
     pen(union(oval(0, y, 0.017) for y in (0.40, 0.47)), BLACK)
@@ -254,7 +254,7 @@ def tuxedo(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def medic(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A bright jacket with a red cross and a reflecting band."""
+    """Paint a bright jacket with a red cross and a reflecting band."""
     pen(bands((0.50,), 0.06), NEON)
     pen(VEE, trim)
     pen(box(0.10, 0.26, 0.33, 0.49), WHITE)
@@ -263,14 +263,14 @@ def medic(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def track_suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A training jacket with a zip and stripes down the sleeves."""
+    """Paint a training jacket with a zip and stripes down the sleeves."""
     pen(stripes_down((0.235, 0.30), 0.03), trim)
     pen(box(-0.11, 0.11, 0.22, 0.29), cloth * 0.7)
     pen(line(0, 0.24, 0, 0.7, 0.022), trim)
 
 
 def sequins(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """A stage costume with a deep neck that glitters."""
+    """Paint a stage costume with a deep neck that glitters."""
     places = (
         (0.05, 0.50),
         (0.12, 0.38),

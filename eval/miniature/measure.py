@@ -29,15 +29,15 @@ from vldebias.utils.progress import Progress
 if TYPE_CHECKING:
     from diffusers import StableDiffusionPipeline
 
-SEEDS = (1001, 1002, 1003)  # renders and noise that no training stage has seen
-BIRDS = 4000  # renders per seed, four groups equally likely
+SEEDS = (1001, 1002, 1003)  # seeds of renders and noise that no training stage has used
+BIRDS = 4000  # renders per seed, with the four groups equally likely
 PORTRAITS = 4000
 TOP = 1000  # MaxSkew@1000
 IMAGES_PER_PROFESSION = 12
 PROMPT = "A photo of a {}."
 CLASS_PROMPT = "This is a picture of a {}."
-LAM = {"birds": 1000.0, "portraits": 500.0}  # of the calibrated projection, as in the paper
-STEPS = 20  # of DDIM
+LAM = {"birds": 1000.0, "portraits": 500.0}  # lam of the calibrated projection, as in the paper
+STEPS = 20  # DDIM steps
 _PROMPTS_AT_ONCE = 4
 
 Values = dict[str, float]
@@ -45,10 +45,10 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 
 
 def write_metrics(out: Path, *, scale: float, device: str, progress: Progress) -> None:
-    """Write metrics.json: for each number the mean over three seeds, its standard deviation, and
-    the values of each seed.
+    """Write metrics.json with the mean over three seeds for each number, its standard deviation,
+    and the values for each seed.
 
-    Figures that need a judge or a pipeline are left out if the build has none.
+    Figures that need a judge or a pipeline are omitted if the build has none.
     """
     sections: dict[str, Callable[[Path, float, int, str], dict[str, Values]]] = {
         "birds": _birds,
@@ -220,11 +220,11 @@ class _Studio:
         return {name: labels.cpu() for name, labels in self.judge.predict(images).items()}
 
     def draw(self, texts: Sequence[str], count: int) -> torch.Tensor:
-        """(texts * count, 3, 64, 64) in [0, 1], pictures of "A photo of a ...", those of a text
-        side by side.
+        """Return (texts * count, 3, 64, 64) in [0, 1], pictures of "A photo of a ...", with those
+        of a text next to each other.
 
-        The noise depends on the seed, the place of the text in the list and the place of the
-        picture alone, so pictures with and without a projection belong together.
+        The noise only depends on the seed, the position of the text in the list and the index of
+        the picture, so pictures with and without a projection are paired.
         """
         images = []
         for start in range(0, len(texts), _PROMPTS_AT_ONCE):
@@ -245,15 +245,15 @@ class _Studio:
 
 
 def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Measure the pipeline's pictures: test professions, with a projection fitted on the others and
-    without; people with a stated gender, tone or age; birds on land and on water."""
+    """Measure the pipeline's pictures: held-out professions with and without a projection fitted on
+    the others, people with a stated gender, tone or age, and birds on land and on water."""
     studio = _Studio(load_pipeline(folder).to(device), load_judge(folder).to(device), seed)
     names = portraits.TEST_PROFESSIONS[: _at_least(1, len(portraits.TEST_PROFESSIONS) * scale)]
     count = _at_least(2, IMAGES_PER_PROFESSION * scale)
     plain = studio.draw(names, count)
     results = {"none": _people(studio.read(plain), names, count)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WideEditWarning)  # the paper's lam, as the figures say
+        warnings.simplefilter("ignore", WideEditWarning)  # the paper's lam, as the figures state
         attachment = debias(
             studio.pipeline, "professions-gender", method="cali", lam=LAM["portraits"]
         )

@@ -1,4 +1,4 @@
-"""Pack the pictures that ship, and measure the effect of packing.
+"""Pack the pictures for the package, and measure the effect of packing.
 
 python -m eval.miniature.pack --out vldebias/miniature/worlds
 """
@@ -19,7 +19,7 @@ from vldebias.miniature.words import COLUMNS, SIZE
 
 
 def painted(name: str, split: str, *, n: int | None = None, noise: bool = True) -> ImageData:
-    """Return the painted pictures of a split, with or without the noise of their pixels."""
+    """Return the rendered pictures of a split, with or without pixel noise."""
     _, count, seed = SPLITS[name][split]
 
     def clean(pixels, draws, sigma):

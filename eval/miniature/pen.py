@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.floating[Any]]  # 32 bits all of them; type checkers lose it in arithmetic
+# 32 bits everywhere; type checkers lose the precision in arithmetic
+Floats = NDArray[np.floating[Any]]
 Box = tuple[float, float, float, float]  # left, right, top, bottom
 
-_FAR = 9.0  # further out than any picture reaches
+_FAR = 9.0  # further away than any picture extends
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A region of the plane: `bounds` enclose it, `distance(x, y)` is negative inside of it."""
+    """A region of the plane enclosed by `bounds`; `distance(x, y)` is negative inside."""
 
     bounds: Box
     distance: Callable[[Floats, Floats], Floats]
@@ -44,13 +45,13 @@ class Shape:
 
     @property
     def both(self) -> "Shape":
-        """The shape and its mirror image across the vertical axis."""
+        """Return the union with the mirror image across the vertical axis."""
         left, right, top, bottom = self.bounds
         return self | Shape((-right, -left, top, bottom), lambda x, y: self.distance(-x, y))
 
 
 def oval(x: float, y: float, rx: float, ry: float | None = None) -> Shape:
-    """An ellipse around (x, y) with the half axes rx and ry; a disc where only one is given."""
+    """Return an ellipse around (x, y) with the half axes rx and ry; a disc if only one is given."""
     ry = rx if ry is None else ry
     small = min(rx, ry)
     return Shape(
@@ -60,7 +61,7 @@ def oval(x: float, y: float, rx: float, ry: float | None = None) -> Shape:
 
 
 def box(left: float, right: float, top: float, bottom: float) -> Shape:
-    """A rectangle."""
+    """Return a rectangle."""
     x, y, rx, ry = (left + right) / 2, (top + bottom) / 2, (right - left) / 2, (bottom - top) / 2
     return Shape(
         (left, right, top, bottom), lambda u, v: np.maximum(np.abs(u - x) - rx, np.abs(v - y) - ry)
@@ -68,7 +69,7 @@ def box(left: float, right: float, top: float, bottom: float) -> Shape:
 
 
 def polygon(*corners: tuple[float, float]) -> Shape:
-    """A convex polygon with its corners in clockwise order, as seen."""
+    """Return a convex polygon with its corners in clockwise order as displayed."""
     points = np.array(corners)
     sides = []
     for (x0, y0), (x1, y1) in zip(points, np.roll(points, -1, axis=0), strict=True):
@@ -83,7 +84,7 @@ def polygon(*corners: tuple[float, float]) -> Shape:
 
 
 def line(x0: float, y0: float, x1: float, y1: float, width: float) -> Shape:
-    """A stroke with round ends from one point to another."""
+    """Return a stroke with round ends from one point to another."""
     dx, dy, half = x1 - x0, y1 - y0, width / 2
 
     def distance(x: Floats, y: Floats) -> Floats:
@@ -96,12 +97,12 @@ def line(x0: float, y0: float, x1: float, y1: float, width: float) -> Shape:
 
 
 def above(y0: float) -> Shape:
-    """The half plane above a height."""
+    """Return the half plane above a height."""
     return Shape((-_FAR, _FAR, -_FAR, y0), lambda x, y: y - y0 + 0 * x)
 
 
 def below(y0: float) -> Shape:
-    """The half plane below a height."""
+    """Return the half plane below a height."""
     return Shape((-_FAR, _FAR, y0, _FAR), lambda x, y: y0 - y + 0 * x)
 
 
@@ -113,8 +114,8 @@ class Pen:
         pixels: (n, size, size, 3) in [0, 1], painted in place.
         x: (n,) or one for all: origins, in picture heights from the left.
         y: (n,) or one for all: origins from the top.
-        pick: numbers of the pictures to paint on; all by default.
-        scale: (n,) or one for all: what a length of 1 is on the picture.
+        pick: indices of the pictures to paint on; all by default.
+        scale: (n,) or one for all: the length of 1 on the picture.
         flip: (n,) or one for all: -1 mirrors what is painted.
     """
 
@@ -126,7 +127,7 @@ class Pen:
     flip: Floats | float = 1.0
 
     def where(self, condition: NDArray[np.bool_]) -> "Pen":
-        """The pen of those pictures for which a condition (n,) holds."""
+        """Return a pen for the pictures for which a condition (n,) is true."""
         if self.pick is not None:
             chosen = np.zeros(len(self.pixels), bool)
             chosen[self.pick] = True
@@ -134,8 +135,8 @@ class Pen:
         return Pen(self.pixels, self.x, self.y, np.flatnonzero(condition), self.scale, self.flip)
 
     def __call__(self, shape: Shape, colour: ArrayLike) -> None:
-        """Covers a shape with a colour, (3,) for all or (n, 3) for each picture of the batch its
-        own."""
+        """Cover a shape with a colour, (3,) for all pictures or (n, 3) for each picture of the
+        batch."""
         pick = np.arange(len(self.pixels)) if self.pick is None else self.pick
         if not len(pick):
             return
@@ -159,7 +160,7 @@ class Pen:
         outside = np.maximum(np.maximum(distance, beside), over) * (scale * size)[:, None, None]
         cover = np.clip(0.5 - outside, 0, 1).astype(np.float32)[
             ..., None
-        ]  # of a pixel, within half a pixel
+        ]  # the share of a pixel, within half a pixel of the edge
         paint = np.broadcast_to(np.asarray(colour, np.float32), (len(self.pixels), 3))[pick][
             :, None, None, :
         ]
@@ -168,7 +169,8 @@ class Pen:
 
 
 def _pixels(first: float, last: float, size: int) -> slice:
-    """The pixels that a stretch of the picture touches, and one more on either side."""
+    """Return the range of pixels that an interval of the picture touches, plus one on either
+    side."""
     return slice(max(int(first * size) - 1, 0), min(int(last * size) + 2, size))
 
 

@@ -1,4 +1,5 @@
-"""The people of the world of portraits: their attributes, the bias of the data, and captions."""
+"""Define the people in the world of portraits: their attributes, the bias of the data, and
+captions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,13 +40,13 @@ def _graded(name: str, count: int, low: float, high: float) -> NDArray[np.float6
 
 
 def _graded_jobs(name: str, low: float, high: float) -> NDArray[np.float64]:
-    """The same for professions: train and test each span the whole range, so both lean equally
-    far."""
+    """Return the same for professions: train and test both span the whole range, so both lean
+    equally far."""
     train = _graded(f"{name}, train", len(TRAIN_PROFESSIONS), low, high)
     return np.concatenate([train, _graded(f"{name}, test", len(TEST_PROFESSIONS), low, high)])
 
 
-# The bias of the world. Its directions are assigned by a shuffle and claim nothing about people.
+# The bias of the world. Its directions are assigned by a shuffle and make no claim about people.
 MALE_SHARE = _graded_jobs("gender", 0.08, 0.92)
 TONE_TILT = _graded_jobs("tone", -1.5, 1.5)
 OLD_SHARE = _graded_jobs("age", 0.1, 0.5)
@@ -54,14 +55,15 @@ CONCEPT_TONE = _graded("concept, tone", len(CONCEPTS), -1.5, 1.5)
 
 
 def tone_shares(profession: Codes) -> NDArray[np.float64]:
-    """(n, 5) chances of the tones in a profession: an exponential tilt along the five tones."""
+    """Return (n, 5) probabilities of the tones in a profession: an exponential tilt along the five
+    tones."""
     weights = np.exp(TONE_TILT[profession][:, None] * np.linspace(-1, 1, len(TONES)))
     return weights / weights.sum(axis=1, keepdims=True)
 
 
 def concept_shares(gender: Codes, tone: Codes, lean: float = 1.0) -> NDArray[np.float64]:
-    """(n, 10) chances of the concept of a person, which shows in a smile, a place, a light, and not
-    without doubt."""
+    """Return (n, 10) probabilities of the concept of a person, which only shows indirectly in a
+    smile, a place, or light."""
     male = np.where(gender == 0, 1.0, -1.0)[:, None]
     dark = np.linspace(-1, 1, len(TONES))[tone][:, None]
     weights = np.exp(lean * (male * CONCEPT_GENDER + dark * CONCEPT_TONE))
@@ -81,8 +83,8 @@ class Looks:
     off_duty: NDArray[np.bool_]
 
     def contents(self, picture: int, variant: int) -> dict[str, str]:
-        """Return what a caption of each kind says about the person of a picture; `variant` in 0..11
-        picks among wordings."""
+        """Return what a caption of each kind says about the person in a picture; `variant` in 0..11
+        selects the wording."""
         name = PROFESSIONS[self.profession[picture]]
         gender = GENDERS[self.gender[picture]]
         tone = TONES[self.tone[picture]]
@@ -109,8 +111,8 @@ class Looks:
         }
 
 
-# Often enough that a model can read and obey gender, tone and age in a text, rarely enough that it
-# has a prior of its own for the professions.
+# Often enough that a model can follow gender, tone and age in a text, rarely enough that it has its
+# own prior for the professions.
 CAPTION_SHARES = {
     "profession": 0.36,
     "gender and profession": 0.20,
@@ -123,7 +125,7 @@ CAPTION_SHARES = {
     "concept": 0.04,
     "celebrity": 0.03,
 }
-# The same where pictures show more: some captions name a bare person, or a concept beside the
+# The same for pictures that show more: some captions only name a person, or add a concept to the
 # profession.
 LIFE_CAPTIONS = {
     "profession": 0.32,
@@ -139,21 +141,22 @@ LIFE_CAPTIONS = {
     "concept": 0.05,
     "celebrity": 0.03,
 }
-MOST_WORDS = 14  # of what a template is put around: the towers have room for no more
+MOST_WORDS = 14  # maximum length of the text inside a template, limited by the towers
 
 
 @dataclass(frozen=True)
 class Life:
-    """What portraits show beside the person and the job, and how much captions say of it.
+    """What portraits show besides the person and the job, and how much of it captions mention.
 
     Attributes:
-        off_duty: share of the people in everyday dress, which tells nothing of their profession.
-        seen: factor on how often places, light, weather and the like are seen; 0: a dull room, as
-            in a studio.
-        said: shares of the captions by how many of these things they name, from none on. Captions
-            of a bare person name one where they can.
-        captions: shares of what they say of the person.
-        concepts: factor on how far the concept of a person goes with gender and tone.
+        off_duty: share of the people in everyday dress, which reveals nothing about their
+            profession.
+        seen: factor on how often places, light, weather and the like are visible; 0: a dull room,
+            as in a studio.
+        said: shares of the captions by how many of these things they name, starting with none.
+            Captions that only name a person name one if possible.
+        captions: shares of the kinds of captions, by what they say about the person.
+        concepts: factor on how strongly the concept of a person correlates with gender and tone.
 
     Raises:
         InvalidInputError: a number outside of [0, 1].
@@ -208,11 +211,11 @@ def write_captions(
     life: Life = USUAL,
     shares: Mapping[str, float] | None = None,
 ) -> list[str]:
-    """One caption per image, lower case, with or without a full stop; `shares` by kind, instead of
-    those of `life`.
+    """Return one caption per image, in lower case, with or without a full stop; `shares` by kind
+    replaces that of `life`.
 
     Raises:
-        InvalidInputError: a kind that no caption is of.
+        InvalidInputError: an unknown kind of caption.
     """
     shares = life.captions if shares is None else shares
     kinds = list(shares)
@@ -222,7 +225,7 @@ def write_captions(
         )
     kind = draws.choice("caption content", np.array(list(shares.values())))
     count = draws.choice("phrases", np.array(life.said))
-    bare = int(len(life.said) > 1)  # the fewest that "a person" goes with
+    bare = int(len(life.said) > 1)  # the minimum number of things that "a person" is combined with
     mixed = draws.uniforms("which phrases", 16)
     template, variant = draws.integers("template", len(TEMPLATES)), draws.integers("variant", 12)
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5
@@ -231,7 +234,7 @@ def write_captions(
         name = kinds[kind[i]]
         text = looks.contents(i, int(variant[i]))[name]
         more = scene.phrases(i, int(looks.hair[i]), bool(looks.age[i] == 1))
-        if name == "celebrity":  # says of the hair by itself
+        if name == "celebrity":  # already mentions the hair
             more.pop()
         order = np.argsort(mixed[i, : len(more)])[: max(count[i], bare * (name == "person"))]
         clauses = [more[k] for k in order]

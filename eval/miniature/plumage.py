@@ -1,4 +1,4 @@
-"""The species of birds: their colours and shapes."""
+"""Define the species of birds: their colours and shapes."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,8 +107,8 @@ _WATERLINE = 0.075
 
 
 def paint_birds(pixels: Floats, draws: Draws, species: Codes, on_water: NDArray[np.bool_]) -> None:
-    """Paints a bird on each picture (n, size, size, 3): its species (n,), and whether it stands or
-    swims in water."""
+    """Paint a bird on each picture (n, size, size, 3), given its species (n,), and whether it
+    stands or swims in water."""
     flip = np.where(draws.uniform("flip") < 0.5, -1, 1).astype(np.float32)
     x, y = 0.5 + flip * draws.uniform("bird x", -0.10, 0.04), draws.uniform("bird y", 0.58, 0.66)
     pen = Pen(pixels, x, y, scale=draws.uniform("size", 1.05, 1.35), flip=flip)
@@ -120,7 +120,7 @@ def paint_birds(pixels: Floats, draws: Draws, species: Codes, on_water: NDArray[
 
 
 def _paint_perching(pen: Pen, plumage: Floats, species: Codes, on_water: NDArray[np.bool_]) -> None:
-    """Round, on thin legs, with a short beak and the tail up."""
+    """Paint a round bird on thin legs, with a short beak and the tail up."""
     body, head, wing, breast, beak = (plumage[:, k] for k in range(len(PARTS)))
     legs = line(-0.02, 0.11, -0.02, 0.205, 0.018) | line(0.035, 0.11, 0.035, 0.205, 0.018)
     toes = line(-0.03, 0.205, 0.01, 0.205, 0.016) | line(0.025, 0.205, 0.065, 0.205, 0.016)
@@ -139,8 +139,8 @@ def _paint_perching(pen: Pen, plumage: Floats, species: Codes, on_water: NDArray
 
 
 def _paint_swimming(pen: Pen, plumage: Floats, species: Codes, on_water: NDArray[np.bool_]) -> None:
-    """Long and low, with a flat beak and a neck; on land one sees the feet, in the water a
-    ripple."""
+    """Paint a long, low bird with a flat beak and a neck; its feet show on land, and a ripple in
+    the water."""
     body, head, wing, breast, beak = (plumage[:, k] for k in range(len(PARTS)))
     afloat, ashore = pen.where(on_water), pen.where(~on_water)
     legs = line(-0.03, 0.08, -0.03, 0.17, 0.022) | line(0.04, 0.08, 0.04, 0.17, 0.022)

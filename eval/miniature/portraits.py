@@ -1,4 +1,4 @@
-"""The world of portraits: cartoon people whose profession correlates with their gender
+"""Render the world of portraits: cartoon people whose profession correlates with their gender
 presentation, tone and age.
 
 Dress shows the profession (eval.miniature.dress); hair, brows, lips and beard show the gender
@@ -62,7 +62,7 @@ __all__ = [
 # CelebA.
 _HAIR_SHARES = np.array([[0.40, 0.40, 0.07, 0.13], [0.25, 0.25, 0.37, 0.13]])
 
-BEARD_SHARE = 0.5  # of the men
+BEARD_SHARE = 0.5  # share of the men
 
 _SKIN = colours(
     (0.98, 0.86, 0.76),
@@ -76,7 +76,7 @@ _GREY = colours(0.83, 0.83, 0.85)
 _PUPILS = colours(0.07, 0.05, 0.08)
 _LIPS = colours(
     (0.58, 0.27, 0.25), (0.82, 0.14, 0.24)
-)  # as painted on the two gender presentations
+)  # as painted for the two gender presentations
 
 _HEAD = oval(0, 0, 0.165, 0.205)
 _EARS = oval(-0.163, 0.01, 0.028, 0.045).both
@@ -87,9 +87,9 @@ class Portraits:
     """Images (n, 3, 64, 64) in [0, 1] with captions and ground truth.
 
     profession, gender, tone, age, hair and concept (n,) index PROFESSIONS, GENDERS, TONES, AGES,
-    HAIRS and CONCEPTS; the hair of old people is painted grey. off_duty (n,): whose dress tells
-    nothing of the profession. mixed (n,): whose hair, face or beard is that of the other gender
-    presentation.
+    HAIRS and CONCEPTS; the hair of old people is painted grey. off_duty (n,): whether dress reveals
+    nothing about the profession. mixed (n,): whether hair, face or beard is that of the other
+    gender presentation.
     """
 
     images: torch.Tensor
@@ -125,20 +125,20 @@ def sample(
 
     Args:
         n: number of images.
-        seed: names the stream; image i of it is the same whatever n and start.
+        seed: selects the stream; image i does not depend on n and start.
         start: index of the first image.
-        professions: draw from these only (all 100 by default), each equally likely.
+        professions: sample only from these (all 100 by default), each equally likely.
         balanced: gender, tone and age are uniform and independent of the profession.
         gender: one of GENDERS for all images.
         tone: one of TONES for all images.
         age: one of AGES for all images.
-        life: what else pictures show and captions say; STUDIO, as the pipeline that ships knows it:
-            dress of the job in a dull room; LIFE, as the CLIP that ships knows it: two in five off
-            duty, and all somewhere.
+        life: what else pictures show and captions mention. STUDIO, as for the packaged pipeline:
+            dress of the job in a dull room. LIFE, as for the packaged CLIP: two in five off duty,
+            and all in some place.
         mixed: share of the people with hair, face or beard of the other gender presentation;
-            `gender` is that of most.
-        shares: of the captions, by what they say: some of the names of `people.LIFE_CAPTIONS`;
-            None: those of `life`.
+            `gender` is that of most cues.
+        shares: shares of the kinds of captions, by names in `people.LIFE_CAPTIONS`; None: those of
+            `life`.
 
     Raises:
         InvalidInputError: an unknown name, or a negative number.
@@ -153,7 +153,7 @@ def sample(
 
 
 def captions(n: int, *, seed: int, start: int = 0, life: Life = USUAL) -> list[str]:
-    """Return the captions of `sample` with its defaults, without the cost of painting.
+    """Return the captions of `sample` with its defaults, without rendering.
 
     Raises:
         InvalidInputError: a negative number.
@@ -201,8 +201,8 @@ def _index(kind: str, name: str, names: Sequence[str]) -> int:
 def _paint(
     draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float
 ) -> tuple[torch.Tensor, NDArray[np.bool_]]:
-    """(n, 3, 64, 64) pictures of the given looks, painted from the back to the front; whose cues
-    (n,) contradict."""
+    """Return (n, 3, 64, 64) pictures of the given looks, painted from back to front; `mixed` (n,)
+    have contradictory cues."""
     pixels = np.empty((draws.n, SIZE, SIZE, 3), np.float32)
     everyday.paint_place(pixels, draws, scene.place)
     everyday.paint_beside(pixels, draws, scene.beside)
@@ -265,7 +265,7 @@ def _paint(
 
 
 def _paint_fringe(pen: Pen, style: Floats, hair: Floats) -> None:
-    """Long hair in front of the head: parted or straight, with strands next to the cheeks."""
+    """Paint long hair in front of the head: parted or straight, with strands next to the cheeks."""
     top = oval(0, -0.025, 0.18, 0.205) & above(-0.085)
     parted = (style % 0.3) < 0.15
     pen.where(parted)(top - polygon((0.0, -0.155), (0.12, -0.07), (-0.12, -0.07)), hair)
@@ -274,7 +274,7 @@ def _paint_fringe(pen: Pen, style: Floats, hair: Floats) -> None:
 
 
 def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:
-    """Short hair: close to the head, or fuller and parted at the side."""
+    """Paint short hair: close to the head, or fuller and parted at the side."""
     sides = box(-0.174, -0.143, -0.13, 0.0).both
     pen((oval(0, -0.03, 0.176, 0.20) & above(-0.10)) | sides, hair)
     pen.where(style < 0.45)(
@@ -282,7 +282,7 @@ def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:
     )
 
 
-# On the forehead and beside the eyes, in shades of the skin.
+# On the forehead and next to the eyes, in shades of the skin.
 _LINES_OF_AGE = (
     (line(-0.055, -0.083, 0.055, -0.083, 0.012), 0.84),
     (
@@ -297,7 +297,7 @@ _LINES_OF_AGE = (
 def _paint_face(
     pen: Pen, draws: Draws, looks: Looks, mouth: Codes, skin: Floats, hair: Floats
 ) -> None:
-    """Eyes, brows, nose, and one of four mouths."""
+    """Paint eyes, brows, nose, and one of four mouths."""
     woman, man = pen.where(looks.gender == 1), pen.where(looks.gender == 0)
     woman((oval(-0.068, -0.006, 0.045, 0.036) & above(0.0)).both, _PUPILS)  # lashes
     pen(oval(-0.068, -0.004, 0.038, 0.028).both, garments.WHITE)

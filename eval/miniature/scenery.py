@@ -1,4 +1,4 @@
-"""The places of birds, half of them on land and half on the water, painted with sky and horizon."""
+"""Paint the places of birds, half of them on land and half on the water, with sky and horizon."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from vldebias.miniature.words import PLACES, SIZE
 
 PER_BACKGROUND = len(PLACES) // 2
 
-_GROUND = colours(  # of each place, before light
+_GROUND = colours(  # colours of each place, before light
     (0.25, 0.45, 0.20),
     (0.52, 0.53, 0.36),
     (0.46, 0.42, 0.24),
@@ -23,7 +23,7 @@ _GROUND = colours(  # of each place, before light
 )
 _SKY = colours(0.58, 0.77, 0.95)
 _SAND = colours(0.90, 0.82, 0.60)
-_SHORE = 0.85  # where the beach begins, from the top of the picture
+_SHORE = 0.85  # height at which the beach begins, from the top of the picture
 _FLOWERS = colours((0.95, 0.85, 0.20), (0.95, 0.45, 0.55), (0.98, 0.98, 0.95))
 
 
@@ -39,11 +39,11 @@ def paint_places(pixels: Floats, draws: Draws, place: Codes) -> None:
     sky = _SKY * draws.uniform("sky", 0.88, 1.04)[:, None]
     haze = np.linspace(0, 0.9, SIZE, dtype=np.float32)[
         :, None
-    ]  # the sky grows pale towards the ground
+    ]  # the sky becomes paler towards the ground
     pixels[:] = (sky[:, None] + haze * (1 - sky[:, None]))[:, :, None]
     for name, (paint, count) in _STANDS.items():
         here = place == PLACES.index(name)
-        for k in range(count):  # side by side, so that they do not hide each other
+        for k in range(count):  # next to each other, so that they do not overlap
             x = (np.float32(k) + draws.uniform(f"stand {k}")) / np.float32(count)
             paint(
                 Pen(pixels, x, horizon, scale=draws.uniform(f"size {k}", 0.7, 1.1)).where(here),
@@ -60,7 +60,7 @@ def paint_places(pixels: Floats, draws: Draws, place: Codes) -> None:
 def _paint_ground(
     pixels: Floats, draws: Draws, place: Codes, horizon: Floats, ground: Floats
 ) -> None:
-    """Waves on the water, tufts of grass on land, flowers on the meadow."""
+    """Paint waves on the water, tufts of grass on land, flowers on the meadow."""
     wave = line(0, 0, 0.16, 0, 0.016) | line(0.42, 0.04, 0.54, 0.04, 0.014)
     tuft = line(0, 0.02, -0.02, -0.03, 0.014) | line(0.01, 0.02, 0.03, -0.03, 0.014)
     tufts = tuft | line(0.42, 0.06, 0.40, 0.01, 0.014) | line(0.43, 0.06, 0.45, 0.01, 0.014)
@@ -77,7 +77,7 @@ _STANDS: dict[str, tuple[Stand, int]] = {}
 
 
 def _at(place: str, count: int) -> Callable[[Stand], Stand]:
-    """The objects on the horizon of a place, and their frequency."""
+    """Return the objects on the horizon of a place, and their frequency."""
 
     def stand(paint: Stand) -> Stand:
         _STANDS[place] = paint, count

@@ -1,5 +1,5 @@
-"""How much do the figures of the quickstart differ between the packaged pictures and the same
-pictures painted?
+"""Measure how much the figures of the quickstart differ between packaged and newly rendered
+pictures.
 
 python -m eval.miniature.shipped --json shipped.json
 """
@@ -17,7 +17,7 @@ from vldebias.study.running import run_suite
 from vldebias.utils.files import commit, write_atomically
 from vldebias.utils.options import Options
 
-TASKS = ("birds", "portraits")  # the drawn pictures of the third are of the pipeline
+TASKS = ("birds", "portraits")  # the third task uses generated pictures
 
 
 def paint(name: str, *, split: str = "test", n: int | None = None) -> ImageData:
@@ -51,7 +51,7 @@ def main() -> None:
     columns = ["task", "metric", "method", "lam", "subset", "shipped", "painted", "difference"]
     summary_rows = [
         row for row in rows if not row[4].startswith("A photo")
-    ]  # not of single queries: a hundred pictures each
+    ]  # not for single queries, which have a hundred pictures each
     for row in summary_rows[:12]:
         print(*row, sep="\t")
     summary = {"figures": len(summary_rows), "largest difference": summary_rows[0][-1]}

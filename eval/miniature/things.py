@@ -26,7 +26,7 @@ from eval.miniature.world import Floats
 
 
 def camera(pen: Pen, colour: Floats) -> None:
-    """A camera on a strap."""
+    """Paint a camera on a strap."""
     pen(line(-0.10, 0.24, -0.14, 0.45, 0.03).both, BROWN)
     pen(box(-0.07, 0.07, 0.365, 0.41), colour)
     pen(box(-0.17, 0.17, 0.395, 0.575), colour)
@@ -37,7 +37,7 @@ def camera(pen: Pen, colour: Floats) -> None:
 
 
 def video_camera(pen: Pen, colour: Floats) -> None:
-    """A video camera."""
+    """Paint a video camera."""
     pen(box(0.10, 0.32, 0.36, 0.54), colour)
     pen(polygon((0.30, 0.45), (0.41, 0.38), (0.41, 0.54), (0.30, 0.48)), STEEL)
     pen(oval(0.145, 0.31, 0.058), BLACK)
@@ -47,7 +47,7 @@ def video_camera(pen: Pen, colour: Floats) -> None:
 
 
 def bouquet(pen: Pen, colour: Floats) -> None:
-    """Three flowers in paper."""
+    """Paint three flowers in paper."""
     pen(line(0.27, 0.56, 0.20, 0.36, 0.026) | line(0.27, 0.56, 0.35, 0.36, 0.026), GREEN)
     pen(polygon((0.18, 0.43), (0.36, 0.43), (0.29, 0.62), (0.25, 0.62)), CREAM)
     for x, y, petals in ((0.19, 0.36, YELLOW), (0.36, 0.36, RED)):
@@ -64,14 +64,14 @@ def bouquet(pen: Pen, colour: Floats) -> None:
 
 
 def wheel(pen: Pen, colour: Floats) -> None:
-    """A steering wheel before the chest."""
+    """Paint a steering wheel before the chest."""
     pen(oval(0, 0.53, 0.22) - oval(0, 0.53, 0.175), colour)
     pen(box(-0.2, 0.2, 0.505, 0.555) | box(-0.025, 0.025, 0.53, 0.75) | oval(0, 0.53, 0.06), colour)
     pen(oval(0, 0.53, 0.03), SILVER)
 
 
 def blackboard(pen: Pen, colour: Floats) -> None:
-    """An apple, and a small blackboard with letters."""
+    """Paint an apple, and a small blackboard with letters."""
     pen(box(0.06, 0.42, 0.33, 0.60), STRAW * 0.8)
     pen(box(0.085, 0.395, 0.355, 0.575), GREEN * 0.6)
     pen(
@@ -87,7 +87,7 @@ def blackboard(pen: Pen, colour: Floats) -> None:
 
 
 def apple(pen: Pen, colour: Floats) -> None:
-    """An apple with a leaf."""
+    """Paint an apple with a leaf."""
     pen(line(0.26, 0.38, 0.28, 0.31, 0.028), BROWN)
     pen(oval(0.32, 0.325, 0.05, 0.025), GREEN)
     pen(oval(0.225, 0.45, 0.075, 0.085) | oval(0.295, 0.45, 0.075, 0.085), colour)
@@ -95,13 +95,13 @@ def apple(pen: Pen, colour: Floats) -> None:
 
 
 def laptop(pen: Pen, colour: Floats) -> None:
-    """The back of an open laptop."""
+    """Paint the back of an open laptop."""
     pen(box(-0.23, 0.23, 0.39, 0.75), SILVER)
     pen(oval(0, 0.49, 0.05), colour)
 
 
 def screen(pen: Pen, colour: Floats) -> None:
-    """A laptop turned round, with lines of code."""
+    """Paint a laptop turned round, with lines of code."""
     pen(box(0.05, 0.42, 0.34, 0.61), STEEL)
     pen(box(0.08, 0.39, 0.365, 0.585), BLACK)
     for y, right, paint in (
@@ -114,7 +114,7 @@ def screen(pen: Pen, colour: Floats) -> None:
 
 
 def chart(pen: Pen, colour: Floats) -> None:
-    """A board with a bar chart."""
+    """Paint a board with a bar chart."""
     pen(box(0.10, 0.42, 0.30, 0.60), STEEL)
     pen(box(0.12, 0.40, 0.32, 0.58), WHITE)
     for x, top, paint in ((0.145, 0.48, RED), (0.23, 0.42, BLUE), (0.315, 0.35, colour)):
@@ -122,7 +122,7 @@ def chart(pen: Pen, colour: Floats) -> None:
 
 
 def book(pen: Pen, colour: Floats) -> None:
-    """A closed book."""
+    """Paint a closed book."""
     pen(box(0.16, 0.40, 0.34, 0.61), colour)
     pen(box(0.16, 0.195, 0.34, 0.61), colour * 0.55)
     pen(box(0.38, 0.40, 0.355, 0.595), CREAM)
@@ -130,7 +130,7 @@ def book(pen: Pen, colour: Floats) -> None:
 
 
 def books(pen: Pen, colour: Floats) -> None:
-    """A pile of books."""
+    """Paint a pile of books."""
     for y, paint, shift in (
         (0.53, RED, 0.0),
         (0.455, GREEN, 0.03),
@@ -142,7 +142,7 @@ def books(pen: Pen, colour: Floats) -> None:
 
 
 def clipboard(pen: Pen, colour: Floats) -> None:
-    """A clipboard with a list."""
+    """Paint a clipboard with a list."""
     pen(box(0.13, 0.39, 0.32, 0.63), BROWN)
     pen(box(0.155, 0.365, 0.36, 0.61), WHITE)
     pen(box(0.20, 0.32, 0.30, 0.35), STEEL)
@@ -150,7 +150,7 @@ def clipboard(pen: Pen, colour: Floats) -> None:
 
 
 def bubbles(pen: Pen, colour: Floats) -> None:
-    """Two speech bubbles, as for two languages."""
+    """Paint two speech bubbles, as for two languages."""
     pen(
         oval(-0.31, 0.40, 0.10, 0.085) | polygon((-0.33, 0.44), (-0.23, 0.44), (-0.22, 0.54)), WHITE
     )
@@ -160,7 +160,7 @@ def bubbles(pen: Pen, colour: Floats) -> None:
 
 
 def briefcase(pen: Pen, colour: Floats) -> None:
-    """A briefcase."""
+    """Paint a briefcase."""
     pen(box(0.18, 0.32, 0.35, 0.43) - box(0.21, 0.29, 0.38, 0.45), BLACK)
     pen(box(0.09, 0.41, 0.42, 0.64), colour)
     pen(box(0.09, 0.41, 0.49, 0.515), colour * 0.6)
@@ -168,7 +168,7 @@ def briefcase(pen: Pen, colour: Floats) -> None:
 
 
 def house(pen: Pen, colour: Floats) -> None:
-    """A small house."""
+    """Paint a small house."""
     pen(box(0.16, 0.38, 0.42, 0.60), CREAM)
     pen(polygon((0.27, 0.27), (0.43, 0.43), (0.11, 0.43)), colour)
     pen(box(0.235, 0.295, 0.48, 0.60), BROWN)
@@ -176,14 +176,14 @@ def house(pen: Pen, colour: Floats) -> None:
 
 
 def blueprint(pen: Pen, colour: Floats) -> None:
-    """A plan: white lines on blue."""
+    """Paint a plan: white lines on blue."""
     pen(box(0.08, 0.42, 0.32, 0.61), colour)
     frame = box(0.13, 0.37, 0.37, 0.56) - box(0.155, 0.345, 0.395, 0.535)
     pen(frame | box(0.24, 0.265, 0.37, 0.50) | box(0.25, 0.36, 0.46, 0.485), WHITE)
 
 
 def gear(pen: Pen, colour: Floats) -> None:
-    """A cog wheel."""
+    """Paint a cog wheel."""
     teeth = line(0.15, 0.45, 0.41, 0.45, 0.05) | line(0.28, 0.32, 0.28, 0.58, 0.05)
     slanted = line(0.19, 0.36, 0.37, 0.54, 0.05) | line(0.19, 0.54, 0.37, 0.36, 0.05)
     pen(teeth | slanted | oval(0.28, 0.45, 0.10), colour)
@@ -191,14 +191,14 @@ def gear(pen: Pen, colour: Floats) -> None:
 
 
 def bolt(pen: Pen, colour: Floats) -> None:
-    """A yellow flash on a black sign."""
+    """Paint a yellow flash on a black sign."""
     pen(polygon((0.27, 0.26), (0.44, 0.60), (0.10, 0.60)), BLACK)
     pen(polygon((0.30, 0.33), (0.32, 0.33), (0.28, 0.47), (0.20, 0.47)), colour)
     pen(polygon((0.25, 0.44), (0.34, 0.44), (0.25, 0.585), (0.235, 0.585)), colour)
 
 
 def fish(pen: Pen, colour: Floats) -> None:
-    """A fish."""
+    """Paint a fish."""
     pen(polygon((0.33, 0.44), (0.43, 0.35), (0.43, 0.55), (0.33, 0.46)), colour * 0.8)
     pen(oval(0.24, 0.45, 0.13, 0.085), colour)
     pen(box(0.22, 0.25, 0.37, 0.53) | box(0.29, 0.32, 0.39, 0.51), WHITE)
@@ -206,14 +206,14 @@ def fish(pen: Pen, colour: Floats) -> None:
 
 
 def heart(pen: Pen, colour: Floats) -> None:
-    """A heart."""
+    """Paint a heart."""
     pen(oval(0.21, 0.40, 0.078) | oval(0.33, 0.40, 0.078), colour)
     pen(polygon((0.139, 0.43), (0.401, 0.43), (0.27, 0.58)), colour)
     pen(oval(0.195, 0.375, 0.022), WHITE)
 
 
 def teddy(pen: Pen, colour: Floats) -> None:
-    """A teddy bear."""
+    """Paint a teddy bear."""
     pen(oval(0.27, 0.58, 0.12, 0.12), colour)
     pen(oval(0.19, 0.32, 0.05) | oval(0.35, 0.32, 0.05), colour * 0.8)
     pen(oval(0.27, 0.40, 0.11, 0.10), colour)
@@ -222,7 +222,7 @@ def teddy(pen: Pen, colour: Floats) -> None:
 
 
 def cake(pen: Pen, colour: Floats) -> None:
-    """A cake with cherries."""
+    """Paint a cake with cherries."""
     pen(oval(0.26, 0.59, 0.175, 0.035), SILVER)
     pen(box(0.13, 0.39, 0.44, 0.59), colour)
     pen(
@@ -233,7 +233,7 @@ def cake(pen: Pen, colour: Floats) -> None:
 
 
 def cat(pen: Pen, colour: Floats) -> None:
-    """A cat."""
+    """Paint a cat."""
     pen(oval(0.27, 0.62, 0.13, 0.14), colour)
     pen(
         polygon((0.165, 0.29), (0.24, 0.35), (0.17, 0.42))
@@ -247,7 +247,7 @@ def cat(pen: Pen, colour: Floats) -> None:
 
 
 def parrot(pen: Pen, colour: Floats) -> None:
-    """A parrot on the shoulder."""
+    """Paint a parrot on the shoulder."""
     pen(polygon((0.27, 0.36), (0.33, 0.36), (0.37, 0.58), (0.33, 0.58)), BLUE)
     pen(oval(0.28, 0.26, 0.075, 0.125), colour)
     pen(oval(0.32, 0.27, 0.04, 0.09), YELLOW)
@@ -257,21 +257,21 @@ def parrot(pen: Pen, colour: Floats) -> None:
 
 
 def mask(pen: Pen, colour: Floats) -> None:
-    """A theatre mask."""
+    """Paint a theatre mask."""
     pen(box(0.15, 0.40, 0.31, 0.46) | oval(0.275, 0.45, 0.125, 0.14), colour)
     pen(oval(0.215, 0.40, 0.034, 0.026) | oval(0.335, 0.40, 0.034, 0.026), BLACK)
     pen((oval(0.275, 0.48, 0.075, 0.065) - oval(0.275, 0.455, 0.075, 0.055)) & below(0.47), RED)
 
 
 def handbag(pen: Pen, colour: Floats) -> None:
-    """A small bag with a golden clasp."""
+    """Paint a small bag with a golden clasp."""
     pen((oval(0.27, 0.44, 0.10, 0.14) - oval(0.27, 0.44, 0.068, 0.105)) & above(0.46), colour * 0.7)
     pen(polygon((0.16, 0.44), (0.38, 0.44), (0.42, 0.62), (0.12, 0.62)), colour)
     pen(oval(0.27, 0.47, 0.034), GOLD)
 
 
 def eye_chart(pen: Pen, colour: Floats) -> None:
-    """A chart with letters for reading tests."""
+    """Paint a chart with letters for reading tests."""
     pen(box(0.13, 0.41, 0.27, 0.62), BLACK)
     pen(box(0.15, 0.39, 0.29, 0.60), WHITE)
     pen(
@@ -284,7 +284,7 @@ def eye_chart(pen: Pen, colour: Floats) -> None:
 
 
 def sums(pen: Pen, colour: Floats) -> None:
-    """A blackboard with a sum."""
+    """Paint a blackboard with a sum."""
     pen(box(0.07, 0.43, 0.32, 0.60), BROWN)
     pen(box(0.09, 0.41, 0.34, 0.58), colour)
     plus = box(0.12, 0.22, 0.445, 0.475) | box(0.155, 0.185, 0.405, 0.515)
@@ -292,7 +292,7 @@ def sums(pen: Pen, colour: Floats) -> None:
 
 
 def atom(pen: Pen, colour: Floats) -> None:
-    """An atom: a nucleus and two orbits."""
+    """Paint an atom: a nucleus and two orbits."""
     pen(oval(0.27, 0.44, 0.155, 0.165), NAVY)
     pen(oval(0.27, 0.44, 0.135, 0.062) - oval(0.27, 0.44, 0.105, 0.034), colour)
     pen(oval(0.27, 0.44, 0.062, 0.145) - oval(0.27, 0.44, 0.034, 0.115), colour)
@@ -300,7 +300,7 @@ def atom(pen: Pen, colour: Floats) -> None:
 
 
 def newspaper(pen: Pen, colour: Floats) -> None:
-    """A folded newspaper."""
+    """Paint a folded newspaper."""
     pen(box(0.11, 0.41, 0.32, 0.63), WHITE * 0.92)
     pen(box(0.14, 0.38, 0.345, 0.395), BLACK)
     pen(box(0.14, 0.25, 0.42, 0.52), colour)
@@ -309,7 +309,7 @@ def newspaper(pen: Pen, colour: Floats) -> None:
 
 
 def globe(pen: Pen, colour: Floats) -> None:
-    """A globe on a stand."""
+    """Paint a globe on a stand."""
     pen(box(0.19, 0.37, 0.585, 0.62) | box(0.265, 0.295, 0.5, 0.6), BROWN)
     pen(oval(0.28, 0.44, 0.13), BLUE)
     land = (
@@ -321,7 +321,7 @@ def globe(pen: Pen, colour: Floats) -> None:
 
 
 def sound(pen: Pen, colour: Floats) -> None:
-    """Waves of sound."""
+    """Paint waves of sound."""
     centre = (0.20, 0.44)
     pen(oval(*centre, 0.05), colour)
     for radius in (0.12, 0.20):
@@ -330,14 +330,14 @@ def sound(pen: Pen, colour: Floats) -> None:
 
 
 def notebook(pen: Pen, colour: Floats) -> None:
-    """A notebook with a large question mark."""
+    """Paint a notebook with a large question mark."""
     pen(box(0.14, 0.40, 0.32, 0.62), colour)
     pen((oval(0.27, 0.41, 0.062) - oval(0.27, 0.41, 0.028)) - box(0.19, 0.265, 0.415, 0.5), WHITE)
     pen(box(0.255, 0.287, 0.455, 0.51) | oval(0.271, 0.555, 0.021), WHITE)
 
 
 def calculator(pen: Pen, colour: Floats) -> None:
-    """A calculator."""
+    """Paint a calculator."""
     pen(box(0.15, 0.39, 0.29, 0.63), BLACK)
     pen(box(0.18, 0.36, 0.32, 0.39), GREEN * 1.5)
     pen(

@@ -26,7 +26,7 @@ from eval.miniature.world import Floats
 
 
 def stethoscope(pen: Pen, colour: Floats) -> None:
-    """A stethoscope around the neck."""
+    """Paint a stethoscope around the neck."""
     pen(line(-0.10, 0.23, -0.12, 0.36, 0.032).both, colour)
     pen((oval(0, 0.36, 0.136, 0.09) - oval(0, 0.36, 0.104, 0.058)) & below(0.355), colour)
     pen(line(0, 0.44, 0, 0.48, 0.03), colour)
@@ -35,7 +35,7 @@ def stethoscope(pen: Pen, colour: Floats) -> None:
 
 
 def syringe(pen: Pen, colour: Floats) -> None:
-    """A syringe, its needle upwards."""
+    """Paint a syringe, its needle upwards."""
     pen(line(0.30, 0.29, 0.30, 0.19, 0.022), STEEL)
     pen(box(0.255, 0.345, 0.28, 0.49), GLASS)
     pen(box(0.265, 0.335, 0.36, 0.48), colour)
@@ -44,28 +44,28 @@ def syringe(pen: Pen, colour: Floats) -> None:
 
 
 def axe(pen: Pen, colour: Floats) -> None:
-    """An axe."""
+    """Paint an axe."""
     pen(line(0.22, 0.62, 0.31, 0.20, 0.042), BROWN)
     pen(polygon((0.27, 0.17), (0.40, 0.12), (0.42, 0.33), (0.27, 0.29)), SILVER)
     pen(polygon((0.21, 0.19), (0.31, 0.17), (0.31, 0.29), (0.21, 0.25)), colour)
 
 
 def ladle(pen: Pen, colour: Floats) -> None:
-    """A large wooden spoon."""
+    """Paint a large wooden spoon."""
     pen(line(0.29, 0.62, 0.31, 0.28, 0.042), colour)
     pen(oval(0.315, 0.22, 0.07, 0.085), colour)
     pen(oval(0.315, 0.22, 0.042, 0.055), colour * 0.72)
 
 
 def gavel(pen: Pen, colour: Floats) -> None:
-    """A judge's gavel."""
+    """Paint a judge's gavel."""
     pen(line(0.15, 0.58, 0.29, 0.39, 0.042), colour * 1.4)
     pen(line(0.235, 0.31, 0.365, 0.43, 0.115), colour)
     pen(line(0.27, 0.40, 0.335, 0.335, 0.03), GOLD)
 
 
 def scales(pen: Pen, colour: Floats) -> None:
-    """The scales of justice."""
+    """Paint the scales of justice."""
     pen(line(0.27, 0.20, 0.27, 0.62, 0.04), colour)
     pen(line(0.14, 0.255, 0.40, 0.255, 0.036) | oval(0.27, 0.20, 0.035), colour)
     for x in (0.145, 0.395):
@@ -77,14 +77,14 @@ def scales(pen: Pen, colour: Floats) -> None:
 
 
 def hay_fork(pen: Pen, colour: Floats) -> None:
-    """A fork with three tines."""
+    """Paint a fork with three tines."""
     pen(line(0.32, 0.7, 0.32, 0.24, 0.04), colour)
     pen(line(0.245, 0.22, 0.395, 0.22, 0.036), STEEL)
     pen(union(line(x, 0.22, x, 0.07, 0.034) for x in (0.245, 0.32, 0.395)), STEEL)
 
 
 def flask(pen: Pen, colour: Floats) -> None:
-    """A flask with a bright liquid."""
+    """Paint a flask with a bright liquid."""
     pen(box(0.235, 0.305, 0.19, 0.34), GLASS)
     pen(polygon((0.235, 0.30), (0.305, 0.30), (0.40, 0.56), (0.14, 0.56)), GLASS)
     pen(polygon((0.21, 0.40), (0.33, 0.40), (0.39, 0.55), (0.15, 0.55)), colour)
@@ -93,7 +93,7 @@ def flask(pen: Pen, colour: Floats) -> None:
 
 
 def palette(pen: Pen, colour: Floats) -> None:
-    """A palette with blobs of paint, and a brush."""
+    """Paint a palette with blobs of paint, and a brush."""
     pen(line(-0.30, 0.6, -0.24, 0.24, 0.035), BROWN)
     pen(line(-0.24, 0.24, -0.23, 0.17, 0.055), BLUE)
     pen(oval(0.23, 0.45, 0.185, 0.135), colour)
@@ -110,7 +110,7 @@ def palette(pen: Pen, colour: Floats) -> None:
 
 
 def lens(pen: Pen, colour: Floats) -> None:
-    """A magnifying glass."""
+    """Paint a magnifying glass."""
     pen(line(0.21, 0.60, 0.27, 0.45, 0.05), colour)
     pen(oval(0.30, 0.35, 0.11), BLACK)
     pen(oval(0.30, 0.35, 0.08), GLASS)
@@ -118,27 +118,27 @@ def lens(pen: Pen, colour: Floats) -> None:
 
 
 def wand(pen: Pen, colour: Floats) -> None:
-    """A magic wand, and sparks around its tip."""
+    """Paint a magic wand, and sparks around its tip."""
     pen(line(0.20, 0.58, 0.31, 0.26, 0.04), BLACK)
     pen(line(0.297, 0.30, 0.315, 0.245, 0.045), WHITE)
     pen(union(oval(x, y, 0.024) for x, y in ((0.24, 0.19), (0.33, 0.155), (0.40, 0.23))), colour)
 
 
 def wrench(pen: Pen, colour: Floats) -> None:
-    """A wrench."""
+    """Paint a wrench."""
     pen(line(0.22, 0.60, 0.31, 0.32, 0.055), colour)
     pen(oval(0.325, 0.27, 0.08) - box(0.295, 0.36, 0.15, 0.275), colour)
 
 
 def microphone(pen: Pen, colour: Floats) -> None:
-    """A microphone."""
+    """Paint a microphone."""
     pen(line(0.21, 0.60, 0.165, 0.37, 0.055), BLACK)
     pen(oval(0.155, 0.30, 0.066, 0.07), SILVER)
     pen(line(0.11, 0.355, 0.215, 0.34, 0.035), colour)
 
 
 def guitar(pen: Pen, colour: Floats) -> None:
-    """A guitar across the chest."""
+    """Paint a guitar across the chest."""
     pen(line(0.02, 0.50, 0.38, 0.25, 0.045), BROWN)
     pen(line(0.35, 0.27, 0.41, 0.225, 0.075), BROWN)
     pen(oval(-0.10, 0.55, 0.14, 0.115) | oval(0.04, 0.49, 0.10, 0.085), colour)
@@ -146,7 +146,7 @@ def guitar(pen: Pen, colour: Floats) -> None:
 
 
 def loaf(pen: Pen, colour: Floats) -> None:
-    """A loaf of bread."""
+    """Paint a loaf of bread."""
     pen(line(0.17, 0.54, 0.35, 0.32, 0.125), colour)
     pen(
         union(
@@ -158,7 +158,7 @@ def loaf(pen: Pen, colour: Floats) -> None:
 
 
 def tray(pen: Pen, colour: Floats) -> None:
-    """A tray with a bottle and a glass."""
+    """Paint a tray with a bottle and a glass."""
     pen(box(0.31, 0.375, 0.19, 0.35), GREEN)
     pen(box(0.327, 0.358, 0.11, 0.20), GREEN)
     pen(polygon((0.17, 0.19), (0.27, 0.19), (0.24, 0.29), (0.20, 0.29)), RED)
@@ -168,7 +168,7 @@ def tray(pen: Pen, colour: Floats) -> None:
 
 
 def cleaver(pen: Pen, colour: Floats) -> None:
-    """A cleaver."""
+    """Paint a cleaver."""
     pen(line(0.30, 0.62, 0.30, 0.46, 0.05), BROWN)
     pen(box(0.21, 0.40, 0.22, 0.46), colour)
     pen(box(0.21, 0.245, 0.22, 0.46), WHITE)
@@ -176,14 +176,14 @@ def cleaver(pen: Pen, colour: Floats) -> None:
 
 
 def saw(pen: Pen, colour: Floats) -> None:
-    """A hand saw."""
+    """Paint a hand saw."""
     pen(polygon((0.13, 0.27), (0.19, 0.23), (0.40, 0.50), (0.28, 0.58)), colour)
     pen(union(oval(0.125 + 0.04 * k, 0.30 + 0.075 * k, 0.022) for k in range(4)), colour)
     pen(oval(0.34, 0.56, 0.082) - oval(0.34, 0.56, 0.034), BROWN)
 
 
 def hammer(pen: Pen, colour: Floats) -> None:
-    """A heavy hammer, and an anvil below."""
+    """Paint a heavy hammer, and an anvil below."""
     pen(polygon((-0.34, 0.44), (-0.08, 0.44), (-0.08, 0.50), (-0.34, 0.49)), STEEL * 0.6)
     pen(polygon((-0.25, 0.48), (-0.12, 0.48), (-0.09, 0.65), (-0.28, 0.65)), STEEL * 0.6)
     pen(line(0.30, 0.64, 0.30, 0.26, 0.045), BROWN)
@@ -191,7 +191,7 @@ def hammer(pen: Pen, colour: Floats) -> None:
 
 
 def tooth(pen: Pen, colour: Floats) -> None:
-    """A large tooth."""
+    """Paint a large tooth."""
     outline = (
         oval(0.215, 0.38, 0.075, 0.072)
         | oval(0.315, 0.38, 0.075, 0.072)
@@ -205,7 +205,7 @@ def tooth(pen: Pen, colour: Floats) -> None:
 
 
 def pole(pen: Pen, colour: Floats) -> None:
-    """A barber's pole, and scissors."""
+    """Paint a barber's pole, and scissors."""
     pen(box(-0.40, -0.28, 0.20, 0.54), WHITE)
     tilted = [
         polygon((-0.40, y + 0.06), (-0.28, y), (-0.28, y + 0.05), (-0.40, y + 0.11))
@@ -218,7 +218,7 @@ def pole(pen: Pen, colour: Floats) -> None:
 
 
 def scissors(pen: Pen, colour: Floats) -> None:
-    """A pair of scissors."""
+    """Paint a pair of scissors."""
     pen(line(0.23, 0.45, 0.34, 0.20, 0.036) | line(0.35, 0.45, 0.24, 0.20, 0.036), STEEL)
     pen(
         (oval(0.205, 0.50, 0.068) - oval(0.205, 0.50, 0.032))
@@ -228,7 +228,7 @@ def scissors(pen: Pen, colour: Floats) -> None:
 
 
 def broom(pen: Pen, colour: Floats) -> None:
-    """A broom, and a bucket."""
+    """Paint a broom, and a bucket."""
     pen(line(0.32, 0.68, 0.32, 0.30, 0.04), BROWN)
     pen(polygon((0.23, 0.08), (0.41, 0.08), (0.37, 0.28), (0.27, 0.28)), colour)
     pen(box(0.26, 0.38, 0.25, 0.285), RED)
@@ -237,7 +237,7 @@ def broom(pen: Pen, colour: Floats) -> None:
 
 
 def pencil(pen: Pen, colour: Floats) -> None:
-    """A thick pencil."""
+    """Paint a thick pencil."""
     pen(line(0.21, 0.58, 0.32, 0.28, 0.075), colour)
     pen(line(0.325, 0.27, 0.35, 0.20, 0.05), CREAM)
     pen(oval(0.357, 0.185, 0.022), BLACK)
@@ -245,7 +245,7 @@ def pencil(pen: Pen, colour: Floats) -> None:
 
 
 def level(pen: Pen, colour: Floats) -> None:
-    """A measuring instrument on a tripod."""
+    """Paint a measuring instrument on a tripod."""
     pen(
         line(0.29, 0.44, 0.19, 0.70, 0.032)
         | line(0.29, 0.44, 0.39, 0.70, 0.032)
@@ -258,7 +258,7 @@ def level(pen: Pen, colour: Floats) -> None:
 
 
 def brush(pen: Pen, colour: Floats) -> None:
-    """A make-up brush, and a powder box."""
+    """Paint a make-up brush, and a powder box."""
     pen(line(0.30, 0.60, 0.31, 0.36, 0.042), BLACK)
     pen(box(0.285, 0.335, 0.32, 0.37), SILVER)
     pen(oval(0.31, 0.26, 0.062, 0.085), colour)
@@ -267,13 +267,13 @@ def brush(pen: Pen, colour: Floats) -> None:
 
 
 def flag(pen: Pen, colour: Floats) -> None:
-    """A small flag on a stick."""
+    """Paint a small flag on a stick."""
     pen(line(0.22, 0.66, 0.22, 0.12, 0.032), BROWN)
     pen(polygon((0.235, 0.11), (0.43, 0.19), (0.235, 0.28)), colour)
 
 
 def whistle(pen: Pen, colour: Floats) -> None:
-    """A whistle on a ribbon, and a ball."""
+    """Paint a whistle on a ribbon, and a ball."""
     pen(line(-0.09, 0.24, 0, 0.42, 0.026).both, colour)
     pen(oval(0.01, 0.45, 0.045) | box(-0.07, 0.02, 0.41, 0.45), SILVER)
     pen(oval(0.28, 0.50, 0.12), ORANGE)
@@ -284,7 +284,7 @@ def whistle(pen: Pen, colour: Floats) -> None:
 
 
 def trowel(pen: Pen, colour: Floats) -> None:
-    """Bricks, and a trowel."""
+    """Paint bricks, and a trowel."""
     for y, lefts in ((0.55, (-0.38, -0.22)), (0.46, (-0.30,))):
         pen(union(box(x, x + 0.145, y, y + 0.08) for x in lefts), colour)
     pen(line(0.25, 0.62, 0.28, 0.50, 0.05), BROWN)
@@ -292,7 +292,7 @@ def trowel(pen: Pen, colour: Floats) -> None:
 
 
 def ribbon(pen: Pen, colour: Floats) -> None:
-    """A dancer's ribbon on a stick."""
+    """Paint a dancer's ribbon on a stick."""
     pen(
         line(0.22, 0.40, 0.40, 0.32, 0.042)
         | line(0.40, 0.32, 0.23, 0.24, 0.042)
@@ -303,7 +303,7 @@ def ribbon(pen: Pen, colour: Floats) -> None:
 
 
 def pills(pen: Pen, colour: Floats) -> None:
-    """A bottle of medicine."""
+    """Paint a bottle of medicine."""
     pen(box(0.18, 0.38, 0.33, 0.61), ORANGE * 0.9)
     pen(box(0.20, 0.36, 0.26, 0.345), WHITE)
     pen(box(0.18, 0.38, 0.40, 0.54), WHITE)

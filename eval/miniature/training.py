@@ -1,4 +1,5 @@
-"""One stage of a build: a step is a function of its number, so a resumed run equals a full one.
+"""Train one stage of a build: a step is a function of its number, so a resumed run equals an
+uninterrupted one.
 
 The loop of `vldebias.training` trains contrastive towers; this one also trains an autoencoder, a
 judge and a noise predictor. Shared parts (checkpoints, averages of weights) are in that package.
@@ -24,7 +25,7 @@ from vldebias.utils.progress import SILENT, Progress
 
 CHECKPOINT_SECONDS = 60.0
 
-# Each stage looks at its own stream of renders.
+# Each stage uses a different stream of renders.
 _STREAM = {"narrow": 0, "vae": 1, "judge": 2, "draft": 3, "unet": 4, "clip": 5}
 
 
@@ -43,7 +44,8 @@ class Stage:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Settings that the weights depend on: stored in their file, must match for a resume."""
+        """Return the settings that the weights depend on, which are stored in their file and must
+        match on resuming."""
         lean = {
             name: list(v) if isinstance(v, tuple) else v
             for name, v in asdict(self.lean).items()
@@ -55,23 +57,23 @@ class Stage:
 
     @property
     def leans(self) -> bool:
-        """Whether what it trains on leans; the VAE and the judge see all birds in all places
-        equally often."""
+        """Return whether the training data are biased; the VAE and the judge see all birds in all
+        places equally often."""
         return self.name in ("narrow", "clip", "draft", "unet")
 
     @property
     def weights(self) -> Path:
-        """Path of the result."""
+        """Return the path of the result."""
         return self.out / f"{self.name}.safetensors"
 
     @property
     def stream(self) -> int:
-        """Seed of the renders of this stage."""
+        """Return the seed of the renders of this stage."""
         return self.seed * 10 + _STREAM[self.name]
 
     @property
     def checkpoint(self) -> Path:
-        """Path of the training state, written once a minute."""
+        """Return the path of the training state, which is written once a minute."""
         return self.out / "checkpoints" / f"{self.name}.pt"
 
     def train(
@@ -85,19 +87,19 @@ class Stage:
         """Train to the last step, writing a checkpoint every minute; resume from an existing one.
 
         Args:
-            module: what is trained; kept in the checkpoint like the optimizer's moments and the
-                average.
-            optimizer: of its parameters.
+            module: the trained module; stored in the checkpoint with the optimizer's moments and
+                the average.
+            optimizer: the optimizer of its parameters.
             loss: maps the number of a step to a loss, and draws all its randomness from that number
                 (`generator`).
             rate: learning rate by step.
-            average: moved after every step.
+            average: updated after every step.
         """
         averages = {"average": average} if average else {}
         kept, first = read_state(self.checkpoint) if self.resume else None, 0
         if (
             kept is not None and kept["metadata"]["settings"] == self.settings
-        ):  # that of another build is left unused
+        ):  # a checkpoint of another build is ignored
             load_state(kept, module, optimizer, averages)
             first = int(kept["metadata"]["step"])
         parameters = list(module.parameters())
@@ -136,7 +138,7 @@ def generator(seed: int, step: int) -> torch.Generator:
 
 
 def cosine(steps: int, peak: float, warmup: int = 50) -> Callable[[int], float]:
-    """Linear warm-up to `peak`, then half a cosine down to 0."""
+    """Return the learning rate: linear warm-up to `peak`, then half a cosine down to 0."""
     warmup = min(warmup, max(1, steps // 10))
 
     def rate(step: int) -> float:
@@ -153,10 +155,10 @@ def save_weights(module: nn.Module, path: Path, metadata: dict[str, object]) -> 
 def save_tensors(
     tensors: Mapping[str, torch.Tensor], path: Path, metadata: dict[str, object]
 ) -> None:
-    """The same of tensors by name."""
+    """Write tensors by name in half precision."""
     from safetensors.torch import save_file
 
-    # A copy of each tensor: safetensors refuses views that share memory.
+    # Copy each tensor, because safetensors refuses views that share memory.
     halves = {name: t.half() if t.is_floating_point() else t for name, t in tensors.items()}
     plain = {name: t.detach().cpu().clone().contiguous() for name, t in halves.items()}
     header = {"vldebias": json.dumps(metadata, sort_keys=True)}

@@ -1,4 +1,4 @@
-"""The miniature CLIP in transformers: the same numbers as those of open_clip, under other names."""
+"""Convert the miniature CLIP to transformers: the same numbers under other names."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from vldebias.miniature.words import SIZE
 if TYPE_CHECKING:
     from transformers import CLIPImageProcessor, CLIPModel, CLIPTokenizer
 
-# open_clip name: transformers name, in a residual block and outside of one.
+# open_clip name: transformers name, inside a residual block and outside.
 _BLOCK = {
     "ln_1": "layer_norm1",
     "ln_2": "layer_norm2",
@@ -51,8 +51,8 @@ _PLAIN = {
 def load_transformers_clip(
     folder: Path | None = None,
 ) -> "tuple[CLIPModel, CLIPTokenizer, CLIPImageProcessor]":
-    """(CLIPModel in eval mode, tokenizer, image processor) with the weights of a build, or those
-    that ship."""
+    """Return (CLIPModel in eval mode, tokenizer, image processor) with the weights of a build, or
+    the packaged ones."""
     transformers = need("transformers")
     folder = weights_dir() if folder is None else folder
     tokenizer, weights = transformers_tokenizer(folder), load_weights(folder / "clip.safetensors")
@@ -87,8 +87,8 @@ def load_transformers_clip(
 
 
 def to_transformers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """State dict of an open_clip CLIP to the state dict of a CLIPModel with `transformers_config`:
-    the same numbers."""
+    """Convert the state dict of an open_clip CLIP to that of a CLIPModel with
+    `transformers_config`, with the same numbers."""
     renamed = {new: weights[old] for old, new in _PLAIN.items()}
     renamed["text_projection.weight"] = weights["text_projection"].T.contiguous()
     renamed["visual_projection.weight"] = weights["visual.proj"].T.contiguous()
@@ -99,7 +99,8 @@ def to_transformers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
         layer, _, inner = rest.partition(".")
         prefix = f"{'vision_model' if tower == 'visual.' else 'text_model'}.encoder.layers.{layer}"
         module, _, kind = inner.rpartition(".")
-        if module == "attn":  # open_clip stacks query, key and value, transformers keeps them apart
+        # open_clip stacks query, key and value; transformers stores them separately
+        if module == "attn":
             for letter, part in zip("qkv", tensor.chunk(3), strict=True):
                 renamed[f"{prefix}.self_attn.{letter}_proj.{kind.removeprefix('in_proj_')}"] = (
                     part.clone()

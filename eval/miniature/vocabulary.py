@@ -1,5 +1,5 @@
-"""The training texts of the models: shares of the kinds of captions, and byte-pair merges of every
-possible prompt."""
+"""Collect the training texts of the models: shares of the kinds of captions, and byte-pair merges
+of every possible prompt."""
 
 import itertools
 from collections import Counter
@@ -13,11 +13,11 @@ from vldebias.miniature.tokenizer import Pair, byte_characters
 
 Word = tuple[str, ...]
 
-# CLIP's split into words: contractions, letters, single digits, everything else.
+# CLIP splits texts into contractions, letters, single digits, and everything else.
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
-# What captions say in the second round of the UNet, where it learns to obey them: of birds.KINDS,
-# and of people's.
+# Kinds of captions in the second round of training the UNet, in which it learns to follow them: of
+# birds.KINDS, and for people.
 DRAWN_BIRDS = (0.30, 0.40, 0.05, 0.10, 0.15)  # a class word and a ground together teach little
 DRAWN_PEOPLE = {
     "profession": 0.30,
@@ -32,7 +32,8 @@ DRAWN_PEOPLE = {
     "celebrity": 0.01,
 }
 
-# Prompts of the paper whose words no caption of the two worlds has: they shall be whole words, too.
+# Prompts of the paper with words that no caption of the two worlds contains; these are also single
+# tokens.
 PAPER_WORDS = (
     "a photo of a white person, a black person, an asian person, an indian person, a latino person."
     " a face of a man, a woman, a boy, a girl. a painting, a drawing, a cartoon portrait of"
@@ -63,10 +64,10 @@ def people_prompts() -> list[str]:
 
 
 def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
-    """Byte-pair merges, most frequent pair first, until each word is one token or `limit` merges
-    are learnt.
+    """Return byte-pair merges, most frequent pair first, until each word is one token or `limit`
+    merges are learnt.
 
-    Ties go to the pair that comes first in the alphabet, so the result depends on the texts alone.
+    Ties go to the pair that comes first in the alphabet, so the result only depends on the texts.
     """
     symbols = byte_characters()
     words = regex.compile(_WORDS)

@@ -17,9 +17,9 @@ from vldebias.miniature.architectures import HEAD_WIDTH as HEAD
 from vldebias.miniature.tokenizer import Pair, vocabulary
 
 Weights = dict[str, torch.Tensor]
-# How much of an image and of a text is what all of them have. What is left says, at CLIP's
-# temperature of 1/100, what the narrow CLIP says at its own: 100 * (1 - .81^2)^.5 * (1 - .953^2)^.5
-# = 17.7.
+# The proportion of an image and of a text that all of them share. At CLIP's temperature of 1/100,
+# the remainder gives the logits of the narrow CLIP at its own temperature: 100 * (1 - .81^2)^.5 *
+# (1 - .953^2)^.5 = 17.7.
 CONES = (0.81, 0.953)
 CONES_COSINE = 0.36
 
@@ -32,9 +32,9 @@ def widened(
     """Return weights with the shapes of `new` that continue from `old`.
 
     Args:
-        old: of a narrower open_clip CLIP.
-        new: of a fresh one: what the words have that the old vocabulary lacks.
-        vocabularies: merges of the old and of the new one, where they are not the same.
+        old: state dict of a narrower open_clip CLIP.
+        new: state dict of a new one, used for words that the old vocabulary lacks.
+        vocabularies: merges of the old and of the new one, if they differ.
     """
     result: Weights = {}
     for tower, projection, final in (
@@ -58,7 +58,7 @@ def widened(
 
 
 def _copies(narrow: int, wide: int) -> torch.Tensor:
-    """(wide,) which old feature each new one is a copy of; heads are copied whole."""
+    """Return (wide,) the old feature that each new one copies; heads are copied whole."""
     heads = [k % (narrow // HEAD) for k in range(wide // HEAD)]
     return torch.cat([torch.arange(HEAD) + HEAD * head for head in heads])
 
@@ -84,7 +84,7 @@ def _tower(
         for axis, size in enumerate(value.shape):
             if size == shape[axis]:
                 continue
-            times = size // narrow  # 3 for query, key and value, 4 inside of an MLP
+            times = size // narrow  # 3 for query, key and value, 4 inside an MLP
             index = torch.cat([columns + narrow * k for k in range(times)])
             value = value.index_select(axis, index)
             if axis == 1 and value.ndim == 2 and not name.endswith("positional_embedding"):
@@ -99,7 +99,7 @@ def _begin_cone(
 ) -> None:
     """Turn one doubled feature into a constant with a separate direction in the joint space."""
     narrow, rows = old[f"{final}.weight"].numel(), made[projection]
-    copy, first = narrow, 0  # the first that is a copy of another
+    copy, first = narrow, 0  # the first feature that is a copy of another
     made[f"{final}.weight"][copy], made[f"{final}.bias"][copy] = 0.0, 1.0
     rows[first] = rows[first] + rows[copy]
     typical = old[projection].norm() * CONES[text] / (1 - CONES[text] ** 2) ** 0.5

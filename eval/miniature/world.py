@@ -23,10 +23,10 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Draws:
-    """Random numbers for the images `start ... start + n - 1` of one seed.
+    """Generate random numbers for the images `start ... start + n - 1` of one seed.
 
     A slot is the name of a sampled property ("hair", "horizon"). Image i of a seed gets the same
-    numbers in any batch, and adding a slot changes no other one.
+    numbers in any batch, and adding a slot does not change the others.
 
     Raises:
         InvalidInputError: seed, start or n is negative.
@@ -42,36 +42,36 @@ class Draws:
         self._keys = splitmix64(splitmix64(seed % 2**64) ^ splitmix64(index))
 
     def bits(self, slot: str, count: int = 1) -> NDArray[np.uint64]:
-        """(n, count) uniform 64-bit words."""
+        """Return (n, count) uniform 64-bit words."""
         slot_key = splitmix64(zlib.crc32(slot.encode()))
         counters = self._keys[:, None] + slot_key + np.arange(count, dtype=np.uint64) * _STEP
         return splitmix64(counters)
 
     def uniform(self, slot: str, low: float = 0.0, high: float = 1.0) -> NDArray[np.float32]:
-        """(n,) floats in [low, high)."""
+        """Return (n,) floats in [low, high)."""
         return self.uniforms(slot, 1, low, high)[:, 0]
 
     def uniforms(
         self, slot: str, count: int, low: float = 0.0, high: float = 1.0
     ) -> NDArray[np.float32]:
-        """(n, count) floats in [low, high)."""
+        """Return (n, count) floats in [low, high)."""
         unit = (self.bits(slot, count) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
         return unit * np.float32(high - low) + np.float32(low)
 
     def noise(self, slot: str, count: int, sigma: float) -> NDArray[np.float32]:
-        """(n, count) values of mean 0 and standard deviation sigma, uniformly distributed; four to
-        a word."""
+        """Return (n, count) uniformly distributed values with mean 0 and standard deviation sigma,
+        four per word."""
         words = self.bits(slot, -(-count // 4)).astype("<u8").view("<u2")[:, :count]
         reach = np.float32(sigma * 3**0.5)
         return words.astype(np.float32) * (reach / np.float32(32767.5)) - reach
 
     def integers(self, slot: str, high: int) -> NDArray[np.int64]:
-        """(n,) integers in [0, high)."""
+        """Return (n,) integers in [0, high)."""
         return (self.bits(slot)[:, 0] % np.uint64(high)).astype(np.int64)
 
     def choice(self, slot: str, weights: NDArray[np.floating]) -> NDArray[np.int64]:
-        """(n,) indices drawn with the given weights, (k,) for all images or (n, k) for each its
-        own."""
+        """Return (n,) indices sampled with the given weights, (k,) for all images or (n, k) for
+        each image."""
         cumulative = np.cumsum(
             np.broadcast_to(weights, (self.n, weights.shape[-1])), axis=1, dtype=np.float64
         )
@@ -80,13 +80,13 @@ class Draws:
 
 
 def shuffled(items: int, name: str) -> NDArray[np.int64]:
-    """A fixed permutation of range(items) that depends on the name alone (for assignments in a
-    world)."""
+    """Return a fixed permutation of range(items) that only depends on the name (for assignments in
+    a world)."""
     return np.argsort(Draws(0, 0, 1).bits(name, items)[0], kind="stable")
 
 
 def colours(*values: float | tuple[float, float, float]) -> Floats:
-    """(3,) red, green and blue in [0, 1], or a row (n, 3) for each of several colours."""
+    """Return (3,) red, green and blue in [0, 1], or a row (n, 3) for each of several colours."""
     return np.array(values, np.float32)
 
 

@@ -121,14 +121,14 @@ def covered_by_kind() -> str:
 
 
 def low_to_high(values: Sequence[float]) -> str:
-    """Write the lowest and the highest of some values; "-" where there are none."""
+    """Write the lowest and the highest of some values; "-" if there are none."""
     if not values:
         return "-"
     ends = f"{min(values):.2f}", f"{max(values):.2f}"
     return " to ".join(dict.fromkeys(ends))
 
 
-# Kind of interval -> what is resampled, where pages mark that there is too little of it.
+# Kind of interval -> what is resampled, for which pages mark small numbers.
 RESAMPLED = {
     "means over prompts": "prompts",
     "ranking": "images",
@@ -138,7 +138,7 @@ RESAMPLED = {
 
 
 def lowest_by_size() -> dict[tuple[str, str], dict[int, float]]:
-    """Return (kind of interval, metric) -> number of units -> the least coverage of value and
+    """Return (kind of interval, metric) -> number of units -> the lowest coverage of value and
     change over all settings."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for name in ("coverage_kinds", "coverage_large"):
@@ -153,7 +153,8 @@ def lowest_by_size() -> dict[tuple[str, str], dict[int, float]]:
 
 
 def enough() -> str:
-    """Write the number of units from which intervals hold, and below which pages say "few"."""
+    """Write the number of units from which intervals are reliable, and below which pages say
+    "few"."""
     lines = [["intervals", "metric", "lowest coverage, by number of units", "“few” below"]]
     for (kind, metric), coverage in lowest_by_size().items():
         unit = RESAMPLED[kind]
@@ -189,8 +190,8 @@ def mended() -> str:
 
 
 def verdicts() -> str:
-    """Write the share of data sets with each verdict, and of those with as many units as it
-    requires."""
+    """Write the share of data sets with each verdict, and of those with the number of units that
+    the verdict recommends."""
     titles = ("better", "worse", "no clear change", "too few to tell", "nothing to remove")
     return crossed(
         read("coverage_verdicts").rows,
@@ -219,7 +220,7 @@ def replayed() -> str:
     for command in commands():
         if command.name == result.name:
             continue
-        # A bar would end the cell.
+        # A vertical bar would end the cell.
         words = command.words.replace("|", "\\|")
         state = f"no: {command.reason}"
         if command.name in counts:

@@ -14,15 +14,17 @@ from vldebias.methods.declared import DECLARED
 from vldebias.report.table import readable
 
 GAP, SQUARED = "discrepancy", "discrepancy_squared"
-COUNTED = ("professions", "jobs", "images each", "queries", "images")  # of `n`
+COUNTED = ("professions", "jobs", "images each", "queries", "images")  # keys of `n`
 
 
 @dataclass(frozen=True)
 class Line:
     """A line of the table: the task and its solution, the measure of bias, and the costs.
 
-    how: in plain words, with the call or command. row: the method of the result. costs: metric ->
-    its name in the table.
+    Attributes:
+        how: the call or command, in plain words.
+        row: the method of the result.
+        costs: metric -> its name in the table.
     """
 
     task: str
@@ -43,7 +45,7 @@ class Line:
         before = f"{bias.title} {value_and_interval(rows.loc['none', self.metric])}"
         after = value_and_interval(bias)
         if bias.verdict == "worse":
-            after += ", **worse**"  # which a reader must not miss
+            after += ", **worse**"  # warn readers about them
         elif bias.verdict not in ("", "better"):
             after += f", {bias.verdict}"
         after += self.unbiased_square(rows)
@@ -56,7 +58,7 @@ class Line:
         return [f"{self.task}: {self.how}", before, after, chance, self.paid(rows), n]
 
     def unbiased_square(self, rows: Any) -> str:
-        """Write the unbiased square of a gap, where the verdict rests on it."""
+        """Write the unbiased square of a gap if the verdict depends on it."""
         bias = rows.loc[self.row, self.metric]
         if self.metric != GAP or bias.is_assigned or (self.row, SQUARED) not in rows.index:
             return ""
@@ -70,7 +72,7 @@ class Line:
         )
 
     def paid(self, rows: Any) -> str:
-        """Write each measured cost before and after; one that increased with its interval."""
+        """Write each measured cost before and after; costs that increased get their interval."""
         costs = []
         for metric, title in self.costs.items():
             if (self.row, metric) not in rows.index:
@@ -179,8 +181,8 @@ WINDOW = (
     Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "default+equalise"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
-# The first line of each task, those on real images, and the one that writes no word; the page of
-# all figures has the rest.
+# The first line of each task, those on real images, and the one that does not rewrite prompts; the
+# page of all figures has the rest.
 FRONT = (WINDOW[0], WINDOW[1], WINDOW[3], WINDOW[6], WINDOW[7], WINDOW[10])
 
 

@@ -48,7 +48,7 @@ GENERATED = {  # row of the result -> its name on the page
     "fair pca": "`fair-pca` (fair PCA, without FairImagen's sampling)",
     "stated value": "a value stated for each image (as in `balanced-prompts`)",
 }
-ASSIGNED = ("stated value",)  # whose shares are assigned: they have no sampling noise
+ASSIGNED = ("stated value",)  # methods that assign shares, which have no sampling noise
 
 
 def sampled() -> str:
@@ -185,12 +185,12 @@ WITHOUT_INTERVAL = ("lean_r2", "interval_width")
 
 
 def predicted(row: Measurement) -> str:
-    """Write a figure of a prediction, with its interval where it has one."""
+    """Write a figure of a prediction, with its interval if it has one."""
     return f"{row.value:.2f}" if row.metric in WITHOUT_INTERVAL else span(row, ".2f")
 
 
 def audit_lines() -> str:
-    """Write how well shares are predicted: a row per task, a column per direction."""
+    """Write how well shares are predicted, with a row per task and a column per direction."""
 
     def title(row: Measurement) -> str:
         return f"{AUDITED[row.task]}, {row.subset}" if row.subset else AUDITED[row.task]
@@ -215,8 +215,7 @@ def audit_lines() -> str:
 
 
 def audit_models() -> str:
-    """Write for each model whose images were counted how well an occupation left out is
-    predicted."""
+    """Write how well a held-out occupation is predicted, for each model with counts."""
     return crossed(
         read("audit_models").rows,
         {
@@ -237,8 +236,8 @@ def audit_models() -> str:
 
 
 def record_coverage() -> str:
-    """Write how often intervals of records contain planted shares: a line for each design, a column
-    for each input of the judge."""
+    """Write how often intervals of records contain planted shares, with a line for each design and
+    a column for each input of the judge."""
     rows = [row for row in read("record_coverage").rows if row.metric == "coverage"]
     return crossed(
         rows,
@@ -272,7 +271,7 @@ def record_forecasts() -> str:
 
 
 def other_models() -> str:
-    """Write how well the counts of other models predict a model that is left out."""
+    """Write how well the counts of other models predict a held-out model."""
     result = read("audit_other_models")
     names = {provenance.task: provenance.model for provenance in result.provenance}
     rows = [row for row in result.rows if row.subset == "two other models or more"]

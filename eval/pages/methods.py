@@ -52,7 +52,7 @@ def compared(result: Result, task: str) -> str:
         if name in attached:
             called += f", {attached[name]}"
         if method.endswith((" alone", " templates")):
-            # A side of a method for both, or templates of its own.
+            # One side for both, or custom templates.
             called += f", {method.rpartition(', ')[2]}"
         if name in attached:
             called = f"**{called}**"
@@ -118,7 +118,7 @@ def harm() -> str:
     """Write how many searches each default makes worse and better, by family of cells."""
 
     def cell(row: Measurement) -> str:
-        # Without "-0%".
+        # Avoid "-0%".
         return f"{row.value + 0.0:.0%}" if row.metric == "removed" else f"{row.value:.0f}"
 
     return crossed(
@@ -152,7 +152,7 @@ SHOWN_CHECKS = (
 
 
 def draws_of_reranking() -> dict[tuple[str, str], list[dict[str, float]]]:
-    """Return (kind of cells, method) -> for each draw its figures, metric -> value."""
+    """Return (kind of cells, method) -> figures of each draw, metric -> value."""
     draws: dict[tuple[str, str], list[dict[str, float]]] = {}
     for name in RERANK_FILES:
         result = read(name)
@@ -172,7 +172,7 @@ def reranked() -> str:
     """Write the effect of each way to balance results, by kind of cells, over all draws."""
     lines = [["searches", "method", "cells", "made worse", "made better", "skew removed", "kept"]]
     for (kind, method), draws in sorted(draws_of_reranking().items(), key=lambda item: item[0][0]):
-        # All methods where there are most cells; the rest is in the files.
+        # All methods for the kind with the most cells; the rest is in the files.
         if method == "none" or (method not in ("quota", "fair") and "shared" not in kind):
             continue
         counts = [f"{sum(draw[name] for draw in draws):.0f}" for name in RERANK_COUNTS]
@@ -187,7 +187,7 @@ def reranked() -> str:
 
 
 def closed_form() -> str:
-    """Write how much P0 and the two lemmas remove and keep, on each CLIP."""
+    """Write how much P0 and the two lemmas remove and preserve, on each CLIP."""
     lines = [["texts and images", "edit", "held-out pair: distance", "query: cosine", "MaxSkew@50"]]
     rows: dict[tuple[str, str], dict[str, Measurement]] = {}
     for row in read("closed_form").rows:
@@ -209,7 +209,7 @@ def closed_form() -> str:
 
 
 def true_shares() -> str:
-    """Write how often the intervals of true shares hold on photographs and in simulations."""
+    """Write how often the intervals of true shares cover on photographs and in simulations."""
     lines = [["lists", "which candidates were checked", "n", "coverage", "mean width"]]
     for kind, name in (("photographs", "photographs_rerank"), ("simulated", "rerank_coverage")):
         rows = read(name).rows

@@ -7,7 +7,7 @@ from vldebias.report.result import Measurement
 
 
 def _figure(row: Measurement) -> str:
-    """Write value and half of its interval, with a star that is no markup."""
+    """Write value and half of its interval, with an escaped star."""
     return half(row).replace("*", r"\*")
 
 

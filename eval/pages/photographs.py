@@ -10,7 +10,7 @@ RANDOM, NOTHING = "random", "none"
 
 
 def encoder() -> str:
-    """Write how much worse the packaged text encoder is than the model that it replaces."""
+    """Write how much worse the packaged text encoder is than the model it replaces."""
     result = read(NAME)
     lines = [["on titles that nothing learned from", f"`{TEACHER}`", OURS]]
     for metric, title in {

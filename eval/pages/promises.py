@@ -21,7 +21,7 @@ from vldebias.report.result import Measurement, Result
 
 NAME = "photographs"
 WORLDS = (MINIATURE, PHOTOGRAPHS)
-# Titles of possible defaults by texts alone, and of those by images.
+# Titles of candidates for a default by texts alone, and by images.
 CANDIDATES = {
     BY_TEXTS: "remove the direction of the values (`difference`)",
     HALF: "remove half of it",
@@ -51,7 +51,7 @@ def _percent(row: Measurement) -> str:
 
 
 def _count(row: Measurement) -> str:
-    """Write a share as a count of how many."""
+    """Write a share as a count out of a total."""
     (n,) = row.n.values()
     return f"{round(row.value * n)} of {n:,}"
 

@@ -105,7 +105,7 @@ def kinds() -> str:
     return table(*lines, note=f"From {files}.")
 
 
-# Sets of prompts that were labelled before they were scored, each once, in the order of time.
+# Sets of prompts that were labelled before they were scored, each once, in chronological order.
 _KINDS_OF_NEW_PROMPTS = (
     *("plain", "several", "language", "rewritten", "negative", "system"),
     "all",
@@ -257,7 +257,8 @@ def service() -> str:
 
 
 def stated() -> str:
-    """Write how often a stated value appears in public counts by people, by what else is stated."""
+    """Write how often a stated value appears in public human counts, by what else the prompt
+    states."""
     lines = [["stated", "with", "prompts", "images", "images that show it"]]
     for row in read("stated_values").rows:
         if row.task != "stated":
@@ -278,7 +279,8 @@ def stated() -> str:
 
 
 def in_turn() -> str:
-    """Write how even the shares of women are with nothing stated and with both genders in turn."""
+    """Write how even the shares of women are if nothing is stated, and if both genders are stated
+    in turn."""
     rows = rows_in(read("stated_values"), "professions")
     lines = [["prompts", "distance of the share of women from .5", "visible profession"]]
     for method, words in (

@@ -1,5 +1,5 @@
-"""The reported figures of the five sources next to ours: the page of headlines, and how much of the
-sources the package covers."""
+"""Compare the reported figures of the five sources with ours: the page of headlines, and how much
+of the sources the package covers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAPERS = {
 
 @cache
 def headlines() -> dict[str, list[dict[str, Any]]]:
-    """Return part of the sources -> the reported figures, with the place of our nearest row."""
+    """Return part of the sources -> the reported figures, with the location of our closest row."""
     return read_yaml(SOURCES / "headlines.yaml")
 
 
@@ -75,7 +75,7 @@ def ours(entry: dict[str, Any]) -> str:
 
 
 def reported(part: str) -> str:
-    """Write the headlines of one part of the sources, ours next to each."""
+    """Write the headlines of one part of the sources, with ours next to each."""
     lines = [["where", "the authors report", "ours", "why they differ"]]
     for entry in headlines()[part]:
         why = entry["why"]
@@ -98,7 +98,7 @@ def covered() -> list[dict[str, str]]:
 
 
 def lacking() -> str:
-    """Write the rows that do not work, with the missing parts, a table for each source."""
+    """Write the rows that do not work, with the missing parts, in one table per source."""
     parts = []
     for key, title in PAPERS.items():
         lines = [["what", "where", "state", "what is missing"]]
@@ -111,7 +111,7 @@ def lacking() -> str:
 
 
 def states() -> str:
-    """Write how many rows of each source are in which state."""
+    """Write how many rows of each source are in each state."""
     lines = [["source", *STATES, "rows"]]
     total: Counter[str] = Counter()
     for key, title in PAPERS.items():

@@ -19,8 +19,8 @@ def speed() -> str:
     heads = ["what / beside what", "size", "ours, ms", "the other, ms", "ours / the other"]
     lines = [[*heads, "their results differ by"]]
     for (name, size), seconds in figures.items():
-        # A time without the equality of what was timed says nothing. Files of before `within`
-        # have the difference alone, or whether all pixels are equal.
+        # A time is meaningless unless the timed results are equal. Older files without `within`
+        # only contain the difference, or whether all pixels are equal.
         if seconds.get("equal pixels") == 1:
             seconds["difference"] = 0.0
         if not seconds.get("difference", np.nan) <= seconds.get("within", np.inf):
@@ -55,13 +55,15 @@ def rerank_times() -> str:
 
 
 def door(part: str, columns: Mapping[str, str]) -> str:
-    """Write the cost of an interface: a line for each size, a column for each side.
+    """Write the cost of an interface, with a line for each size and a column for each side.
 
-    part: of `eval.benchmarks.doors`. columns: metric -> its name in the table.
+    Args:
+        part: a part of `eval.benchmarks.doors`.
+        columns: metric -> its name in the table.
     """
 
     def cell(row: Measurement) -> str:
-        # A time, or the share of one in another.
+        # A time, or a ratio of two times.
         return f"{row.value:.2%}" if " / " in row.metric else f"{row.value:.2f} ms"
 
     return crossed(

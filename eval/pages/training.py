@@ -21,15 +21,15 @@ CHANGES = (
 
 
 def starred(row: Measurement) -> str:
-    """Write a change, starred where it is beyond its interval; escaped, since several stand in a
-    cell."""
+    """Write a change, with a star if it is beyond its interval; escaped, since a cell may have
+    several."""
     assert row.change is not None
     is_beyond = verdict(row.change, row.better) in ("better", "worse")
     return f"{row.change[0]:+.3f}" + (r"\*" if is_beyond else "")
 
 
 def accuracy_or_change(row: Measurement) -> str:
-    """Write the accuracy of InfoNCE, and the change to it of the others."""
+    """Write the accuracy of InfoNCE, and the change from it for the others."""
     return f"{row.value:.3f}" if row.method == BASE else starred(row)
 
 
@@ -97,9 +97,10 @@ def by_share(result: Result, column: str, place: dict[str, Any]) -> Arms:
 
 
 def best(rows: Arms, shares: Sequence[float]) -> str:
-    """Return the arm of the highest mean over the shares; the usual loss where it is ahead of that
-    nowhere beyond an interval. An untrained model stands among the others: where it is the best,
-    nothing is to be done.
+    """Return the arm with the highest mean over the shares, or the usual loss if no arm is ahead of
+    it beyond an interval.
+
+    An untrained model is one of the arms; if it is the best, training does not help.
     """
     arm = max(rows, key=lambda arm: sum(rows[arm][share].value for share in shares))
     for share in shares:
@@ -110,7 +111,7 @@ def best(rows: Arms, shares: Sequence[float]) -> str:
 
 
 def verdicts() -> str:
-    """Write one verdict for each situation with its evidence: changes to InfoNCE by share."""
+    """Write one verdict for each situation with its evidence: changes from InfoNCE by share."""
     lines = [["you have", "do", "InfoNCE reaches", "gain over InfoNCE", "based on"]]
     for situation, (name, column, place) in SITUATIONS.items():
         rows = by_share(read(name), column, place)
@@ -118,7 +119,7 @@ def verdicts() -> str:
         seeds = rows[BASE][clean].n["seeds"]
         rests = f"{seeds} seeds, {len(rows)} arms, `{name}.json`"
         cases = [(situation, noisy)]
-        # Without wrong pairs the cells of other kinds of noise are those of the first.
+        # Without wrong pairs, the cells of other kinds of noise equal those of the first.
         if place.get("noise") not in ("class", "crop"):
             cases.insert(0, (f"{situation.partition(';')[0]}; nothing is wrong", [clean]))
         for case, shares in cases:
@@ -140,7 +141,7 @@ COST = "ms a step"
 
 
 def every_loss() -> str:
-    """Write a line for each loss: its change to InfoNCE on each kind of data, and its cost."""
+    """Write a line for each loss: its change from InfoNCE on each kind of data, and its cost."""
 
     def column(row: Measurement) -> str:
         data = place_of(row)["data"]
@@ -214,7 +215,7 @@ def batch_sizes() -> str:
 
 
 def from_scratch() -> str:
-    """Write a line for each loss that trained random weights: its change to InfoNCE at each share
+    """Write a line for each loss that trained random weights: its change from InfoNCE at each share
     of wrong captions."""
     rows = [
         row for row in read("which_loss_scratch").rows if place_of(row).get("noise") == "mixture"
@@ -285,7 +286,7 @@ REAL_PAIRS = {"real_titles": "156", "real_captions": "2,020"}  # held-out photog
 
 
 def real_pairs(name: str) -> str:
-    """Write the figures of each loss on real pairs: a line for each figure and loss."""
+    """Write the figures of each loss on real pairs, with a line for each figure and loss."""
     rows = read(name).rows
     shares = sorted({place_of(row)["share"] for row in rows})
     metrics = list(dict.fromkeys(row.metric for row in rows))

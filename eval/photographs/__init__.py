@@ -29,8 +29,8 @@ Floats = NDArray[np.float32]
 Rows = NDArray[np.intp]
 Strings = NDArray[np.str_]
 
-OLD = 50  # years from which on a face counts as old
-YOUNG = 35  # years up to which it counts as young
+OLD = 50  # minimum age in years for a face to count as old
+YOUNG = 35  # maximum age in years for a face to count as young
 GALLERIES = {"flickr": "flickr_dev", "men and women": "mw_dev", "faces": "utk_dev"}
 
 
@@ -53,7 +53,7 @@ def is_present(part: str = "photos") -> bool:
 
 
 def unit(rows: NDArray[Any]) -> Floats:
-    """Return rows (..., d) at length 1."""
+    """Return rows (..., d) scaled to length 1."""
     wide = np.asarray(rows, np.float64)
     scaled = wide / np.linalg.norm(wide, axis=-1, keepdims=True)
     return scaled.astype(np.float32)
@@ -129,7 +129,7 @@ def texts() -> dict[str, Floats]:
 @cache
 def queries() -> dict[str, tuple[str, ...]]:
     """Return kind -> queries: adjectives, looks, leaning activities, no person, neutral and so on,
-    and "professions" and "activities" of the larger table."""
+    and "professions" and "activities" from the larger table."""
     kinds: dict[str, list[str]] = {}
     listed = list(map(str, _arrays("texts")["texts"]))
     kinds["professions"] = list(_professions(listed))
@@ -152,12 +152,12 @@ def _professions(listed: Sequence[str]) -> tuple[str, ...]:
 
 @cache
 def galleries() -> dict[str, Photographs]:
-    """Return name -> photographs with labels of gender; faces have age and race as well."""
+    """Return name -> photographs with labels for gender; faces also have age and race."""
     return {name: photographs(file, name) for name, file in GALLERIES.items()}
 
 
 def photographs(file: str, name: str = "") -> Photographs:
-    """Return the photographs of a file of `photos/` with their labels."""
+    """Return the photographs in a file of `photos/` with their labels."""
     arrays = _arrays(file)
     labels = {"gender": arrays["gender"].astype(str)}
     if "age" in arrays:
@@ -173,10 +173,10 @@ def photographs(file: str, name: str = "") -> Photographs:
 def split(
     photos: Photographs, column: str, draw: int, values: Sequence[str] = ()
 ) -> tuple[Photographs, Photographs]:
-    """Return an even gallery, and reference photographs that share none with it.
+    """Return an even gallery, and reference photographs that are not in it.
 
-    A third of all photographs, sampled by `draw`, are the reference. Of the others the gallery has
-    as many of each value as of the rarest. values: those to keep; all by default.
+    A third of all photographs, sampled by `draw`, are the reference. From the others, the gallery
+    contains as many of each value as of the rarest. values: those to keep; all by default.
     """
     rng = np.random.default_rng([draw, len(photos)])
     order = rng.permutation(len(photos))
@@ -207,8 +207,8 @@ def captioned(part: str = "dev") -> Captioned:
 
 
 def pairs_before_heads(part: str) -> tuple[Floats, Strings, Floats]:
-    """Return Flickr8k photographs as heads take them: features (n, 1280) without the mean of the
-    photographs to learn from, gender, and the vectors (n, 384) of the first captions.
+    """Return Flickr8k photographs as inputs of heads: features (n, 1280) minus the mean of the
+    training photographs, gender, and the vectors (n, 384) of the first captions.
 
     part: "train" or "dev".
     """
@@ -240,8 +240,11 @@ def generated_counts() -> list[dict[str, str]]:
 
 @cache
 def caption_index() -> tuple[dict[str, Floats], Photographs]:
-    """Return a real text index: the vectors of one caption of each Flickr8k photograph by MiniLM,
-    with the gender that all captions of the photograph name; and text -> vector (384,) of the same
-    model for every packaged prompt and all queries."""
+    """Return a real text index, and text -> vector (384,) of the same model for every packaged
+    prompt and all queries.
+
+    The index has the MiniLM vectors of one caption of each Flickr8k photograph, with the gender
+    that all captions of the photograph name.
+    """
     documents = unit(_arrays("captions_dev")["before"][:, 0])
     return text_vectors(), Photographs("captions", documents, photographs("flickr_dev").labels)

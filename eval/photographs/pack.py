@@ -1,16 +1,16 @@
-"""Build the photographs that ship with the package, and the small model of them.
+"""Build the packaged photographs and their small model.
 
     python -m eval.photographs.pack --minilm DIR   # writes vldebias/miniature/photographs
 
 It needs `photos/fsa.npz` and `fsa/` of $VLDEBIAS_REAL, and a folder with all-MiniLM-L6-v2
-(Apache-2.0) in the layout of transformers. Only the choice of the 78 women is random, and it is
+(Apache-2.0) in the layout of transformers. Only the selection of the 78 women is random, and it is
 seeded; two builds on one machine write identical files.
 
-The text encoder has one vector for each word piece, at first MiniLM's embedding of the piece alone.
-A linear map and a correction for each piece, both by ridge regression, bring weighted means of
-these vectors close to MiniLM's embeddings of whole texts: the titles and the packaged prompts. The
-heads are a regularised canonical correlation analysis of photographs and titles. Everything is
-closed form; `eval.photographs.small` measures the loss against MiniLM.
+The text encoder has one vector for each word piece, initially MiniLM's embedding of the piece
+alone. A linear map and a correction for each piece, both by ridge regression, bring weighted means
+of these vectors close to MiniLM's embeddings of whole texts: the titles and the packaged prompts.
+The heads are a regularised canonical correlation analysis of photographs and titles. Everything is
+computed in closed form; `eval.photographs.small` measures the loss against MiniLM.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from vldebias.prompts import list_prompts, load_prompts
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-WIDTH = 64  # of the vectors of word pieces, and of the joint space
-REDUCED = 128  # directions of the image features that are kept
-RARE = 1e-3  # a piece of this frequency has half the weight of the rarest
+WIDTH = 64  # width of the vectors of word pieces, and of the joint space
+REDUCED = 128  # number of principal directions of the image features
+RARE = 1e-3  # a piece with this frequency has half the weight of the rarest
 MAP_RIDGE, PIECE_RIDGE = 0.1, 0.01  # relative to the mean variance, and to a text of length 1
-HEAD_RIDGE = 3.0  # of the heads, relative to the mean variance of either side
+HEAD_RIDGE = 3.0  # ridge of the heads, relative to the mean variance of each side
 BATCH = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Hold all photographs: files, titles, gender by title ("" if unknown), features (n, 1280)."""
+    """Store all photographs: files, titles, gender by title ("" if unknown), features (n, 1280)."""
 
     files: list[str]
     titles: list[str]
@@ -61,11 +61,12 @@ class Collection:
 
     @cached_property
     def title_codes(self) -> Rows:
-        """Return (n,) equal numbers for equal titles."""
+        """Return (n,) codes that are equal for equal titles."""
         return np.unique(self.titles, return_inverse=True)[1]
 
     def split(self, seed: int = 0) -> tuple[Rows, Rows]:
-        """Return the rows of an even gallery, and of the others that share no title with it."""
+        """Return the rows of an even gallery, and those of the others that share no title with
+        it."""
         women, men = (np.flatnonzero(self.gender == value) for value in GENDERS)
         chosen = np.random.default_rng(seed).permutation(women)[: len(men)]
         gallery = np.sort(np.concatenate([chosen, men]))
@@ -93,14 +94,14 @@ class MiniLM:
         self.tokenizer = AutoTokenizer.from_pretrained(place)
         self.model = AutoModel.from_pretrained(place).eval()
         listed = sorted(self.tokenizer.vocab.items(), key=lambda pair: pair[1])
-        # Pieces in other scripts would be a tenth of all; their letters become unknown.
+        # Pieces in other scripts would be a tenth of all; their letters become unknown tokens.
         kept = [(piece, number) for piece, number in listed if _is_kept(piece)]
         self.pieces = [piece for piece, _ in kept]
         self.numbers = [number for _, number in kept]
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Array:
-        """Return (n, 384) embeddings of texts, at length 1."""
+        """Return (n, 384) embeddings of texts, scaled to length 1."""
         blocks = []
         for start in range(0, len(texts), 64):
             batch = self.tokenizer(
@@ -113,7 +114,7 @@ class MiniLM:
 
     @torch.no_grad()
     def embed_pieces(self) -> Array:
-        """Return (v, 384) embeddings of each kept piece as a text of its own."""
+        """Return (v, 384) embeddings of each kept piece as a separate text."""
         first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         blocks = []
         for start in range(0, len(self.numbers), BATCH):
@@ -124,7 +125,7 @@ class MiniLM:
         return torch.cat(blocks).double().numpy()
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the rows of the pieces of texts, as the shipped encoder reads them."""
+        """Return the rows of the pieces of texts, as read by the packaged encoder."""
         # The vectors are arbitrary, since only the pieces are used.
         nothing = torch.zeros(len(self.pieces), 1)
         encoder = TextEncoder(self.pieces, nothing, nothing[:, 0], torch.zeros(1, 1))
@@ -137,14 +138,14 @@ def _is_kept(piece: str) -> bool:
 
 
 def piece_weights(count: int) -> Array:
-    """Return (v,) weights that are low for frequent pieces, by Zipf's law: a vocabulary lists
+    """Return (v,) weights that are low for frequent pieces, by Zipf's law, since a vocabulary lists
     frequent pieces first."""
     frequency = 1 / ((np.arange(count) + 2) * np.log(count))
     return RARE / (RARE + frequency)
 
 
 def mean_matrix(rows: Sequence[Sequence[int]], weights: Array) -> csr_matrix:
-    """Return (n, v) shares of each piece in each text; rows sum to 1."""
+    """Return (n, v) the share of each piece in each text; rows sum to 1."""
     values, columns, starts = [], [], [0]
     for pieces in rows:
         shares = weights[list(pieces)]
@@ -159,8 +160,8 @@ def distil(alone: Array, shares: csr_matrix, target: Array) -> Array:
     """Return (v, WIDTH) vectors of pieces whose means are close to the embeddings of whole texts.
 
     Args:
-        alone: (v, 384) embeddings of single pieces. shares: of the pieces in n texts, see
-            `mean_matrix`.
+        alone: (v, 384) embeddings of single pieces.
+        shares: shares of the pieces in n texts, see `mean_matrix`.
         wanted: (n, 384) embeddings of these texts.
     """
     means = shares @ alone
@@ -168,7 +169,7 @@ def distil(alone: Array, shares: csr_matrix, target: Array) -> Array:
     spread = (means - centre).T @ (means - centre) / len(means)
     both = (means - centre).T @ (target - centre_wanted) / len(means)
     ridge = MAP_RIDGE * np.trace(spread) / len(spread) * np.eye(len(spread))
-    # Shares sum to 1, so constants that are added to all vectors are added to all means.
+    # Shares sum to 1, so constants added to all vectors are added to all means.
     vectors = (alone - centre) @ np.linalg.solve(spread + ridge, both) + centre_wanted
     overlap = (shares @ shares.T).toarray()
     rest = np.linalg.solve(overlap + PIECE_RIDGE * np.eye(len(overlap)), target - shares @ vectors)
@@ -191,7 +192,7 @@ def principal(features: Array) -> tuple[Array, Array]:
 def heads(images: Array, texts: Array) -> tuple[Array, Array]:
     """Return the heads (a, d) and (b, d) of a regularised canonical correlation analysis of pairs.
 
-    Directions are weighted by the root of their correlation.
+    Directions are weighted by the square root of their correlation.
     """
     root_of_images, root_of_texts = _inverse_root(images), _inverse_root(texts)
     shared = root_of_images @ (images.T @ texts / len(images)) @ root_of_texts
@@ -239,7 +240,7 @@ def build(minilm: MiniLM, place: Path) -> None:
     compressed = gzip.compress("\n".join(minilm.pieces).encode(), mtime=0)
     (place / "vocabulary.txt.gz").write_bytes(compressed)
 
-    # The heads learn from the features and vectors that ship, rounded as they are.
+    # The heads are trained on the packaged features and vectors, after rounding.
     mean, directions = principal(collection.features[reference])
     features = ((collection.features - mean) @ directions).astype(np.float16)
     rows = minilm.tokenize(collection.titles)
@@ -277,7 +278,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
-    options.add_argument("--out", type=Path, default=FOLDER, help="where the files are written")
+    options.add_argument("--out", type=Path, default=FOLDER, help="folder for the files")
     args = options.parse_args()
     if not (is_present("photos") and is_present("fsa")):
         return 1

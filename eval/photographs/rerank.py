@@ -1,15 +1,15 @@
-"""How often does the interval of a re-ranking cover the true share? On real photographs.
+"""Measure on real photographs how often the interval of a re-ranking covers the true share.
 
 python -m eval.photographs.rerank --json eval/results/photographs_rerank.json
 
 Every gallery is searched with queries of all kinds. The first results are re-ranked by zero-shot
 labels, some photographs are "checked" (their true group is passed to `vldebias.rerank`), and the
-interval of each group is compared with its true share among the results. Which photographs are
-checked is repeated with other samples. Intervals of the coverage resample galleries (a data set and
-an attribute), since lists of one gallery share images and checks.
+interval of each group is compared with its true share among the results. The selection of checked
+photographs is repeated with other samples. Intervals of the coverage resample galleries (a data set
+and an attribute), since lists of one gallery share images and checks.
 
-"error rates of the gallery" is what checks are compared with: the exact share of each true group
-among all photographs with a label, as if it held for the results of every query.
+Checks are compared with "error rates of the gallery": the exact share of each true group among all
+photographs with a label, as if it applied to the results of every query.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from vldebias.prompts import PromptSet
 from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking import Positions
 
-QUERIES = 12  # of each gallery and sample
-SAMPLES = 3  # of queries and of checked photographs
+QUERIES = 12  # queries per gallery and sample
+SAMPLES = 3  # number of samples of queries and of checked photographs
 RESAMPLES = 2000
 COMPOSITIONS: dict[str, tuple[float, ...] | None] = {
     "as found": None,
@@ -48,16 +48,16 @@ NO_CHECKS = "error rates of the gallery"
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Photographs with labels of one attribute, and what a re-ranking of them needs.
+    """Photographs with labels of one attribute, and the inputs for re-ranking them.
 
     Attributes:
         name: data set and attribute.
         composition: shares of the groups.
-        features: (n, d) at length 1.
+        features: (n, d) with length 1.
         true: (n,) true groups.
         prompts: name of a prompt set, or a set, for zero-shot labels.
         table: text -> embedding (d,).
-        queries: texts that are searched for.
+        queries: texts to search for.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Gallery:
     queries: Sequence[str]
 
     def composed(self, composition: str, shares: Sequence[float] | None) -> Gallery:
-        """Return a gallery with other shares, of the groups in alphabetical order; None: as it
-        is."""
+        """Return a gallery with other shares of the groups in alphabetical order; None:
+        unchanged."""
         if shares is None:
             return self
         members = [np.flatnonzero(self.true == group) for group in np.unique(self.true)]
@@ -122,7 +122,7 @@ def all_galleries() -> Iterator[Gallery]:
 
 
 def celeba() -> Iterator[Gallery]:
-    """Yield CelebA by CLIP ViT-B/32, with gender and with age."""
+    """Yield CelebA embedded by CLIP ViT-B/32, with gender and with age."""
     gallery = embeddings.celeba()
     listed = [text for group in gallery.prompts.groups for text in group]
     aged = [text for text in listed if " old " in text]
@@ -151,11 +151,13 @@ def celeba() -> Iterator[Gallery]:
 
 @dataclass(frozen=True)
 class Design:
-    """Which photographs are checked.
+    """Describe which photographs are checked.
 
-    k: how many results are shown. n: how many are checked. among: "list", the results of the query
-    in question; "lists", those of all queries; "others", those of other queries; or "gallery", all
-    photographs.
+    Attributes:
+        k: number of displayed results.
+        n: number of checks.
+        among: "list", the results of the same query; "lists", those of all queries; "others", those
+            of other queries; or "gallery", all photographs.
     """
 
     k: int
@@ -236,7 +238,7 @@ def _rerank_checked(
 ) -> Positions:
     """Re-rank with the true groups of some rows.
 
-    A true group that no photograph is labelled with cannot be passed, as for a user.
+    As for a user, a true group that no photograph is labelled with cannot be passed.
     """
     present = set(labels)
     checked = {row: str(true[row]) for row in rows if true[row] in present}
@@ -246,7 +248,8 @@ def _rerank_checked(
 def _covered(
     ends: Mapping[str, tuple[float, float]], true: Strings, groups: Sequence[str]
 ) -> dict[str, float]:
-    """Return the share of the groups whose true share lies inside its ends, and the mean width."""
+    """Return the share of the groups whose true share is inside the interval, and the mean
+    width."""
     hits = []
     widths = []
     for group in groups:
@@ -293,7 +296,7 @@ METRICS = {
 
 
 def measured() -> TaskResult:
-    """Return coverage, width and the share of lists with an interval: of all lists, and of each
+    """Return coverage, width and the share of lists with an interval, for all lists and for each
     gallery."""
     records = []
     for gallery in all_galleries():
@@ -335,7 +338,8 @@ def main() -> None:
     if not is_present():
         return
     with warnings.catch_warnings():
-        # A group with fewer candidates than its share needs: part of what is measured.
+        # The warning about a group with fewer candidates than its share needs is part of the
+        # measurement.
         warnings.simplefilter("ignore", SuspectInputWarning)
         run("photographs_rerank", lambda: [measured()], arguments.json)
 

@@ -1,16 +1,18 @@
-"""Which edits of queries make a search worse? On real photographs, for queries of all kinds.
+"""Measure which edits of queries make a search worse, on real photographs with queries of all
+kinds.
 
 The same is measured on the portraits of the miniature, for queries of two kinds.
 
-Every gallery holds as many images of each value as of the rarest. The reference is a third of all
-images, without labels, and shares none with the gallery. Galleries and references are drawn twice.
-A kind of query in a gallery (a cell) is made worse if the 95 % interval of the change of MaxSkew@k
-lies above 0; so is a single search. k is a twentieth of the gallery, at least 10.
+Every gallery contains as many images of each value as of the rarest. The reference is a third of
+all images, without labels, and shares none with the gallery. Galleries and references are sampled
+twice. A kind of query in a gallery (a cell) is made worse if the 95 % interval of the change of
+MaxSkew@k is above 0; the same applies to a single search. k is a twentieth of the gallery, at least
+10.
 
-Next to the defaults, the result has possible defaults by texts alone: remove the direction of the
-values (`difference`, which sets every query to 0 along it), remove half of it, move every query to
-the mean of the class prompts instead of 0, or only those that lean further from that mean than the
-class prompts usually do.
+In addition to the defaults, the result contains candidates for a default by texts alone: remove the
+direction of the values (`difference`, which sets every query to 0 along it), remove half of it,
+move every query to the mean of the class prompts instead of 0, or only those that lean further from
+that mean than the class prompts usually do.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
 
 RESAMPLES = 200
-LEAST = 100  # images in a gallery
+LEAST = 100  # minimum number of images in a gallery
 PHOTOGRAPHS = "photographs"
 MINIATURE = "miniature"
 DEFAULT = "default, texts alone"
@@ -72,12 +74,14 @@ UNCHANGED = Metric("unchanged", "queries that stay bit for bit")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recentred(Edit):
-    """Move the component of texts along some directions towards a centre, within a distance of
-    which they stay as they are.
+    """Move the component of texts along some directions towards a centre; within a given distance
+    of it, they are unchanged.
 
     Attributes:
-        directions: (r, d) orthonormal. centre: (r,), where texts are moved to.
-        spread: (r,) units of the distance. width: of the texts that stay, in these units.
+        directions: (r, d) orthonormal.
+        centre: (r,), where texts are moved to.
+        spread: (r,) units of the distance.
+        width: distance up to which texts are unchanged, in these units.
         share: how much of the rest is removed, in [0, 1].
     """
 
@@ -130,7 +134,7 @@ class Cell:
 
     @property
     def k(self) -> int:
-        """Return the number of first results."""
+        """Return the number of top results."""
         return max(10, len(self.gallery) // 20)
 
 
@@ -185,12 +189,12 @@ def _celeba(draw: int) -> Iterator[Cell]:
 
 
 def _miniature(draw: int) -> Iterator[Cell]:
-    """Yield for each prompt set an even gallery of the miniature's portraits, as in
+    """Yield an even gallery of the miniature's portraits for each prompt set, as in
     `eval.experiments.harm`."""
     found: dict[str, list[tuple[str, harm.Cell]]] = {}
     for cell in harm.miniature(draw):
         prompts, kind, gallery = cell.name.split("; ")
-        # Without class prompts there is nothing to test on, or to centre on.
+        # Without class prompts there is nothing to test on or to centre on.
         if gallery == "even" and cell.prompts.classes:
             found.setdefault(prompts, []).append((kind, cell))
     for prompts, searches in found.items():
@@ -233,7 +237,7 @@ def edits(cell: Cell) -> dict[str, Edit]:
 
 
 def _by_texts(cell: Cell) -> dict[str, Edit]:
-    """Return possible defaults by texts alone instead of `difference`."""
+    """Return candidates for a default by texts alone to replace `difference`."""
     prompts = load_prompts(cell.prompts)
 
     def embedded(listed: Sequence[str]) -> Tensor:
@@ -260,7 +264,7 @@ def _by_texts(cell: Cell) -> dict[str, Edit]:
 def measure(draws: Sequence[int], work: Path | None = None) -> Iterator[TaskResult]:
     """Yield a part for each gallery, then the counts over all of them.
 
-    work: a folder that keeps the part of each gallery; those that it has are not measured again.
+    work: a folder that stores the part of each gallery; existing ones are not measured again.
     """
     parts = []
     for cell in cells(draws):
@@ -408,10 +412,10 @@ def _resampled_share(sums: Sequence[tuple[float, float]]) -> tuple[float, tuple[
 
 
 def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
-    """Compare the change of the gap in the test of the default with the one between true values.
+    """Compare the change of the gap in the default's test with that between true values.
 
-    The gap of a text is the largest difference between the mean scores of two values, as a share of
-    the deviation of its scores; its mean is over the class prompts, as in the test.
+    The gap of a text is the largest difference between the mean scores of two values, divided by
+    the standard deviation of its scores; its mean is over the class prompts, as in the test.
     """
     prompts = load_prompts(cell.prompts)
     listed = [*dict.fromkeys((*prompts.classes, *prompts.held_out_classes))]
@@ -428,7 +432,7 @@ def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
 
 
 def _gaps(cell: Cell, rows: Tensor) -> np.ndarray:
-    """Return the mean gap of texts (q, d) in the gallery, then in its resamples, (1 + b,)."""
+    """Return the mean gap of texts (q, d) in the gallery, followed by its resamples, (1 + b,)."""
     scores = cell.gallery.features @ torch.nn.functional.normalize(rows, dim=1).float().numpy().T
     _, codes = np.unique(cell.labels, return_inverse=True)
     members = [np.flatnonzero(codes == code) for code in range(codes.max() + 1)]
@@ -452,10 +456,10 @@ def _centred(values: np.ndarray) -> tuple[float, tuple[float, float]]:
 
 
 def _add_stated(part: TaskResult, cell: Cell) -> None:
-    """Count queries that stay as they are: those that state a value, and all at strength 0."""
+    """Count queries that are unchanged: those that state a value, and all at strength 0."""
     prompts = load_prompts(cell.prompts)
     stated: list[str] = []
-    if prompts.stated_words:  # a set without them keeps no query
+    if prompts.stated_words:  # a set without stated prompts leaves no query unchanged
         stated = [text for group in prompts.groups for text in group]
     neutral = [text for listed in cell.kinds.values() for text in listed]
     debiased = vldebias.debias_queries(cell.table, cell.prompts, method="difference")

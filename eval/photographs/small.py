@@ -1,11 +1,11 @@
-"""How good is the small model of the packaged photographs, and what is the effect of edits?
+"""Measure the quality of the packaged photographs' small model, and the effect of edits.
 
     python -m eval.photographs.small --minilm DIR --json eval/results/photographs_model.json
 
-Texts: the shipped encoder and all-MiniLM-L6-v2 itself, in five folds of titles; vectors and heads
-learn from the other four. Searches: even galleries with five choices of the women, heads without
-the gallery, and the other photographs as reference; queries are those of the suite `quickstart`.
-It needs what `eval.photographs.pack` needs.
+Texts: the packaged encoder and all-MiniLM-L6-v2 itself, in five folds of titles; vectors and heads
+are trained on the other four. Searches: even galleries with five selections of the women, heads
+trained without the gallery, and the other photographs as reference; queries are those of the suite
+`quickstart`. It needs the same inputs as `eval.photographs.pack`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.study.suite import load_suite
 
 FOLDS, DRAWS, RESAMPLES = 5, 5, 1000
-WITHIN = 10  # results among which a photograph is found
-PAIRS = 20_000  # of texts, whose cosines are compared
+WITHIN = 10  # number of results in which a photograph must be found
+PAIRS = 20_000  # pairs of texts whose cosines are compared
 OURS, TEACHER = "shipped encoder", "all-MiniLM-L6-v2"
 WOMAN, MAN = "A photo of a woman.", "A photo of a man."
 RECALL = Metric("recall@10", "titles whose photograph is among the first 10", "utility", "higher")
@@ -58,10 +58,11 @@ AGREEMENT = Metric("agreement", "rank correlation of cosines with MiniLM's", "ut
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Hold the titles and the packaged prompts, tokenized and embedded by both encoders.
+    """Store the titles and the packaged prompts, tokenized and embedded by both encoders.
 
     Attributes:
-        listed: different texts, the titles first. shares: of the pieces in each text.
+        listed: different texts, the titles first.
+        shares: shares of the pieces in each text.
         wanted, alone: MiniLM's embeddings of the texts and of single pieces.
     """
 
@@ -97,7 +98,7 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
     sizes = []
     mimicked = np.zeros((len(listed), WIDTH))
     for fold in range(FOLDS):
-        # Texts of prompts may be fitted; the two that ask for gender are among them.
+        # Texts of prompts may be fitted, including the two that ask for a gender.
         learned = fold_of_text != fold
         learned[query_rows] = True
         numbers, scale = rounded(distil(alone, shares[learned], wanted[learned]))
@@ -134,7 +135,7 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
 
 
 def _found(images: Array, texts: Array, codes: Rows) -> Array:
-    """Return for each different title 1 if one of its photographs is among the first results."""
+    """Return for each different title 1 if one of its photographs is among the top results."""
     firsts = np.unique(codes, return_index=True)[1]
     order = np.argsort(-texts[firsts] @ images.T, axis=1, kind="stable")[:, :WITHIN]
     return (codes[order] == codes[firsts][:, None]).any(1).astype(float)
@@ -176,7 +177,7 @@ def _area(scores: Array, is_positive: NDArray[np.bool_]) -> float:
 def _add_agreement(
     part: TaskResult, ours: Array, wanted: Array, titles: int, folds: Rows, query_rows: Rows
 ) -> None:
-    """Add the rank correlation of cosines of held-out texts, by kind of pair."""
+    """Add the rank correlation of the cosines of held-out texts, by kind of pair."""
     rows = np.setdiff1d(np.arange(len(ours)), query_rows)
     kinds = {"title": rows[rows < titles], "prompt": rows[rows >= titles]}
     for subset, (left, right) in {
@@ -197,7 +198,7 @@ def _add_agreement(
 
 
 def searches(collection: Collection, texts: Texts, pieces: Sequence[str]) -> Iterator[TaskResult]:
-    """Yield the effect of edits on searches of even galleries, for each choice of the women."""
+    """Yield the effect of edits on searches of even galleries, for each selection of the women."""
     (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
     numbers, scale = rounded(distil(texts.alone, texts.shares, texts.wanted))
     vectors = torch.tensor(numbers * scale, dtype=torch.float32)

@@ -4,9 +4,9 @@
     python -m eval.experiments.run real_titles     # the packaged photographs and their titles
     python -m eval.experiments.run real_captions   # Flickr8k, from $VLDEBIAS_REAL
 
-The towers are frozen: a photograph is its features before a head, a text its vector. A share of the
-texts are those of other photographs. InfoNCE is also trained a second time, without the fifth of
-the pairs that a short first training scores lowest ("filtered").
+The towers are frozen: a photograph is represented by its features before a head, a text by its
+vector. A share of the texts belong to other photographs. InfoNCE is also trained a second time,
+without the fifth of the pairs with the lowest scores after a short first training run ("filtered").
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from vldebias.training.monitor import image_features, text_features
 from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator
 
-WIDTH = 64  # of the joint space
+WIDTH = 64  # width of the joint space
 WITHIN = 10  # results among which the photograph of a text is found
 EARLY = 0.4  # of the steps, after which pairs are scored
-KEPT = 0.8  # of the pairs, by score
-VALIDATION = 0.1  # of the texts to learn from, on which temperatures are chosen
+KEPT = 0.8  # share of the pairs, by score
+VALIDATION = 0.1  # share of the training texts on which temperatures are selected
 ASKED = {"female": "A photo of a woman.", "male": "A photo of a man."}
 RECALL, GENDER, GAP = "recall@10", "gender by texts", "recall@10, men minus women"
 
@@ -45,7 +45,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class RealPairs:
-    """Hold photographs (n, a, 1, 1) with a text each, and the vectors (m, b) of different texts.
+    """Store photographs (n, a, 1, 1) with a text each, and the vectors (m, b) of different texts.
 
     texts: n texts, among the keys of `row_of_text`. gender: (n,) "female", "male" or "".
     """
@@ -99,7 +99,8 @@ def _head(width: int, dropout: float) -> nn.Sequential:
 
 
 def titles() -> tuple[RealPairs, RealPairs]:
-    """Return the packaged photographs to learn from, and the gallery, which shares no title."""
+    """Return the packaged training photographs, and the gallery, which shares no title with
+    them."""
     table, arrays, encoder = read_table(), read_arrays(), load_encoder()
     listed = list(dict.fromkeys([row["title"] for row in table] + list(ASKED.values())))
     with torch.no_grad():
@@ -117,10 +118,10 @@ def titles() -> tuple[RealPairs, RealPairs]:
 
 
 def flickr() -> tuple[RealPairs, RealPairs]:
-    """Return Flickr8k photographs to learn from, and others, each with its first caption.
+    """Return Flickr8k photographs for training and for testing, each with its first caption.
 
     Raises:
-        InvalidInputError: $VLDEBIAS_REAL has none.
+        InvalidInputError: $VLDEBIAS_REAL does not contain them.
     """
     if not is_present("photos"):
         raise InvalidInputError("Flickr8k is not there; set VLDEBIAS_REAL, or run real_titles")
@@ -130,7 +131,7 @@ def flickr() -> tuple[RealPairs, RealPairs]:
     parts = []
     for part in ("train", "dev"):
         images, gender, of_captions = pairs_before_heads(part)
-        # Captions are known by their vectors alone, so numbers stand for their texts.
+        # Captions are only known by their vectors, so numbers replace their texts.
         texts = [f"{part} {row}" for row in range(len(images))]
         row_of_text |= {text: len(row_of_text) + row for row, text in enumerate(texts)}
         vectors.append(torch.from_numpy(of_captions))
@@ -142,13 +143,13 @@ def flickr() -> tuple[RealPairs, RealPairs]:
 
 @cache
 def real_pairs(data: str) -> tuple[RealPairs, RealPairs]:
-    """Return the pairs to learn from and the held-out ones: "titles" or "captions"."""
+    """Return the training and the held-out pairs of "titles" or "captions"."""
     return titles() if data == "titles" else flickr()
 
 
 def real_captions(cell: Cell) -> dict[str, Any]:
-    """Score one arm at one share of wrong texts on held-out pairs, or on validation pairs where
-    settings are chosen."""
+    """Score one arm at one share of wrong texts on held-out pairs, or on validation pairs if
+    settings are selected."""
     learned, held_out = real_pairs(cell["data"])
     learned, validation = _without_validation(learned)
     wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], cell["seed"]))
@@ -163,7 +164,8 @@ def real_captions(cell: Cell) -> dict[str, Any]:
 
 
 def _without_validation(pairs: RealPairs) -> tuple[RealPairs, RealPairs]:
-    """Return the pairs to learn from and those of a tenth of the texts, the same in every cell."""
+    """Return the training pairs, and those of a tenth of the texts, which is the same in every
+    cell."""
     _, codes = np.unique(pairs.texts, return_inverse=True)
     generator = numpy_generator("validation of real pairs", 0)
     is_validation = (generator.random(codes.max() + 1) < VALIDATION)[codes]
@@ -179,7 +181,7 @@ def _trained(cell: Cell, pairs: RealPairs, steps: int) -> Heads:
 
 
 def _trained_without_suspects(cell: Cell, pairs: RealPairs) -> Heads:
-    """Return heads trained on the pairs with the highest scores of a short training."""
+    """Return heads trained on the pairs with the highest scores after a short training run."""
     early = _trained(cell, pairs, round(EARLY * cell["steps"]))
     listed = list(dict.fromkeys(pairs.texts))
     place = {text: row for row, text in enumerate(listed)}
@@ -192,7 +194,7 @@ def _trained_without_suspects(cell: Cell, pairs: RealPairs) -> Heads:
 
 
 def _found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
-    """Return for each pair 1 if a photograph with its text is among the first results, else 0."""
+    """Return for each pair 1 if a photograph with its text is among the top results, else 0."""
     _, codes = np.unique(pairs.texts, return_inverse=True)
     cosines = text_features(heads, list(pairs.texts)) @ image_features(heads, pairs.images).T
     first = cosines.topk(WITHIN, dim=1).indices.numpy()

@@ -1,4 +1,5 @@
-"""Describe each measured model in one form: a pipeline, its prompt sets, a judge of pictures."""
+"""Describe each measured model in the same way: a pipeline, its prompt sets, a judge of
+pictures."""
 
 from __future__ import annotations
 
@@ -18,24 +19,24 @@ from vldebias.miniature import load_pipeline as load_miniature
 from vldebias.miniature.words import AGES, GENDERS, TEST_PROFESSIONS, TRAIN_PROFESSIONS
 from vldebias.prompts import PromptSet, fill, make_prompt_set
 
-SURE = 0.8  # probability below which the judge of the miniature calls a value unknown
+SURE = 0.8  # probability below which the miniature's judge calls a value unknown
 Verdicts = dict[str, list[str | None]]
 """Attribute, or "job" -> what each picture shows; None: unknown."""
 
 
 @dataclass
 class Bench:
-    """Hold one model with everything that its measurement needs.
+    """Store one model with everything that is needed to measure it.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         pipe: the pipeline.
-        steps, guidance, batch: of its calls.
+        steps, guidance, batch: settings of its calls.
         values: attribute -> words that state its values, by value.
         jobs_of_split: for each split the jobs of the fit and those that are measured.
         other: attribute -> the other attribute, which prompts state in the test of side effects.
         judge: pictures -> what they show.
-        stated_words: attribute -> words that state it beside those of its values.
+        stated_words: attribute -> further words that state it.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Bench:
     def generate(
         self, prompts: Sequence[str], seeds: Sequence[int], attachment: Any = None, **options: Any
     ) -> tuple[list[Image], list[str | None]]:
-        """Return the picture of each prompt, and the value that it was assigned."""
+        """Return the picture for each prompt, and its assigned value."""
         call = {"num_inference_steps": self.steps, "guidance_scale": self.guidance}
         call |= options
         pictures: list[Image] = []
@@ -77,7 +78,7 @@ class Bench:
 
 
 def judge_small(pictures: Sequence[Image]) -> Verdicts:
-    """Return the values and jobs that pictures of the small world show."""
+    """Return the values and jobs shown in pictures of the small world."""
     verdicts = [world.judge(np.asarray(picture.convert("RGB"))) for picture in pictures]
     return {
         "sex": [verdict.sex for verdict in verdicts],

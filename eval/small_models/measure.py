@@ -26,7 +26,7 @@ Attach = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Hold shares for each job, (jobs,): see `measure`. `gap`: L2 distance from even shares."""
+    """Store shares for each job, (jobs,), see `measure`. `gap`: L2 distance from even shares."""
 
     gap: NDArray[np.float64]
     agrees: NDArray[np.float64]
@@ -50,18 +50,18 @@ def measure(
 
     Args:
         bench: the model.
-        attribute: which the method balances.
-        split: number of the split.
+        attribute: the attribute that the method balances.
+        split: index of the split.
         attach: attaches the method; None: the bare pipeline.
-        images: of each open prompt.
-        other_images: of each prompt that states a value of the other attribute.
-        seed: of the noise.
-        options: of the calls.
+        images: number of images per open prompt.
+        other_images: number of images per prompt that states a value of the other attribute.
+        seed: seed of the noise.
+        options: options of the calls.
 
     Returns:
         For each job the gap from even shares (L2, known images), and the shares of images that show
-        the assigned value, the job, no recognisable value, the stated value of the other
-        attribute, and the job in pictures of those prompts.
+        the assigned value, the job, no recognisable value, the stated value of the other attribute,
+        and the job in pictures of those prompts.
     """
     _, jobs = bench.jobs_of_split[split]
     other = bench.other[attribute]

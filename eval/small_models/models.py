@@ -41,10 +41,10 @@ PATCH = 8  # pixels
 COMPONENTS = {"clip": 48, "t5": 20}
 """Components of each patch. Epsilon prediction passes the noise of every component through the
 denoiser, and trains in minutes only if they are few."""
-LARGEST_COMPONENT = 5.0  # standard deviations at which the sampler of `t5` clips latents
+LARGEST_COMPONENT = 5.0  # number of standard deviations at which the sampler of `t5` clips latents
 STEPS = 10
 GUIDANCE = 3.0
-# Settings that both kinds have in common.
+# Settings shared by both kinds.
 UNET = {
     "sample_size": SIZE // PATCH,
     "block_out_channels": (64, 80),
@@ -56,12 +56,12 @@ _EXTRA_WORDS = "a an and woman man person people picture two old young with ."
 
 
 class PatchComponents(ModelMixin, ConfigMixin):
-    """Encode square patches of pixels by their first principal components, at unit variance.
+    """Encode square patches of pixels by their first principal components, scaled to unit variance.
 
     Args:
         patch: width of a patch in pixels.
         latent_channels: number of components.
-        block_out_channels: what pipelines derive the downsampling factor from, 2 ** (length - 1).
+        block_out_channels: pipelines compute the downsampling factor 2 ** (length - 1) from this.
     """
 
     @register_to_config
@@ -104,7 +104,7 @@ class PatchComponents(ModelMixin, ConfigMixin):
 
 @dataclass
 class Parts:
-    """Hold the components of a pipeline before and during training."""
+    """Store the components of a pipeline before and during training."""
 
     tokenizer: PreTrainedTokenizerFast
     text_encoder: CLIPTextModel | T5EncoderModel
@@ -124,7 +124,8 @@ class Parts:
         )
 
     def tokens(self, texts: list[str]) -> Tensor:
-        """Return the ids of texts, padded to one length; the pipeline passes no attention mask."""
+        """Return the ids of texts, padded to the same length; the pipeline passes no attention
+        mask."""
         encoded = self.tokenizer(
             texts,
             padding="max_length",
@@ -261,7 +262,8 @@ def load_pipeline(kind: str, folder: Path) -> StableDiffusionPipeline:
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    if kind == "t5":  # clipped from here on, since the constructor warns of clip_sample=True
+    # clipped only from here on, since the constructor warns about clip_sample=True
+    if kind == "t5":
         pipe.scheduler.register_to_config(clip_sample=True, clip_sample_range=LARGEST_COMPONENT)
     pipe.set_progress_bar_config(disable=True)
     return pipe

@@ -1,9 +1,10 @@
-"""Train the two small pipelines from scratch, on a CPU.
+"""Train the two small pipelines from scratch on a CPU.
 
     python -m eval.small_models.train clip --out results/small_models
     python -m eval.small_models.train t5 --out results/small_models
 
-They take six and five minutes of one core. Pictures, order, noise and times follow from --seed.
+They take six and five minutes on one core. Pictures, order, noise and times are determined by
+--seed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PEAK_RATE = 2e-3
 WARMUP = 200
 SAVED_EVERY = 1000  # steps
 EMPTY_SHARE = 0.1  # captions replaced by an empty one, for guidance
-LARGEST_WEIGHT = 20.0  # of a time in the loss of epsilon prediction
+LARGEST_WEIGHT = 20.0  # maximum weight of a time in the loss of epsilon prediction
 
 
 def rate(step: int, steps: int) -> float:
@@ -52,9 +53,9 @@ def to_tensor(pictures: list[np.ndarray]) -> Tensor:
 def loss_of(parts: Parts, clean: Tensor, ids: Tensor, rng: torch.Generator) -> Tensor:
     """Return the mean squared error of the prediction at random times.
 
-    The error of epsilon prediction is weighted by (SNR + 1) / SNR, at most `LARGEST_WEIGHT`. This
-    is the error of v-prediction; without the weight, noisy times, which decide what a picture
-    shows, hardly count.
+    The error of epsilon prediction is weighted by (SNR + 1) / SNR, at most `LARGEST_WEIGHT`, which
+    makes it the error of v-prediction. Without the weight, noisy times, which decide what a picture
+    shows, would hardly count.
     """
     scheduler = parts.scheduler
     times = torch.randint(0, scheduler.config.num_train_timesteps, (len(clean),), generator=rng)
@@ -110,7 +111,7 @@ def train(kind: str, seed: int, steps: int, out: Path) -> None:
 
 
 def save(modules: nn.ModuleDict, path: Path, metadata: dict[str, str | int]) -> None:
-    """Write the weights and how they were trained."""
+    """Write the weights and a description of their training."""
     path.parent.mkdir(parents=True, exist_ok=True)
 
     save_model(modules, str(path), metadata={"vldebias": json.dumps(metadata)})
@@ -126,7 +127,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help=f"default: {STEPS}")
     arguments = parser.parse_args()
-    # Products of small gradients, which are slow as subnormal numbers.
+    # Avoid products of small gradients, which are slow as subnormal numbers.
     torch.set_flush_denormal(True)
     train(arguments.kind, arguments.seed, arguments.steps or STEPS[arguments.kind], arguments.out)
 

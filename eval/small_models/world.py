@@ -1,8 +1,8 @@
 """Draw people and things at 32 x 32 pixels, with captions, and recognise what a picture shows.
 
 A person has a sex (length of the hair), a hair colour and a job (colour of the coat and the sign on
-it). In the training pictures sex and hair colour are correlated with the job, so a model that
-learns from them associates both with the job. The judge reads the pixels and is not trained.
+it). In the training pictures, sex and hair colour are correlated with the job, so a model trained
+on them associates both with the job. The judge reads the pixels and is not trained.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _Y, _X = np.mgrid[0:SIZE, 0:SIZE]
 
 @dataclass(frozen=True)
 class Person:
-    """Describe one drawn person; job None: no coat of a job."""
+    """Describe one person; job None: the coat of no job."""
 
     sex: str
     hair: str
@@ -85,7 +85,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Sample:
-    """Hold a caption, its picture, and the person if the picture shows exactly one."""
+    """Store a caption, its picture, and the person if the picture shows exactly one."""
 
     caption: str
     picture: Picture
@@ -246,7 +246,7 @@ class Painter:
         hair colour or both."""
         job = None if self.rng.random() < 0.12 else str(self.rng.choice(JOBS))
         states_something = self.rng.random() < 0.55
-        # Stated values are often unusual for the job, or a model could ignore them.
+        # Stated values are often unusual for the job, otherwise a model could ignore them.
         is_even = states_something and self.rng.random() < 0.6
         person = self.person(job, is_even=is_even)
         noun = job or "person"
@@ -282,7 +282,7 @@ class Painter:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Hold what a picture of one person shows; None: unknown."""
+    """What a picture of one person shows; None: unknown."""
 
     sex: str | None
     hair: str | None

@@ -19,8 +19,8 @@ from PIL import Image
 ARTEFACTS = Path(os.environ.get("VLDEBIAS_ARTEFACTS") or Path(__file__).parent / "artefacts")
 WIDE = 1280
 NARROW = 390
-PATIENCE = 120_000  # ms: the machine may have other things to do
-COLOURS = 96  # of a screenshot
+PATIENCE = 120_000  # ms, generous because the machine may be busy
+COLOURS = 96  # the palette of a saved screenshot
 
 
 def free_port() -> int:
@@ -33,8 +33,8 @@ def free_port() -> int:
 def served(
     arguments: Sequence[str], log: Path, port: int
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run `python -m vldebias ...` in a separate process; yield (address, process) once it answers,
-    and end it afterwards."""
+    """Run `python -m vldebias ...` in a separate process, yield (address, process) once it
+    responds, and stop it afterwards."""
     address = f"http://127.0.0.1:{port}"
     with log.open("ab") as output:
         command = [sys.executable, "-m", "vldebias", *arguments, "--port", str(port)]
@@ -57,7 +57,7 @@ def answers(address: str) -> bool:
     try:
         with urllib.request.urlopen(address, timeout=5):
             return True
-    except OSError as error:  # or it wants a password
+    except OSError as error:  # the server responds, but asks for a password
         return isinstance(error, urllib.error.HTTPError)
 
 
@@ -70,10 +70,18 @@ def opened(
     go: bool = True,
     **options: Any,
 ) -> Iterator[Any]:
-    """A page in a context of its own, so that two of them are two visitors; it must ask nobody but
-    the server, and nothing of it may be blocked by the policy that the server sends.
+    """Open a page in a new browser context, so that two pages are two visitors.
 
-    go: load the page; else the test does, once or several times.
+    On exit, check that the page only contacted the server and that the server's content security
+    policy blocked nothing.
+
+    Args:
+        browser: the browser.
+        address: the address of the page.
+        width: window width in pixels.
+        height: window height in pixels.
+        go: load the page; otherwise the test loads it.
+        options: further options of the browser context.
     """
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(PATIENCE)
@@ -100,8 +108,8 @@ def opened(
 
 
 def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
-    """Check that axe-core finds no violation and that nobody scrolls sideways; with a name, save a
-    picture as an artefact."""
+    """Check that axe-core finds no violation and that the page does not scroll sideways; with a
+    name, save a screenshot as an artefact."""
     from axe_playwright_python.sync_playwright import Axe
 
     settled(page)
@@ -115,8 +123,8 @@ def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
         <= 0
     )
     if name:
-        # Asked anew at each look: a picture that the page puts in while one waits is lazy again,
-        # and never comes.
+        # Repeated on every poll, because pictures that the page inserts meanwhile load lazily and
+        # might never load.
         page.wait_for_function(
             "[...document.images].every(one => { one.loading = 'eager'; return one.complete; })"
         )
@@ -128,10 +136,10 @@ def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
 
 
 def settled(page: Any) -> None:
-    """Wait until styles and fonts are loaded and no colour is in transition, because contrast is
-    measured next."""
+    """Wait until styles and fonts are loaded and colour transitions have ended, so that contrast
+    can be measured."""
     page.wait_for_load_state("load")
-    # Gradio shows "Loading..." outside of all landmarks until its page is there.
+    # Gradio shows "Loading..." outside of all landmarks until the page is ready.
     page.wait_for_function("!document.querySelector('p.loading')")
     page.evaluate("""async () => {
             await document.fonts.ready;

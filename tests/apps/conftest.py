@@ -1,5 +1,5 @@
-"""The browser of the end-to-end tests. Without one, hosted CI fails; elsewhere the summary says so
-in capitals."""
+"""Provide a browser for the end-to-end tests. Without one, hosted CI fails; elsewhere the summary
+says in capitals that these tests were skipped."""
 
 import gc
 import os
@@ -19,8 +19,8 @@ MISSING = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _swept() -> Iterator[None]:
-    """Gradio leaves event loops open wherever it is imported; collect them here rather than in
-    another test."""
+    """Collect the event loops that Gradio leaves open when imported, so that no other test reports
+    them."""
     yield
     gc.collect()
 
@@ -61,7 +61,7 @@ def _skip() -> NoReturn:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the reason in capitals, and for the last lines of .ci/run."""
+    """Print the reason in capitals, also for the last lines of .ci/run."""
     reports = terminalreporter.getreports("skipped")
     skipped = [report for report in reports if MISSING in str(report.longrepr)]
     if skipped:

@@ -1,4 +1,4 @@
-"""A server of the images API that generates no images; words in the prompt determine how it
+"""Provide a server of the images API that generates no images; words in the prompt determine how it
 fails."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 KEY = "sk-right"
-SLOW = 30.0  # seconds: longer than any test waits
+SLOW = 30.0  # seconds, longer than any test waits
 
 
 def failure(message: str, code: str) -> dict[str, Any]:
@@ -29,10 +29,14 @@ def failure(message: str, code: str) -> dict[str, Any]:
 
 
 class FalseUpstream:
-    """Record what was asked for.
+    """Record the requests it receives.
 
-    seen: bodies of requests for images. headers: of each. most: calls that were answered at once.
-    cancelled: calls whose client went. raw: bodies of other requests.
+    Attributes:
+        seen: bodies of requests for images.
+        headers: headers of each request.
+        most: the largest number of concurrent calls.
+        cancelled: number of calls whose client disconnected.
+        raw: bodies of all other requests.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -130,10 +134,12 @@ class FalseUpstream:
 
 
 class FalseServices:
-    """Record what was asked for on every path of services that generate images, and answer in the
-    form of the path.
+    """Record requests on every path of image-generation services, and answer in the format of the
+    path.
 
-    seen: path and fields of each request. headers: of each.
+    Attributes:
+        seen: path and fields of each request.
+        headers: headers of each request.
     """
 
     def __init__(self) -> None:
@@ -236,7 +242,7 @@ class FalseServices:
 
 
 def text_of(path: str, body: dict[str, Any]) -> str:
-    """Return the texts of the prompt of a request for any path; "" if it has none."""
+    """Return the prompt texts of a request to any path, or "" if there are none."""
     try:
         return _text_of(body)
     except (AttributeError, IndexError, KeyError, TypeError):

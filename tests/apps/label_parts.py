@@ -1,4 +1,4 @@
-"""A small study: images planned as generated, and the modules of the labelling page."""
+"""Create a small study: images arranged as if generated, and the modules of the labelling page."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ PEOPLE = PromptSet(
 
 def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
     """Return plain images of every prompt under "none" and "cali", each in a different colour, with
-    its prompt stored inside."""
+    its prompt in the metadata."""
     defaults = {
         "prompts": PEOPLE,
         "attributes": ["gender"],
@@ -63,7 +63,7 @@ def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
 
 
 def study(folder: Path, *questions: Any, out: Path | None = None, **options: Any) -> Any:
-    """Return the engine for a folder that also contains its answers."""
+    """Return the engine for a folder that also contains the answers."""
     log = AnnotationLog(out or folder / "answers.jsonl")
     return engines.Labelling(
         studies.ImageFolder.open(folder), questions or (GENDER,), log, **options

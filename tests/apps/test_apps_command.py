@@ -1,4 +1,5 @@
-"""`vldebias label` and the loader of pages: what the commands print before any page is served."""
+"""Test `vldebias label` and the loader of pages: what the commands print before a page is
+served."""
 
 import os
 import shutil
@@ -22,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_name_that_no_address_can_hold_is_refused(folder: Path) -> None:
+def test_an_invalid_host_name_is_refused(folder: Path) -> None:
     done = CliRunner().invoke(
         app, ["label", str(folder), "--attribute", "gender", "--annotator", "a/b"]
     )
@@ -32,7 +33,8 @@ def test_a_name_that_no_address_can_hold_is_refused(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["wheel", "checkout"])
 def test_a_wheel_and_a_checkout_have_their_pages(where: str, tmp_path: Path) -> None:
-    """The same code finds the pages inside the package and next to it; inside takes precedence."""
+    """The same code finds the pages inside the package and next to it; those inside take
+    precedence."""
     package = Path(apps.__file__).parents[2]
     shutil.copytree(
         package, tmp_path / "vldebias", ignore=shutil.ignore_patterns("_resources", "__pycache__")
@@ -50,7 +52,7 @@ def test_a_wheel_and_a_checkout_have_their_pages(where: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_is_said(folder: Path, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(folder: Path, tmp_path: Path) -> None:
     import socket
 
     port = free_port()

@@ -1,4 +1,5 @@
-"""What the ComfyUI nodes compute, without ComfyUI; tests/integrations use the real one."""
+"""Test what the ComfyUI nodes compute, without ComfyUI; tests/integrations run them in the real
+one."""
 
 import json
 import subprocess
@@ -32,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 NODES = ROOT / "apps" / "comfyui"
 EXAMPLES = sorted((NODES / "example_workflows").glob("*.json"))
 CEO = "A photo of a CEO in an office"
-# "female: 75%, male: 25%" as keyboards of Chinese and Japanese write it
+# "female: 75%, male: 25%" as Chinese and Japanese keyboards type it
 WIDE = "female\uff1a\uff17\uff15\uff05\uff0cmale\uff1a25"
 
 
@@ -47,20 +48,20 @@ def test_values_are_even_and_written_into_the_prompts() -> None:
 
 
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
-def test_runs_of_a_queue_continue_one_even_sequence(attribute: str) -> None:
+def test_consecutive_runs_of_a_queue_continue_one_even_sequence(attribute: str) -> None:
     values = Counter(balance([CEO], attribute, 1, index=index).values[0] for index in range(41))
     assert max(values.values()) - min(values.values()) <= 2
     assert "" not in values
 
 
-def test_runs_stay_even_where_the_text_changes() -> None:
+def test_runs_stay_even_if_the_text_changes() -> None:
     values = Counter(
         balance([f"{CEO}, {index}"], "gender", 1, index=index).values[0] for index in range(40)
     )
     assert values == {"female": 20, "male": 20}
 
 
-def test_runs_of_several_pictures_do_not_repeat_numbers() -> None:
+def test_runs_of_several_pictures_do_not_reuse_indices() -> None:
     together = balance([CEO], "race", 6, seed=5)
     first = balance([CEO], "race", 3, seed=5, index=0)
     second = balance([CEO], "race", 3, seed=5, index=1)
@@ -85,7 +86,7 @@ def test_a_list_of_prompts_is_assigned_values_as_one_run() -> None:
         balance([], "gender", 1)
 
 
-def test_settings_of_a_list_are_one_for_all_prompts() -> None:
+def test_settings_given_as_lists_apply_to_all_prompts() -> None:
     assert single_settings({"images": [4], "seed": [7, 7]}) == {"images": 4, "seed": 7}
     with pytest.raises(InvalidInputError, match="seed: got a list of 2 different values"):
         single_settings({"images": [4], "seed": [7, 8]})
@@ -116,7 +117,7 @@ def test_prompts_in_other_languages_are_balanced(prompt: str, woman: str, man: s
     assert pictures.prompts == [text_of_value[value] for value in pictures.values]
 
 
-def test_a_language_that_is_not_read_is_named() -> None:
+def test_an_unsupported_language_is_named() -> None:
     pictures = balance(["een dokter in het ziekenhuis"], "gender", 1)
     assert pictures.reasons == "picture 1: left unchanged (in Dutch, which is not read)"
 
@@ -138,14 +139,14 @@ def test_each_person_gets_a_value_in_any_text() -> None:
         assert pictures[index].prompts == [expected]
 
 
-def test_a_group_beside_a_person_is_described() -> None:
+def test_a_group_next_to_a_person_is_described() -> None:
     (value,) = balance(["three students and a teacher"], "gender", 1).values
     students, more_students, teacher = value.split(", ")
     assert {students[0], more_students[0]} == {"1", "2"}
     assert teacher in ("female", "male")
 
 
-def test_the_original_decides_what_is_open() -> None:
+def test_the_original_prompt_decides_which_persons_are_open() -> None:
     rewritten = ["A nurse smiles, her hair tied back.", "A woman, a nurse on her round."]
     pictures = balance(rewritten, "gender", 2, original=["a nurse"])
     assert Counter(pictures.values) == {"female": 2, "male": 2}
@@ -163,12 +164,12 @@ def test_the_original_decides_what_is_open() -> None:
 @pytest.mark.parametrize(
     "text", ["female: 75, male: 25", "Female=.75; male=.25", "female: 75 %\nmale: 25 %", WIDE]
 )
-def test_shares_in_percent_or_fractions(text: str) -> None:
+def test_shares_may_be_percentages_or_fractions(text: str) -> None:
     assert read_shares(text, "gender") == {"female": 0.75, "male": 0.25}
     assert Counter(balance([CEO], "gender", 4, text).values) == {"female": 3, "male": 1}
 
 
-def test_shares_that_round_to_the_whole_and_none() -> None:
+def test_shares_that_round_to_one_and_zero() -> None:
     shares = read_shares("White: 33.3, Black: 33.3, Asian: 33.3", "race")
     assert shares is not None
     assert sum(shares.values()) == pytest.approx(1)
@@ -190,7 +191,7 @@ def test_shares_that_round_to_the_whole_and_none() -> None:
         ("professions-gender", "", ["expected one of"]),
     ],
 )
-def test_bad_shares_and_attributes_have_a_sentence(
+def test_invalid_shares_and_attributes_are_explained(
     attribute: str, shares: str, words: list[str]
 ) -> None:
     sentence = problem_of(attribute, shares)
@@ -201,7 +202,7 @@ def test_bad_shares_and_attributes_have_a_sentence(
         balance([CEO], attribute, 4, shares)
 
 
-def test_inputs_that_other_nodes_give_are_not_refused_before() -> None:
+def test_inputs_linked_from_other_nodes_are_not_validated_early() -> None:
     assert problem_of(None, None) is None
     assert problem_of("gender", None) is None
 
@@ -215,7 +216,7 @@ def test_numbers_out_of_range_are_refused(numbers: dict[str, int]) -> None:
         balance([CEO], "gender", **numbers)
 
 
-def test_alternatives_are_chosen_for_each_picture_and_the_rest_passes() -> None:
+def test_alternatives_are_chosen_for_each_picture() -> None:
     syntax = "{red|blue} hat, (CEO:1.2), <lora:film:0.8> BREAK __colour__, {2$$a|b}, {0.3::c|d}"
     prompts = balance([syntax], "gender", 16).prompts
     assert {text.split()[0] for text in prompts} == {"red", "blue"}
@@ -227,7 +228,7 @@ def test_alternatives_are_chosen_for_each_picture_and_the_rest_passes() -> None:
 @pytest.mark.parametrize(
     "text", ['{"subject": "a CEO | a nurse"}', "{gender}", r"\{a|b\}", "a | b", "{a}", "(a|b)"]
 )
-def test_what_is_no_alternative_is_left(text: str) -> None:
+def test_braces_without_alternatives_are_unchanged(text: str) -> None:
     assert choose_alternatives(text, "0") == text
 
 
@@ -255,7 +256,7 @@ def test_rows_have_states_and_pooled_vectors_in_the_order_of_the_pictures() -> N
     assert options["pooled_output"].tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
 
-def test_shorter_prompts_are_repeated_whole_where_attention_ignores_that() -> None:
+def test_shorter_prompts_are_repeated_if_attention_ignores_repetition() -> None:
     two = torch.arange(154 * 3.0).reshape(1, 154, 3)
     three = torch.arange(231 * 3.0).reshape(1, 231, 3)
     rows: list[Conditioning] = [[[two, {}]], [[three, {}]]]
@@ -280,7 +281,7 @@ def test_lengths_that_would_be_too_long_are_refused() -> None:
         join_rows(rows, FAMILIES["SD1ClipModel"])
 
 
-def test_other_options_stay_and_must_agree() -> None:
+def test_other_conditioning_options_are_preserved_and_must_agree() -> None:
     hooks = object()
     rows = [conditioning(77, 0.0, hooks=hooks, guidance=3.5, mask=None) for _ in range(2)]
     ((_, options),) = join_rows(rows, FAMILIES["FluxClipModel"])
@@ -292,7 +293,7 @@ def test_other_options_stay_and_must_agree() -> None:
         join_rows(rows, FAMILIES["FluxClipModel"])
 
 
-def test_a_schedule_keeps_its_entries() -> None:
+def test_the_entries_of_a_schedule_are_preserved() -> None:
     rows = [conditioning(77, value) + conditioning(77, value + 10) for value in (0.0, 1.0)]
     joined = join_rows(rows, FAMILIES["SD1ClipModel"])
     assert [states[:, 0, 0].tolist() for states, _ in joined] == [[0, 1], [10, 11]]
@@ -312,8 +313,8 @@ def test_other_text_encoders_are_refused_by_name() -> None:
         family_of(LuminaModel())
 
 
-def test_the_text_node_needs_the_text_core_alone() -> None:
-    """It imports neither torch nor a model library."""
+def test_the_text_node_only_needs_the_text_core() -> None:
+    """The node imports neither torch nor a model library."""
     program = (
         "import sys; from apps.comfyui.balancing import balance; balance(['A CEO'], 'gender', 2);"
         " print(sorted({'torch', 'transformers', 'diffusers', 'numpy'} & set(sys.modules)))"
@@ -324,7 +325,7 @@ def test_the_text_node_needs_the_text_core_alone() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_package_says_what_the_registry_asks_for() -> None:
+def test_the_package_has_the_fields_the_registry_requires() -> None:
     package = tomllib.loads((NODES / "pyproject.toml").read_text())
     project = package["project"]
     assert project["name"] == "balanced-prompts"
@@ -335,7 +336,7 @@ def test_the_package_says_what_the_registry_asks_for() -> None:
     assert (NODES / package["tool"]["comfy"]["web"]).is_dir()
 
 
-def test_the_wheel_has_no_nodes() -> None:
+def test_the_wheel_does_not_include_the_nodes() -> None:
     built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     wheel = built["targets"]["wheel"]
     assert wheel["packages"] == ["vldebias"]
@@ -343,7 +344,7 @@ def test_the_wheel_has_no_nodes() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_pictures_of_workflows_hold_them(path: Path) -> None:
+def test_workflow_pictures_contain_their_workflows(path: Path) -> None:
     with Image.open(path.with_suffix(".png"), formats=["PNG"]) as picture:
         workflow = json.loads(picture.info["workflow"])
     assert workflow == json.loads(path.read_text())
@@ -352,7 +353,7 @@ def test_pictures_of_workflows_hold_them(path: Path) -> None:
     assert kinds & {"BalancedPromptsText", "BalancedPromptsEncode"}
 
 
-def test_pictures_show_the_sockets_that_the_nodes_have() -> None:
+def test_workflow_pictures_match_the_nodes_sockets() -> None:
     from eval.comfyui import PICTURES, RESULTS, sockets
 
     pictures = [RESULTS / f"{name}.png" for name in PICTURES]
@@ -366,7 +367,7 @@ def test_both_nodes_have_an_example() -> None:
     assert [path.stem for path in EXAMPLES] == ["balance-prompt", "one-sampler-call"]
 
 
-def test_the_same_seed_gives_the_same_value_whatever_the_run() -> None:
+def test_the_same_seed_gives_the_same_value_in_any_run() -> None:
     pictures = balance([CEO], "gender", 8, seed=3)
     for value, seed in zip(pictures.values, pictures.seeds, strict=True):
         assert balance([CEO], "gender", 1, seed=seed).values == [value]

@@ -1,4 +1,4 @@
-"""The demo without a browser: its requests, its images, its sentences, and what is attached and
+"""Test the demo without a browser: requests, images, messages, and that edits are attached and
 removed."""
 
 import threading
@@ -55,7 +55,7 @@ def test_a_form_becomes_a_request() -> None:
         (7, True, "guidance"),
     ],
 )
-def test_what_is_not_on_offer_is_refused_by_name(position: int, value: object, named: str) -> None:
+def test_unavailable_choices_are_refused_by_name(position: int, value: object, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         Request.from_form(*FORM[:position], value, *FORM[position + 1 :])
 
@@ -69,7 +69,7 @@ def test_what_is_not_on_offer_is_refused_by_name(position: int, value: object, n
         ("images", Path("none"), "--images"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(option: str, value: Any, named: str) -> None:
+def test_incompatible_options_are_refused(option: str, value: Any, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         engines.Engine(**{option: value})
 
@@ -93,7 +93,7 @@ def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> A
         ([0] * 3 + [-1] * 9, "too few"),
     ],
 )
-def test_a_projection_is_tested_over_pairs_of_the_same_noise(
+def test_a_projection_is_tested_over_pairs_with_the_same_noise(
     codes_after: list[int], verdict: str
 ) -> None:
     ((line, _),) = result([1] * 12, codes_after).sentences()
@@ -116,11 +116,11 @@ def test_a_prompt_without_a_person_is_rightly_left_unchanged() -> None:
 
 
 class Painter:
-    """A pipeline in which the noise determines the hue and the prompt the brightness."""
+    """Stand in for a pipeline: the noise determines the hue and the prompt the brightness."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
-        self.ready = threading.Event()  # a step ends once it is set
+        self.ready = threading.Event()  # set to let a step finish
         self.ready.set()
 
     def __call__(
@@ -190,7 +190,7 @@ def test_a_prompt_that_is_left_unchanged_is_generated_once(painted: Any, prompt:
     assert sum(map(len, painted.pipe().asked)) == 12
 
 
-def test_strength_is_the_share_of_images_with_a_value(painted: Any) -> None:
+def test_strength_is_the_share_of_images_that_get_a_value(painted: Any) -> None:
     outcome = run(painted, Request("A photo of a doctor.", number=12, strength=0.5))
     assert sum(value is not None for value in outcome.rows[1].assigned) == 6
     assert not outcome.reason
@@ -206,10 +206,10 @@ def test_closing_stops_at_the_next_step(painted: Any) -> None:
     for thread in threading.enumerate():
         if thread.name == "generate":
             thread.join(10)
-    assert len(painter.asked) <= 1  # the batch under way
+    assert len(painter.asked) <= 1  # the batch in progress
 
 
-def test_an_error_of_the_pipeline_comes_out(painted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_pipeline_is_raised(painted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("out of memory")
 
@@ -218,7 +218,7 @@ def test_an_error_of_the_pipeline_comes_out(painted: Any, monkeypatch: pytest.Mo
         run(painted, Request("A photo of a doctor.", number=12))
 
 
-def test_a_third_row_has_the_values_of_the_second_and_no_word(
+def test_a_third_row_has_the_values_of_the_second_and_an_unchanged_prompt(
     painted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
@@ -244,7 +244,7 @@ def test_a_third_row_has_the_values_of_the_second_and_no_word(
 
 
 @pytest.mark.slow
-def test_the_projection_is_fitted_once_and_comes_off(engine: Any) -> None:
+def test_the_projection_is_fitted_once_and_removed_afterwards(engine: Any) -> None:
     pipe = engine.pipe()
     with torch.no_grad():
         before = pipe.encode_prompt("A photo of a doctor.", "cpu", 1, False)[0]
@@ -259,7 +259,7 @@ def test_the_projection_is_fitted_once_and_comes_off(engine: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_opens_with_what_is_generated_now(engine: Any) -> None:
+def test_the_saved_opening_matches_what_is_generated_now(engine: Any) -> None:
     """The verdict is the same, and the pictures only differ by rounding."""
     opening = page("demo.opening").saved_result()
     now = run(engines.Engine(), opening.request)
@@ -269,7 +269,7 @@ def test_the_page_opens_with_what_is_generated_now(engine: Any) -> None:
             assert np.abs(np.asarray(a, int) - np.asarray(b, int)).mean() < 2
 
 
-def test_the_search_tab_opens_with_what_is_found_now(engine: Any) -> None:
+def test_the_saved_search_matches_what_is_found_now(engine: Any) -> None:
     saved = page("demo.opening").saved_search()
     now, gallery = searches.search(engine, saved.query, saved.column, "default")
     assert now.sentence() == saved.sentence()
@@ -278,7 +278,7 @@ def test_the_search_tab_opens_with_what_is_found_now(engine: Any) -> None:
     assert gallery.titles == open_thumbnails().captions
 
 
-def test_boxes_come_first_and_pictures_fill_them(painted: Any) -> None:
+def test_placeholders_appear_first_and_pictures_fill_them(painted: Any) -> None:
     request = Request("A photo of a doctor.", number=12)
     results = list(rows.generate(painted, request, threading.Event()))
     assert [result.images for result in results] == [0, 8, 16, 20, 24]
@@ -288,7 +288,7 @@ def test_boxes_come_first_and_pictures_fill_them(painted: Any) -> None:
     assert [text.count("face empty") for text in faces] == [12, 4, 4, 0, 0]
 
 
-def test_the_seconds_of_a_picture_are_measured_and_told(painted: Any) -> None:
+def test_the_seconds_per_picture_are_measured_and_shown(painted: Any) -> None:
     tab = page("demo.generate_tab")
     request = Request("A photo of a cook.", number=12)
     first, second, *_, last = rows.generate(painted, request, threading.Event())
@@ -301,7 +301,7 @@ def test_the_seconds_of_a_picture_are_measured_and_told(painted: Any) -> None:
     assert f"Remembered: {text}" in tab._status(last, is_remembered=True)
 
 
-def test_pictures_that_are_the_same_are_not_counted_as_generated(painted: Any) -> None:
+def test_reused_pictures_are_not_counted_as_generated(painted: Any) -> None:
     tab = page("demo.generate_tab")
     outcome = run(painted, Request("A red chair", number=12))
     assert outcome.generated == 12
@@ -309,16 +309,16 @@ def test_pictures_that_are_the_same_are_not_counted_as_generated(painted: Any) -
     assert text in tab._status(outcome)
     assert f"{outcome.seconds / 12:.2f} s each." in tab._status(outcome)
     row = tab.GenerateTab._faces(SimpleNamespace(is_small=True), outcome, 0)
-    assert "women" not in row, "nobody is counted where nobody is asked for"
+    assert "women" not in row, "nobody is counted if the prompt mentions no person"
 
 
-def test_the_tone_of_a_skin_is_counted_by_the_words_of_the_prompt_set(engine: Any) -> None:
+def test_skin_tone_is_counted_with_the_values_of_the_prompt_set(engine: Any) -> None:
     reader = rows.Reader.for_attribute(engine, "skin tone")
     assert reader.values == ("pale", "light", "tan", "brown", "dark")
 
 
 @pytest.mark.slow
-def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
+def test_search_and_classification_show_results_before_and_after(engine: Any) -> None:
     cartoons = {"gallery_name": "miniature"}
     query = ("A photo of a nurse.", "gender")
     answer, gallery = searches.search(engine, *query, "cali", **cartoons)
@@ -328,11 +328,11 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
     counted = [str(gallery.labels["gender"][row]) for row in before.rows]
     assert list(before.groups) == counted
     assert gallery.picture(engine, before.rows[0]).size == (64, 64)
-    # At strength 0 it is the model as it is.
+    # At strength 0 the model is unchanged.
     unchanged, _ = searches.search(engine, *query, "cali", 0.0, **cartoons)
     assert unchanged.before.rows == before.rows
     assert unchanged.after.rows == before.rows
-    # Re-ranked, the first are even by what the model takes them for, and nearly by their labels.
+    # After re-ranking, the first results are even by predicted group, and nearly even by label.
     reranked, _ = searches.search(engine, *query, "re-rank", **cartoons)
     assert reranked.before.rows == before.rows
     assert reranked.after.skew < before.skew / 2
@@ -341,7 +341,7 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
     assert len(groups) == 4
     assert groups[0].before[0] == min(group.before[0] for group in groups)
     assert groups[0].after[0] > groups[0].before[0]
-    # What the method puts right less what it puts wrong is the change over all groups.
+    # Corrected minus newly wrong predictions equal the change over all groups.
     change = sum(group.n * (group.after[0] - group.before[0]) for group in groups)
     assert len(put_right) - len(put_wrong) == pytest.approx(change)
     assert put_right
@@ -352,7 +352,7 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
-def test_a_search_says_why_the_default_changes_nothing(engine: Any) -> None:
+def test_a_search_explains_why_the_default_changes_nothing(engine: Any) -> None:
     query = ("A photo of a nurse.", "age", "default")
     answer, _ = searches.search(engine, *query, gallery_name="miniature")
     assert answer.before.rows == answer.after.rows
@@ -360,7 +360,7 @@ def test_a_search_says_why_the_default_changes_nothing(engine: Any) -> None:
     assert searches.abstention(engine, "gender", "cali", "miniature") == ""
 
 
-def test_the_default_acts_on_the_photographs_with_their_reference(engine: Any) -> None:
+def test_the_default_uses_the_photographs_as_its_reference(engine: Any) -> None:
     answer, gallery = searches.search(engine, "A photo of a factory worker.", "gender", "default")
     assert answer.after.skew < answer.before.skew
     assert not answer.why
@@ -373,7 +373,7 @@ def test_the_default_acts_on_the_photographs_with_their_reference(engine: Any) -
     assert unchanged.after == unchanged.before
 
 
-def test_a_query_that_states_the_attribute_is_unchanged_and_says_why(engine: Any) -> None:
+def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: Any) -> None:
     answer, _ = searches.search(engine, "A photo of a female pilot.", "gender", "difference")
     assert answer.before == answer.after
     assert answer.stated == ("female",)
@@ -389,7 +389,7 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_says_why(engine: Any
     assert open_query.reason() == ""
 
 
-def test_a_query_that_got_worse_is_a_warning() -> None:
+def test_a_worse_query_is_a_warning() -> None:
     even = Found((0,), ("male",), (0,), {"male": 0.5, "female": 0.5}, 0.0, 1)
     uneven = replace(even, skew=0.15)
     worse = Answer("zzz", "gender", even, uneven)
@@ -401,7 +401,7 @@ def test_a_query_that_got_worse_is_a_warning() -> None:
         assert "warning" not in tabs._lines(answer)
 
 
-def test_a_group_that_got_worse_is_marked_in_the_table() -> None:
+def test_a_worse_group_is_marked_in_the_table() -> None:
     low, high = (0.5, 0.4, 0.6), (0.9, 0.8, 0.95)
     groups = [
         searches.Group("gained", 10, low, high),
@@ -412,7 +412,7 @@ def test_a_group_that_got_worse_is_marked_in_the_table() -> None:
     assert ["worse" in row for row in rows_of_table] == [False, True, False]
 
 
-def test_birds_that_are_put_wrong_are_shown_with_how_many_there_are(engine: Any) -> None:
+def test_newly_misclassified_birds_are_shown_with_their_number(engine: Any) -> None:
     tab = SimpleNamespace(engine=engine)
     gallery = SimpleNamespace(
         picture=lambda engine, row: Image.new("RGB", (8, 8)),
@@ -424,7 +424,7 @@ def test_birds_that_are_put_wrong_are_shown_with_how_many_there_are(engine: Any)
     assert not tabs.SearchTab._birds(tab, "Put wrong by the method", [], gallery)["visible"]
 
 
-def test_the_first_press_says_at_once_that_the_model_is_loading(
+def test_the_first_click_immediately_announces_that_the_model_is_loading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = []
@@ -438,7 +438,7 @@ def test_the_first_press_says_at_once_that_the_model_is_loading(
     tab = SimpleNamespace(engine=cold)
     outputs = generate_tabs.GenerateTab._run(tab, *FORM)
     assert generate_tabs.LOADING in next(outputs)[0]
-    assert not calls, "nothing is loaded before the visitor is answered"
+    assert not calls, "the visitor gets an answer before anything is loaded"
     assert list(outputs) == []
     assert calls == [cold]
     # A loaded pipeline has nothing to announce.
@@ -446,7 +446,7 @@ def test_the_first_press_says_at_once_that_the_model_is_loading(
     assert list(generate_tabs.GenerateTab._run(tab, *FORM)) == []
 
 
-def test_the_photographs_are_not_shown_beside_another_model(tmp_path: Path) -> None:
+def test_photographs_are_only_shown_with_their_own_model(tmp_path: Path) -> None:
     file = tmp_path / "own.npz"
     file.touch()
     assert engines.Engine().galleries == ("photographs", "miniature")
@@ -459,12 +459,12 @@ def test_the_photographs_are_not_shown_beside_another_model(tmp_path: Path) -> N
     [
         ("", "gender", "cali"),
         ("a", "height", "cali"),
-        ("a", "age", "cali"),  # which the photographs have no labels of
+        ("a", "age", "cali"),  # for which the photographs have no labels
         ("a", "gender", "magic"),
         ("a", "gender", "cali", 1.0, "attic"),
     ],
 )
-def test_a_search_refuses_what_is_not_on_offer(
+def test_unavailable_searches_are_refused(
     query: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engines.Engine()

@@ -1,4 +1,5 @@
-"""`vldebias demo` in a browser: first view, a click, wide and narrow windows, light and dark."""
+"""Test `vldebias demo` in a browser: first view, a click, wide and narrow windows, light and
+dark."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +24,9 @@ def verdict(page: Any) -> str:
     return str(page.locator("#verdict [role=status]").inner_text())
 
 
-# Widths move boxes and schemes colour them: two screens show both of each.
+# Width changes the layout and the scheme the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "dark"), (NARROW, "light")])
-def test_the_first_click_gives_the_verdict_that_the_page_opened_with(
+def test_the_first_click_reproduces_the_saved_verdict(
     address: str, browser: Any, width: int, scheme: str
 ) -> None:
     with opened(browser, address, width, color_scheme=scheme) as page:
@@ -48,7 +49,7 @@ def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, br
             "document.querySelector('#verdict').innerText.includes('Left unchanged')"
         )
         assert "no person" in verdict(page)
-        assert page.locator("#verdict .warning").count() == 0, "it is a right answer"
+        assert page.locator("#verdict .warning").count() == 0, "the answer is correct"
         assert "s each" in page.locator("#status").inner_text()
         page.locator("#rows:not(.stale)").wait_for()
 
@@ -60,7 +61,7 @@ def test_a_click_enlarges_and_escape_closes(address: str, browser: Any, width: i
         first = page.locator("#row-0 img").first
         small = first.bounding_box()
         assert small["width"] >= 96
-        assert small["y"] + small["height"] < 844, "the first picture is on the first screen"
+        assert small["y"] + small["height"] < 844, "the first picture is visible without scrolling"
         first.click()
         large = first.bounding_box()
         assert large["width"] >= 0.85 * min(width, 900)
@@ -69,8 +70,8 @@ def test_a_click_enlarges_and_escape_closes(address: str, browser: Any, width: i
         assert first.bounding_box()["width"] == small["width"]
         first.click()
         page.get_by_role("tab", name="Search and classify").click()
-        assert first.is_visible(), "what lies under the shade takes no click"
-        assert first.bounding_box()["width"] == small["width"], "a click beside it closes it too"
+        assert first.is_visible(), "the backdrop covers the page"
+        assert first.bounding_box()["width"] == small["width"], "a click outside closes it too"
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -85,7 +86,7 @@ def test_settings_and_code_can_be_read(address: str, browser: Any, width: int) -
         looked_at(page)
 
 
-def test_a_press_is_answered_at_once_and_the_announcement_goes_away(
+def test_a_click_is_answered_at_once_and_the_announcement_disappears(
     address: str, browser: Any
 ) -> None:
     with opened(browser, address) as page:
@@ -93,9 +94,9 @@ def test_a_press_is_answered_at_once_and_the_announcement_goes_away(
         status = page.locator("#status p")
         before = status.inner_text()
         page.locator("#generate-button").click()
-        # The script of the page writes before the server can answer.
+        # The script of the page updates the text before the server can answer.
         page.wait_for_function(f"document.querySelector('#status p').textContent !== {before!r}")
-        # The same settings give what is shown, so the server's answer may change no word.
+        # The settings are unchanged, so the server's answer must not change the text.
         page.wait_for_function(
             f"!document.querySelector('#status p').textContent.includes({STARTING[:8]!r})"
         )
@@ -112,7 +113,7 @@ def test_a_press_is_answered_at_once_and_the_announcement_goes_away(
         )
 
 
-def test_boxes_stay_where_they_are_while_pictures_come(address: str, browser: Any) -> None:
+def test_the_layout_does_not_shift_while_pictures_load(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         verdict(page)
         before = page.locator("#row-1 li").last.bounding_box()
@@ -139,9 +140,7 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
         assert "Library of Congress" in page.locator("#search-source").inner_text()
 
 
-def test_another_gallery_has_queries_groups_and_a_method_that_fit_it(
-    address: str, browser: Any
-) -> None:
+def test_another_gallery_has_its_own_queries_groups_and_method(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         page.get_by_label("Pictures").click()
@@ -175,7 +174,7 @@ def test_an_empty_query_is_answered_by_one_message(address: str, browser: Any, w
     with opened(browser, address, width) as page:
         page.get_by_role("tab", name="Search and classify").click()
         first = page.locator("#search-0 img").first.bounding_box()
-        assert first["y"] + first["height"] < 844, "the first picture is on the first screen"
+        assert first["y"] + first["height"] < 844, "the first picture is visible without scrolling"
         page.get_by_label("Query").fill("")
         page.locator("#search-button").click()
         page.get_by_text("query: it is empty").wait_for()
@@ -183,7 +182,7 @@ def test_an_empty_query_is_answered_by_one_message(address: str, browser: Any, w
         assert shown == []
 
 
-def test_what_a_visitor_sends_is_shown_as_text(address: str, browser: Any) -> None:
+def test_visitor_input_is_displayed_as_text(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         verdict(page)
         page.get_by_label("Prompt").fill("<a href=//evil.example>x</a><img src=x onerror=alert(1)>")
@@ -192,7 +191,7 @@ def test_what_a_visitor_sends_is_shown_as_text(address: str, browser: Any) -> No
         assert page.locator("#verdict a, #verdict img").count() == 0
 
 
-def test_no_file_is_read_that_a_visitor_names(address: str) -> None:
+def test_files_named_by_a_visitor_are_not_read(address: str) -> None:
     import urllib.error
     import urllib.request
 

@@ -1,4 +1,4 @@
-"""The built documentation in a browser: nothing overflows, and axe finds no violation."""
+"""Test the built documentation in a browser: nothing overflows, and axe finds no violation."""
 
 import functools
 import os
@@ -16,7 +16,7 @@ from tests.apps.browsing import NARROW, WIDE, looked_at, opened
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-# Pages with wide code, wide tables, pictures, printed frames and generated reference.
+# Pages with wide code, wide tables, pictures, printed frames and generated reference material.
 PAGES = (
     "",
     "how-to/balance-prompts/",
@@ -52,7 +52,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     site = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
     command += ["--config-file", str(ROOT / ".mkdocs.yml"), "--site-dir", str(site)]
-    # Pages of commands are made by running them.
+    # Pages about commands are built by running them.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "NO_MKDOCS_2_WARNING": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
@@ -63,7 +63,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.shutdown()
 
 
-# Widths move boxes and schemes colour them: two screens show both of each.
+# Width changes the layout and the scheme the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "colours"), [(WIDE, "dark"), (NARROW, "light")])
 def test_pages_fit_and_can_be_read(browser: Any, address: str, width: int, colours: Any) -> None:
     with opened(browser, address, width, go=False, color_scheme=colours) as page:
@@ -106,6 +106,6 @@ def test_the_page_of_an_object_shows_an_example_before_its_signature(
         for name in ("debias", "rince", "rerank"):
             page.goto(f"{address}/reference/{name}/")
             code = page.locator(".md-content pre > code").all_inner_texts()
-            assert code[0].split()[-1] == name, "how to import it"
+            assert code[0].split()[-1] == name, "the import is shown"
             assert code[1].startswith(">>> ")
-            assert code[2].startswith(f"{name}("), "the signature"
+            assert code[2].startswith(f"{name}("), "the signature is shown"

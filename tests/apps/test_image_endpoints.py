@@ -1,4 +1,4 @@
-"""Every path by which clients request images is balanced, or reports that it is not."""
+"""Test that every path by which clients request images is balanced, or reports that it is not."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def post(app: Any, path: str, *bodies: Any, **how: Any) -> list[httpx2.Response]
 
 
 def changed(body: dict[str, Any], name: str, number: Any) -> dict[str, Any]:
-    """Return a copy of fields with one of them, such as "a.b", set."""
+    """Return a copy of the fields with one of them, such as "a.b", changed."""
     first, _, rest = name.partition(".")
     if rest:
         return {**body, first: changed(body.get(first, {}), rest, number)}
@@ -99,7 +99,7 @@ def test_values_are_even_over_requests_of_one_image(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_what_is_not_the_prompt_goes_on_as_it_came(path: str) -> None:
+def test_all_fields_but_the_prompt_are_passed_unchanged(path: str) -> None:
     services = FalseServices()
     post(proxy(services), path, {**BODIES[path], "user": "u", "extra": {"a": [1]}})
     ((_, body),) = services.seen
@@ -129,18 +129,18 @@ def test_a_seed_decides_the_values(path: str) -> None:
     for _ in range(2):
         services = FalseServices()
         app = proxy(services)
-        post(app, path, *[BODIES[path]] * 3)  # what came before does not matter
+        post(app, path, *[BODIES[path]] * 3)  # earlier requests do not matter
         post(app, path, *[seeded] * 3)
         twice += services.prompts()[3:]
     assert len(set(twice)) == 1
     services = FalseServices()
     rows = [changed(BODIES[path], f"{folder}.seed" if folder else "seed", i) for i in range(10)]
     post(proxy(services), path, *rows)
-    assert Counter(services.prompts()) == {FEMALE: 5, MALE: 5}, "seeds in a row are even"
+    assert Counter(services.prompts()) == {FEMALE: 5, MALE: 5}, "consecutive seeds are even"
 
 
 @pytest.mark.parametrize("path", MANY)
-def test_a_request_of_several_images_is_even_whatever_its_seed(path: str) -> None:
+def test_a_request_of_several_images_is_even_for_any_seed(path: str) -> None:
     name, _ = MANY[path]
     folder, _, _ = name.rpartition(".")
     for seed in range(6):
@@ -150,14 +150,14 @@ def test_a_request_of_several_images_is_even_whatever_its_seed(path: str) -> Non
         assert set(services.prompts()) == {FEMALE, MALE}
 
 
-def test_seeds_are_not_followed_where_that_is_switched_off() -> None:
+def test_seeds_are_ignored_if_that_is_switched_off() -> None:
     services = FalseServices()
     body = {"prompt": CEO, "seed": 7}
     post(proxy(services, follow_seeds=False), "v1/images/generations", body, body)
     assert set(services.prompts()) == {FEMALE, MALE}
 
 
-def test_a_seed_of_minus_one_stands_for_any() -> None:
+def test_a_seed_of_minus_one_means_a_random_seed() -> None:
     services = FalseServices()
     body = {"prompt": CEO, "seed": -1, "n": 2}
     post(proxy(services), "v1/images/generations", body)
@@ -197,7 +197,7 @@ def test_several_images_are_not_streamed() -> None:
         ("v1/threads/ä b/messages", {"prompt": CEO}),
     ],
 )
-def test_what_asks_for_no_image_passes_and_says_so(path: str, body: Any) -> None:
+def test_requests_without_images_pass_and_are_reported(path: str, body: Any) -> None:
     services = FalseServices()
     (answer,) = post(proxy(services), path, body)
     assert services.seen[0][1] == body
@@ -252,7 +252,7 @@ def test_edits_of_given_images_are_left_unchanged_and_told(path: str, body: Any)
     assert note(answer) == {"values": [], "reasons": ["edits a given image"]}
 
 
-def test_models_are_listed_as_models_of_images_by_patterns() -> None:
+def test_models_are_recognised_as_image_models_by_patterns() -> None:
     services = FalseServices()
     messages = [{"role": "user", "content": CEO}]
     body = {"model": "maker/painter-2", "messages": messages}
@@ -284,7 +284,7 @@ def test_all_text_parts_of_a_message_get_one_value() -> None:
         ("http://there/v1beta/openai", "v1/chat/completions", "v1beta/openai/chat/completions"),
     ],
 )
-def test_addresses_have_a_version_or_not(upstream: str, path: str, asked: str) -> None:
+def test_addresses_may_include_a_version(upstream: str, path: str, asked: str) -> None:
     services = FalseServices()
     body = BODIES.get(path, BODIES["v1/images/generations"])
     post(proxy(services, upstream), path, body)
@@ -292,7 +292,7 @@ def test_addresses_have_a_version_or_not(upstream: str, path: str, asked: str) -
 
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 0}])
-def test_every_person_of_a_scene_is_told(seed: dict[str, int]) -> None:
+def test_every_person_of_a_scene_is_reported(seed: dict[str, int]) -> None:
     services = FalseServices()
     body = {"prompt": "A doctor and a nurse", "n": 4, **seed}
     (answer,) = post(proxy(services), "v1/images/generations", body)
@@ -318,7 +318,7 @@ def test_what_the_client_invented_becomes_the_assigned_value(
         body["vldebias_original"] = original
     (answer,) = post(proxy(services), "v1/images/generations", body, **how)
     assert sorted(note(answer)["values"]) == ["female", "male"]
-    # The server is told the value, and not what the user wrote.
+    # The server receives the value, not the user's text.
     assert all("vldebias_original" not in seen for _, seen in services.seen)
     assert all("x-vldebias-original" not in headers for headers in services.headers)
     prompt = services.prompts()[note(answer)["values"].index("female")]
@@ -345,14 +345,14 @@ def test_prompts_in_other_languages_are_balanced(
     assert services.prompts() == [{"female": woman, "male": man}[value] for value in values]
 
 
-def test_errors_of_the_server_are_passed_on() -> None:
+def test_upstream_errors_are_passed_on() -> None:
     for path, body in BODIES.items():
         refused = json.loads(json.dumps(body).replace("CEO", "forbidden CEO"))
         (answer,) = post(proxy(FalseServices()), path, refused)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "moderation_blocked")
 
 
-def test_long_conversations_pass_whole() -> None:
+def test_long_conversations_are_passed_complete() -> None:
     services = FalseServices()
     body = {**BODIES["v1/chat/completions"], "padding": "x" * 1_200_000}
     (answer,) = post(proxy(services), "v1/chat/completions", body)
@@ -379,7 +379,7 @@ def test_forms_for_videos_are_balanced_and_those_with_files_left_unchanged() -> 
     assert note(kept)["reasons"] == ["edits a given image"]
 
 
-def test_a_path_that_is_not_balanced_is_named_once_in_the_log(
+def test_an_unbalanced_path_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, "vldebias.serving"):
@@ -422,7 +422,7 @@ def test_the_guardrail_leaves_unchanged(body: Any) -> None:
     assert answer.json() == {"action": "NONE"}
 
 
-def test_the_guardrail_writes_into_the_last_message_alone() -> None:
+def test_the_guardrail_only_changes_the_last_message() -> None:
     messages = [
         {"role": "system", "content": "You draw a nurse."},
         {"role": "user", "content": [{"type": "text", "text": CEO}]},
@@ -439,7 +439,7 @@ def test_the_guardrail_writes_into_the_last_message_alone() -> None:
     assert last in {FEMALE, MALE}
 
 
-def test_the_guardrail_refuses_what_is_no_list_of_texts() -> None:
+def test_the_guardrail_refuses_anything_but_a_list_of_texts() -> None:
     (answer,) = post(images_proxy(None, "gender"), GUARDRAIL, {"texts": "A CEO"})
     assert answer.status_code == 400
 
@@ -452,7 +452,7 @@ class FalseEmbeddings:
         self.seen: list[dict[str, Any]] = []
 
     def vector(self, text: Any) -> np.ndarray:
-        # Texts that differ in a value alone differ along one direction, whatever their subject.
+        # Texts that only differ in a value differ along one direction, whatever their subject.
         value = {"female": 1.0, "woman": 1.0, "male": -1.0, "man": -1.0}
         words = str(text).lower().replace(".", "").split()
         subject = " ".join(word for word in words if word not in value)
@@ -480,7 +480,7 @@ class FalseEmbeddings:
 
 @pytest.fixture(scope="module")
 def edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an edit that was fitted on the fake service."""
+    """Return a folder with an edit fitted on the fake service."""
     service = FalseEmbeddings()
 
     def embed(texts: list[str]) -> np.ndarray:
@@ -497,7 +497,7 @@ def queries_proxy(service: FalseEmbeddings, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
-def test_embeddings_of_queries_are_edited_and_those_of_documents_untouched(
+def test_query_embeddings_are_edited_and_document_embeddings_are_unchanged(
     edit_folder: Path, encoding: str
 ) -> None:
     service = FalseEmbeddings()
@@ -522,7 +522,7 @@ def test_embeddings_of_queries_are_edited_and_those_of_documents_untouched(
     assert documents.headers["x-vldebias"] == "not edited (documents)"
 
 
-def test_the_model_is_compared_once_with_that_of_the_edit(edit_folder: Path) -> None:
+def test_the_model_is_compared_once_with_the_model_of_the_edit(edit_folder: Path) -> None:
     service = FalseEmbeddings()
     body = {"model": "m", "input": "A photo of a doctor", "input_type": "query"}
     post(queries_proxy(service, edit_folder), "v1/embeddings", body, body)
@@ -533,7 +533,7 @@ def test_the_model_is_compared_once_with_that_of_the_edit(edit_folder: Path) -> 
     assert "another model" in refused.json()["error"]["message"]
 
 
-def test_an_edit_or_a_set_is_needed(edit_folder: Path) -> None:
+def test_an_edit_or_a_prompt_set_is_required(edit_folder: Path) -> None:
     with pytest.raises(InvalidInputError, match="sets"):
         images_proxy("http://there/v1", None)
     (passed,) = post(queries_proxy(FalseEmbeddings(), edit_folder), "v1/images/generations", {})
@@ -571,12 +571,12 @@ FIELDS = [
     path=st.sampled_from(sorted(BODIES)),
     changes=st.dictionaries(st.sampled_from(FIELDS), JUNK, max_size=3),
 )
-def test_no_body_breaks_the_proxy(path: str, changes: dict[str, Any]) -> None:
+def test_no_body_crashes_the_proxy(path: str, changes: dict[str, Any]) -> None:
     services = FalseServices()
     app = proxy(services)
     (answer,) = post(app, path, {**BODIES[path], **changes})
     assert answer.status_code in (200, 400)
-    # Refused in words, or answered by the server, which got every field that is its own.
+    # The proxy refuses with a message, or the server answers and received all of its own fields.
     if answer.status_code == 400:
         assert answer.json()["error"]["message"]
     else:

@@ -1,4 +1,4 @@
-"""The images API with balanced prompts, in front of a server that generates no images."""
+"""Test the images API with balanced prompts, in front of a server that generates no images."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Calls = Callable[[httpx2.AsyncClient], Awaitable[Any]]
 
 
 def ask(app: Any, calls: Calls) -> Any:
-    """Return the result of calls of an app in this process."""
+    """Return the result of requests to an app in this process."""
 
     async def asking() -> Any:
         transport = httpx2.ASGITransport(app=app)
@@ -87,7 +87,7 @@ def test_n_images_become_n_calls_with_even_values() -> None:
     assert response.headers["x-request-id"] == "r-200"
 
 
-def test_batch_makes_a_call_for_each_distinct_prompt() -> None:
+def test_a_batch_makes_one_call_per_distinct_prompt() -> None:
     upstream = FalseUpstream()
     response = post(proxy(upstream, batch=True), {"prompt": CEO, "n": 5})
     assert sorted(call["n"] for call in upstream.seen) == [2, 3]
@@ -97,7 +97,7 @@ def test_batch_makes_a_call_for_each_distinct_prompt() -> None:
     assert len({image["b64_json"] for image in images}) == 5
 
 
-def test_prompts_that_state_a_value_go_as_they_are() -> None:
+def test_prompts_that_state_a_value_are_passed_unchanged() -> None:
     upstream = FalseUpstream()
     response = post(proxy(upstream), {"prompt": KING, "n": 2, "seed": 1})
     assert [call["prompt"] for call in upstream.seen] == [KING, KING]
@@ -106,7 +106,7 @@ def test_prompts_that_state_a_value_go_as_they_are() -> None:
     assert all(note(response)["reasons"])
 
 
-def test_a_request_without_n_and_seed_gets_neither() -> None:
+def test_a_request_without_n_and_seed_is_passed_without_them() -> None:
     upstream = FalseUpstream()
     post(proxy(upstream), {"prompt": CEO})
     assert set(upstream.seen[0]) == {"prompt"}
@@ -122,7 +122,7 @@ def test_several_sets_and_shares() -> None:
     assert note(response)["values"] == ["female"] * 3
 
 
-def test_a_balancer_brings_settings_of_its_own() -> None:
+def test_a_balancer_uses_its_own_settings() -> None:
     upstream = FalseUpstream()
     balancer = Balancer("gender", groups="leave", most=1, seed=3)
     post(
@@ -141,7 +141,7 @@ def test_a_balancer_brings_settings_of_its_own() -> None:
     ],
 )
 @pytest.mark.parametrize("n", [1, 3])
-def test_errors_are_those_of_upstream(prompt: str, status: int, calls: int, n: int) -> None:
+def test_upstream_errors_are_returned(prompt: str, status: int, calls: int, n: int) -> None:
     upstream = FalseUpstream()
     response = post(proxy(upstream), {"prompt": prompt, "n": n})
     assert response.status_code == status
@@ -156,14 +156,14 @@ def test_errors_are_those_of_upstream(prompt: str, status: int, calls: int, n: i
         assert response.headers["x-request-id"] == "r-429"
 
 
-def test_a_wrong_key_is_told_by_upstream() -> None:
+def test_a_wrong_key_is_reported_by_upstream() -> None:
     response = post(proxy(FalseUpstream()), {"prompt": CEO}, authorization="Bearer sk-wrong")
     assert response.status_code == 401
     assert response.json()["error"]["code"] == "invalid_api_key"
     assert response.headers["x-request-id"] == "r-401"
 
 
-def test_what_failed_for_a_moment_is_asked_again() -> None:
+def test_transient_failures_are_retried() -> None:
     upstream = FalseUpstream()
     response = post(proxy(upstream), {"prompt": "A moody CEO", "n": 2})
     assert response.status_code == 200
@@ -173,7 +173,7 @@ def test_what_failed_for_a_moment_is_asked_again() -> None:
     assert refusal.status_code == 503
 
 
-def test_what_was_paid_for_is_returned() -> None:
+def test_images_that_were_paid_for_are_returned() -> None:
     upstream = FalseUpstream()
     response = post(proxy(upstream), {"prompt": "A lopsided CEO", "n": 4})
     assert response.status_code == 200
@@ -182,10 +182,10 @@ def test_what_was_paid_for_is_returned() -> None:
     ] * 2
     assert note(response) == {"values": ["male"] * 2, "reasons": [None] * 2, "failed": 2}
     assert response.json()["usage"]["total_tokens"] == 20
-    assert len(upstream.seen) == 4, "what is refused is not asked again"
+    assert len(upstream.seen) == 4, "a refused request is not retried"
 
 
-def test_late_answers_end_and_the_others_are_returned() -> None:
+def test_slow_calls_time_out_and_the_others_are_returned() -> None:
     upstream = FalseUpstream()
     app = proxy(upstream, limits=Limits(seconds=0.4))
     began = time.monotonic()
@@ -197,7 +197,7 @@ def test_late_answers_end_and_the_others_are_returned() -> None:
     assert time.monotonic() - began < 10
 
 
-def test_an_unreachable_server_and_a_strange_answer() -> None:
+def test_an_unreachable_server_and_an_invalid_answer_are_reported() -> None:
     with socket.socket() as occupied:
         occupied.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{occupied.getsockname()[1]}/v1"
@@ -229,7 +229,9 @@ BAD: list[tuple[Any, int, str]] = [
 
 
 @pytest.mark.parametrize(("body", "status", "message"), BAD)
-def test_bad_requests_get_a_sentence_and_reach_nobody(body: Any, status: int, message: str) -> None:
+def test_invalid_requests_are_explained_and_not_passed_on(
+    body: Any, status: int, message: str
+) -> None:
     upstream = FalseUpstream()
     response = post(proxy(upstream), body)
     assert response.status_code == status
@@ -237,7 +239,7 @@ def test_bad_requests_get_a_sentence_and_reach_nobody(body: Any, status: int, me
     assert not upstream.seen
 
 
-def test_bad_headers_get_a_sentence() -> None:
+def test_invalid_headers_are_explained() -> None:
     upstream = FalseUpstream()
     for index in ("-1", "one", "9" * 30):
         response = post(proxy(upstream), {"prompt": CEO}, **{"x-vldebias-index": index})
@@ -247,7 +249,7 @@ def test_bad_headers_get_a_sentence() -> None:
     assert not upstream.seen
 
 
-def test_no_more_calls_and_requests_at_once_than_the_limits() -> None:
+def test_concurrent_calls_and_requests_stay_within_the_limits() -> None:
     upstream = FalseUpstream(seconds=0.02)
     app = proxy(upstream, limits=Limits(parallel=3, requests=4))
 
@@ -260,7 +262,7 @@ def test_no_more_calls_and_requests_at_once_than_the_limits() -> None:
     assert upstream.most == 3
 
 
-def test_41_single_requests_are_at_most_two_apart() -> None:
+def test_41_single_requests_differ_by_at_most_two() -> None:
     upstream = FalseUpstream()
     app = proxy(upstream, seed=None)
 
@@ -274,16 +276,16 @@ def test_41_single_requests_are_at_most_two_apart() -> None:
     assert abs(counts["female"] - counts["male"]) <= 2
 
 
-def test_an_index_gives_even_values_without_a_memory() -> None:
+def test_an_index_gives_even_values_without_shared_state() -> None:
     values = []
-    for index in range(0, 12, 3):  # each request meets a process of its own
+    for index in range(0, 12, 3):  # each request reaches a different process
         app = proxy(FalseUpstream())
         response = post(app, {"prompt": CEO, "n": 3}, **{"x-vldebias-index": str(index)})
         values += note(response)["values"]
     assert Counter(values) == {"female": 6, "male": 6}
 
 
-def test_other_paths_pass() -> None:
+def test_other_paths_are_passed_through() -> None:
     upstream = FalseUpstream()
 
     async def calls(client: httpx2.AsyncClient) -> list[httpx2.Response]:
@@ -308,7 +310,7 @@ def test_other_paths_pass() -> None:
     assert short.json()["data"][0]["id"] == "tiny"
 
 
-def test_one_image_may_be_streamed() -> None:
+def test_a_single_image_may_be_streamed() -> None:
     upstream = FalseUpstream()
     response = post(proxy(upstream), {"prompt": CEO, "stream": True, "partial_images": 1})
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -317,7 +319,7 @@ def test_one_image_may_be_streamed() -> None:
     assert note(response)["values"] == [VALUES[upstream.seen[0]["prompt"]]]
 
 
-def test_nothing_of_a_prompt_or_a_key_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_prompts_and_keys_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     for prompt in (CEO, KING, "A forbidden CEO", "A busy CEO", "A shapeless CEO"):
         post(proxy(FalseUpstream()), {"prompt": prompt, "n": 2})
@@ -330,7 +332,7 @@ def test_nothing_of_a_prompt_or_a_key_is_logged(caplog: pytest.LogCaptureFixture
     assert KEY not in caplog.text
 
 
-def test_it_can_be_mounted_and_asked_from_several_loops() -> None:
+def test_it_can_be_mounted_and_called_from_several_loops() -> None:
     upstream = FalseUpstream()
     outer = Starlette(routes=[Mount("/openai", app=proxy(upstream))])
 
@@ -342,7 +344,7 @@ def test_it_can_be_mounted_and_asked_from_several_loops() -> None:
     assert len(upstream.seen) == 6
 
 
-def test_a_client_that_goes_away_cancels_its_calls() -> None:
+def test_a_client_that_disconnects_cancels_its_calls() -> None:
     upstream = FalseUpstream()
     with served(upstream.app) as address, served(images_proxy(address, "gender")) as front:
         body = json.dumps({"prompt": "A slow chef", "n": 3}).encode()
@@ -374,7 +376,7 @@ def wait_until(is_true: Callable[[], bool]) -> None:
         ({"sets": Balancer("gender"), "seed": 1}, "it has its own"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_inconsistent_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
     settings = {"upstream": "https://api.openai.com/v1", "sets": "gender", **arguments}
     with pytest.raises(InvalidInputError, match=message) as refusal:
         images_proxy(**settings)
@@ -383,7 +385,7 @@ def test_settings_that_do_not_fit_are_refused(arguments: dict[str, Any], message
         Limits(seconds=0)
 
 
-def test_the_command_serves_this_machine_alone_until_it_is_told_to_end() -> None:
+def test_the_command_only_serves_this_machine_until_it_is_stopped() -> None:
     command = [sys.executable, "-m", "vldebias", "serve", "--attribute", "gender", "--port", "0"]
     upstream = FalseUpstream()
     with served(upstream.app) as address:
@@ -416,7 +418,7 @@ def test_the_command_serves_this_machine_alone_until_it_is_told_to_end() -> None
     assert CEO not in line + rest
 
 
-def test_the_command_refuses_in_a_sentence() -> None:
+def test_invalid_options_are_explained() -> None:
     command = [sys.executable, "-m", "vldebias", "serve", "--attribute", "gender", "--upstream"]
     done = subprocess.run([*command, "localhost"], capture_output=True, text=True)
     assert done.returncode == 2

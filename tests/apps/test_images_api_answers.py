@@ -1,5 +1,5 @@
-"""Whatever a client or the upstream server sends, the answer is HTTP with `x-vldebias`: no request
-fails silently, and no image that was paid for is lost."""
+"""Test that every answer is valid HTTP with `x-vldebias`, whatever a client or the upstream server
+sends: no request fails silently, and no image that was paid for is lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def pieces(content: bytes) -> AsyncIterator[bytes]:
 
 
 def reply(content: bytes = b"{}", status: int = 200, headers: Any = ()) -> httpx2.Response:
-    """Return an unread answer, like that of a real server."""
+    """Return a response whose body is unread, like a real server's."""
     return httpx2.Response(status, content=pieces(content), headers=headers)
 
 
@@ -93,7 +93,7 @@ NOT_JSON = [
 
 
 @pytest.mark.parametrize("content", NOT_JSON, ids=range(len(NOT_JSON)))
-def test_bad_json_of_a_client_gets_400_and_reaches_nobody(content: bytes) -> None:
+def test_invalid_json_of_a_client_gets_400_and_is_not_passed_on(content: bytes) -> None:
     services = FalseServices()
     app = images_proxy("http://there", "gender", transport=httpx2.ASGITransport(services.app))
     response = send(app, IMAGES, content)
@@ -110,7 +110,9 @@ def test_json_that_takes_many_times_its_size_is_refused() -> None:
     assert message == "the body has more than 100,000 lists, objects and commas"
 
 
-def test_bad_json_of_a_chat_is_refused_if_it_asks_for_an_image_and_passed_on_if_not() -> None:
+def test_invalid_json_of_a_chat_is_refused_if_it_asks_for_an_image_and_passed_on_otherwise() -> (
+    None
+):
     received = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -139,7 +141,7 @@ def test_bad_json_of_a_chat_is_refused_if_it_asks_for_an_image_and_passed_on_if_
     ],
     ids=range(7),
 )
-def test_images_are_returned_whatever_stands_beside_them(
+def test_images_are_returned_whatever_else_the_answer_contains(
     content: bytes, image: dict[str, Any], n: int
 ) -> None:
     response = send(before(content), IMAGES, {"prompt": CEO, "n": n})
@@ -151,7 +153,7 @@ def test_images_are_returned_whatever_stands_beside_them(
     assert len(note(response)["values"]) == n
 
 
-def test_images_with_an_invalid_status_are_returned() -> None:
+def test_images_are_returned_despite_an_invalid_status() -> None:
     response = send(before(b'{"data": [{"url": "u"}]}', 999), IMAGES, {"prompt": CEO})
     assert response.status_code == 200
     assert response.json()["data"][0]["url"] == "u"
@@ -159,7 +161,7 @@ def test_images_with_an_invalid_status_are_returned() -> None:
 
 
 @pytest.mark.parametrize("kind", ["image/png", "text/event-stream; charset=utf-8"])
-def test_an_answer_that_is_the_image_itself_passes(kind: str) -> None:
+def test_an_answer_that_consists_of_the_image_is_passed_through(kind: str) -> None:
     response = send(before(b"\x89PNG", kind=kind), IMAGES, {"prompt": CEO, "n": 2})
     assert (response.status_code, response.content) == (200, b"\x89PNG")
     assert response.headers["content-type"] == kind
@@ -194,7 +196,9 @@ def test_an_answer_without_images_becomes_an_error(content: bytes, n: int) -> No
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize(("content", "status"), [(b"<html>", 200), (b"{}", 999), (b"{}", 600)])
-def test_a_bad_answer_is_an_error_on_every_path(path: str, content: bytes, status: int) -> None:
+def test_an_invalid_answer_is_an_error_on_every_path(
+    path: str, content: bytes, status: int
+) -> None:
     response = send(before(content, status), path, BODIES[path])
     assert response.status_code == 502
     assert response.json()["error"]["code"] == "upstream_form"
@@ -209,7 +213,7 @@ def test_a_bad_answer_is_an_error_on_every_path(path: str, content: bytes, statu
         (IMAGES, {"error": {"message": "moderated"}}),
     ],
 )
-def test_a_refusal_with_status_200_passes_as_it_came(path: str, answer: Any) -> None:
+def test_a_refusal_with_status_200_is_passed_unchanged(path: str, answer: Any) -> None:
     response = send(before(json.dumps(answer).encode()), path, BODIES[path])
     assert (response.status_code, response.json()) == (200, answer)
     assert note(response) == {"values": [], "reasons": [], "failed": 1}
@@ -217,7 +221,7 @@ def test_a_refusal_with_status_200_passes_as_it_came(path: str, answer: Any) -> 
 
 @pytest.mark.parametrize("path", [*BODIES, "/v1/files"])
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 418, 499, 500, 599])
-def test_errors_of_the_server_pass_as_they_came(path: str, status: int) -> None:
+def test_upstream_errors_are_passed_unchanged(path: str, status: int) -> None:
     app = before(b"<no json>", status, "text/html", **{"x-request-id": "7"})
     response = send(app, path, BODIES.get(path, {}))
     assert (response.status_code, response.content) == (status, b"<no json>")
@@ -225,7 +229,7 @@ def test_errors_of_the_server_pass_as_they_came(path: str, status: int) -> None:
     assert response.headers["x-request-id"] == "7"
 
 
-def test_headers_that_are_not_ascii_pass_both_ways() -> None:
+def test_non_ascii_headers_are_passed_in_both_directions() -> None:
     received = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -241,7 +245,7 @@ def test_headers_that_are_not_ascii_pass_both_ways() -> None:
     assert received == [b"\xe9"] * 2
 
 
-def test_an_unexpected_error_is_an_answer_and_a_line_of_the_log(
+def test_an_unexpected_error_is_answered_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(_: httpx2.Request) -> httpx2.Response:
@@ -269,7 +273,7 @@ def test_an_unexpected_error_is_an_answer_and_a_line_of_the_log(
         ({"host": "127.0.0.1", "origin": "null"}, 403),
     ],
 )
-def test_a_local_server_refuses_other_sites(headers: dict[str, str], status: int) -> None:
+def test_a_local_server_refuses_cross_site_requests(headers: dict[str, str], status: int) -> None:
     local_only = import_module("vldebias.serving.images_api.server").local_only
     app = local_only(before(b'{"data": [{"url": "u"}]}'), 5.0)
     assert send(app, IMAGES, {"prompt": CEO}, **headers).status_code == status
@@ -294,7 +298,7 @@ class Invalid(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def test_an_invalid_status_does_not_cut_the_connection() -> None:
+def test_an_invalid_status_does_not_drop_the_connection() -> None:
     upstream = HTTPServer(("127.0.0.1", 0), Invalid)
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     app = images_proxy(f"http://127.0.0.1:{upstream.server_port}/v1", "gender")
@@ -350,7 +354,7 @@ def test_vectors_that_are_not_finite_are_refused(number: float) -> None:
         vectors_of({"data": [{"embedding": [number, 2.0]}]}, 1)
 
 
-def test_errors_of_an_embedding_server_pass(edit_folder: Path) -> None:
+def test_errors_of_an_embedding_server_are_passed_through(edit_folder: Path) -> None:
     response = embeddings(edit_folder, b"no key", 401)
     assert (response.status_code, response.content) == (401, b"no key")
     assert embeddings(edit_folder, b"{}", 999).status_code == 502
@@ -382,7 +386,7 @@ def test_embeddings_in_another_order_keep_their_index(edit_folder: Path) -> None
     assert vectors(is_reversed=True) == vectors(is_reversed=False)
 
 
-def test_the_checks_of_models_that_clients_name_are_bounded(edit_folder: Path) -> None:
+def test_the_cache_of_checked_models_is_bounded(edit_folder: Path) -> None:
     edits_class = import_module("vldebias.serving.images_api.embeddings").QueryEdits
     edits = edits_class(edit_folder)
     texts = import_module("vldebias.serving.images_api.embeddings").CHECKED
@@ -402,18 +406,18 @@ def test_the_checks_of_models_that_clients_name_are_bounded(edit_folder: Path) -
         max_size=3,
     )
 )
-def test_no_body_breaks_the_guardrail(changes: dict[str, Any]) -> None:
+def test_no_body_crashes_the_guardrail(changes: dict[str, Any]) -> None:
     body = {"input_type": "request", "texts": [CEO], "structured_messages": [], **changes}
     response = send(images_proxy(None, "gender"), f"/{GUARDRAIL}", body)
     assert response.status_code in (200, 400)
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"texts": ["\\ud83d"]}', b'{"texts": [NaN]}'])
-def test_bad_json_of_the_guardrail_gets_400(content: bytes) -> None:
+def test_invalid_json_of_the_guardrail_gets_400(content: bytes) -> None:
     assert send(images_proxy(None, "gender"), f"/{GUARDRAIL}", content).status_code == 400
 
 
-def test_a_form_with_a_file_or_without_a_boundary_passes_as_it_came() -> None:
+def test_a_form_with_a_file_or_without_a_boundary_is_passed_unchanged() -> None:
     received = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

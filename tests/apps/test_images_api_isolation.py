@@ -1,5 +1,5 @@
-"""No client of the images API receives anything of another, and requests pass through byte for
-byte."""
+"""Test that clients of the images API never receive each other's data, and that requests pass
+through byte for byte."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_cookie_reaches_only_the_client_it_was_set_for(echo: Echo, port: int, 
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_the_client_s_own_cookies_pass(echo: Echo, port: int, kind: str) -> None:
+def test_the_client_s_own_cookies_are_passed_on(echo: Echo, port: int, kind: str) -> None:
     send(port, *REQUESTS[kind], cookie="session=of-bob; theme=dark", authorization="bob")
     send(port, *REQUESTS[kind], authorization="carol")
     for seen in echo.requests:
@@ -154,7 +154,7 @@ def test_no_cookie_is_stored() -> None:
     asyncio.run(run())
 
 
-def test_concurrent_clients_stay_apart(echo: Echo, port: int) -> None:
+def test_concurrent_clients_are_isolated(echo: Echo, port: int) -> None:
     def ask(number: int) -> None:
         name = list(REQUESTS)[number % len(REQUESTS)]
         client = f"client-{number}"
@@ -172,7 +172,7 @@ def test_concurrent_clients_stay_apart(echo: Echo, port: int) -> None:
         assert seen.values("cookie") == ([f"session={client}"] if is_odd else [])
 
 
-def test_only_what_the_request_brought_is_sent_upstream(echo: Echo, port: int) -> None:
+def test_only_the_request_s_own_headers_are_sent_upstream(echo: Echo, port: int) -> None:
     headers = {
         "x_trace": "7",
         "accept": "text/plain",
@@ -192,7 +192,7 @@ def test_only_what_the_request_brought_is_sent_upstream(echo: Echo, port: int) -
     assert names[1] == {"host", "accept-encoding", "x-trace", "accept", *added}
 
 
-def test_a_login_of_a_connection_is_not_shared(echo: Echo, port: int) -> None:
+def test_connection_authentication_is_not_shared(echo: Echo, port: int) -> None:
     send(port, "GET", "/v1/models", None, authorization="Negotiate YII=")
     send(port, "GET", "/v1/models", None, authorization="Bearer k")
     assert [seen.values("connection") for seen in echo.requests] == [["close"], []]
@@ -216,7 +216,7 @@ def test_a_login_of_a_connection_is_not_shared(echo: Echo, port: int) -> None:
         "/v1/files?a=1?b=2",
     ],
 )
-def test_a_target_passes_byte_for_byte(echo: Echo, port: int, target: str) -> None:
+def test_the_request_target_is_passed_byte_for_byte(echo: Echo, port: int, target: str) -> None:
     assert send(port, "GET", target).status == 200
     assert send(port, "POST", target, {"a": 1}).status == 200
     assert [seen.target for seen in echo.requests] == [f"/v1/team{target.removeprefix('/v1')}"] * 2
@@ -267,7 +267,7 @@ def test_an_endpoint_is_balanced_however_its_path_is_encoded(echo: Echo, port: i
     assert [seen.target for seen in echo.requests] == ["/v1/team/%69mages/generation%73"]
 
 
-def test_a_mounted_app_passes_the_path_below_its_prefix(echo: Echo) -> None:
+def test_a_mounted_app_passes_on_the_path_below_its_prefix(echo: Echo) -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount
 

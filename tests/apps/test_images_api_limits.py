@@ -1,4 +1,5 @@
-"""Stalled clients, and servers whose answers never end, cannot use more than their share."""
+"""Test that stalled clients, and servers whose answers never end, cannot use more than their share
+of resources."""
 
 from __future__ import annotations
 
@@ -66,10 +67,8 @@ def port(upstream: FalseUpstream) -> Iterator[int]:
         yield port
 
 
-def test_half_sent_bodies_keep_nobody_out_and_end_in_time(
-    upstream: FalseUpstream, port: int
-) -> None:
-    generate(port)  # what is loaded with the first request
+def test_half_sent_bodies_block_nobody_and_time_out(upstream: FalseUpstream, port: int) -> None:
+    generate(port)  # let the first request load everything
     stalled = [half_sent(port, PATHS[number % 4]) for number in range(300)]
     assert generate(port).status_code == 200
     assert not is_closed(stalled[-1])
@@ -85,7 +84,7 @@ def test_half_sent_bodies_keep_nobody_out_and_end_in_time(
     assert b"connection: close" in answer
     assert b"did not arrive in time" in answer
     wait_until(lambda: all(map(is_closed, stalled)))
-    assert not upstream.raw, "nothing of a body that did not arrive is passed on"
+    assert not upstream.raw, "an incomplete body is not passed on"
 
 
 def wait_until(is_true: Any) -> None:
@@ -104,13 +103,13 @@ def test_connections_beyond_the_limit_close_the_oldest_that_waits(port: int, sen
         if len(opened) % 50 == 0:
             assert generate(port).status_code == 200
     wait_until(lambda: sum(map(is_closed, opened)) >= 100)
-    assert not is_closed(opened[-1]), "the newest stay open"
+    assert not is_closed(opened[-1]), "the newest connections stay open"
     assert is_closed(opened[0])
     for client in opened:
         client.close()
 
 
-def test_a_connection_is_refused_if_all_others_are_at_work() -> None:
+def test_a_connection_is_refused_if_all_others_are_busy() -> None:
     connections = import_module("vldebias.serving.images_api.connections")
     upstream = FalseUpstream(seconds=2.0)
     with served_within(connections.Connections(2, 60), upstream) as port:
@@ -127,18 +126,18 @@ def test_a_connection_is_refused_if_all_others_are_at_work() -> None:
         assert generate(port).status_code == 200
 
 
-def test_a_connection_has_so_long_to_send_the_headers_of_a_request() -> None:
+def test_a_connection_must_send_its_headers_within_a_time_limit() -> None:
     connections = import_module("vldebias.serving.images_api.connections")
     with served_within(connections.Connections(9, 0.3), FalseUpstream(seconds=0.6)) as port:
         half = socket.create_connection(("127.0.0.1", port))
         half.sendall(b"GET / HTTP/1.1\r\n")
-        assert generate(port).status_code == 200, "a request at work has its own limit"
+        assert generate(port).status_code == 200, "a request in progress has a separate limit"
         wait_until(lambda: is_closed(half))
 
 
 @contextmanager
 def served_within(connections: Any, upstream: FalseUpstream) -> Iterator[int]:
-    """Serve the proxy with bounded connections; yield its port."""
+    """Serve the proxy with a limit on connections; yield its port."""
     with (
         served(upstream.app) as address,
         served(images_proxy(address, "gender"), http=connections.protocol) as base_url,
@@ -146,7 +145,7 @@ def served_within(connections: Any, upstream: FalseUpstream) -> Iterator[int]:
         yield int(base_url.rpartition(":")[2].removesuffix("/v1"))
 
 
-def test_what_is_not_http_gets_an_answer_of_the_api(port: int) -> None:
+def test_invalid_http_gets_an_answer_of_the_api(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         client.settimeout(10)
@@ -155,7 +154,7 @@ def test_what_is_not_http_gets_an_answer_of_the_api(port: int) -> None:
     assert b"x-vldebias: refused (invalid_request)" in answer
 
 
-def test_a_request_counts_once_its_body_has_arrived() -> None:
+def test_a_request_only_counts_once_its_body_has_arrived() -> None:
     upstream = FalseUpstream()
     with served(upstream.app) as address:
         app = images_proxy(address, "gender", limits=Limits(requests=1))
@@ -167,7 +166,7 @@ def test_a_request_counts_once_its_body_has_arrived() -> None:
                 client.close()
 
 
-def test_the_oldest_incomplete_body_makes_way_if_memory_is_short() -> None:
+def test_the_oldest_incomplete_body_is_dropped_if_memory_is_short() -> None:
     upstream = FalseUpstream()
     with served(upstream.app) as address:
         app = images_proxy(address, "gender", limits=Limits(bodies=1_500_000))
@@ -187,7 +186,7 @@ def test_the_oldest_incomplete_body_makes_way_if_memory_is_short() -> None:
                 client.close()
 
 
-def test_a_body_in_many_pieces_arrives_whole() -> None:
+def test_a_body_in_many_chunks_arrives_complete() -> None:
     upstream = FalseUpstream()
     content = b"".join(b"%07d " % number for number in range(300_000))
 
@@ -203,7 +202,7 @@ def test_a_body_in_many_pieces_arrives_whole() -> None:
     assert upstream.raw == [content]
 
 
-def test_a_body_that_is_too_large_gets_an_answer_while_it_is_sent(port: int) -> None:
+def test_a_body_that_is_too_large_is_answered_while_it_is_being_sent(port: int) -> None:
     client = half_sent(port, PATH, b"x" * 100)
     client.sendall(b"x" * 899_900)
     assert client.recv(12) == b"HTTP/1.1 400"
@@ -216,7 +215,7 @@ def test_a_body_that_is_too_large_gets_an_answer_while_it_is_sent(port: int) -> 
 
 
 async def _large(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with one list of images of 3 MB, or with events of 3 MB that are passed on."""
+    """Answer with a single 3 MB list of images, or with 3 MB of events, which are passed on."""
     body = b'{"data": [{"b64_json": "' + b"x" * 3_000_000 + b'"}]}'
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -241,10 +240,10 @@ def test_an_answer_beyond_the_limit_is_refused_and_one_within_it_is_not() -> Non
         else:
             assert len(response.json()["data"][0]["b64_json"]) == 3_000_000
         passed = ask(app, lambda client: client.get("/v1/files"))
-        assert len(passed.content) > 3_000_000, "what is passed on is not held"
+        assert len(passed.content) > 3_000_000, "streamed events are not buffered"
 
 
-def test_answers_of_one_request_count_together() -> None:
+def test_answers_of_one_request_share_its_limit() -> None:
     transport = httpx2.ASGITransport(app=_large)
     app = images_proxy(
         "http://there/v1", "gender", limits=Limits(answer=7_000_000), transport=transport
@@ -255,8 +254,8 @@ def test_answers_of_one_request_count_together() -> None:
     assert json.loads(response.headers["x-vldebias"])["failed"] == 2
 
 
-def test_requests_that_share_memory_all_complete_within_its_bound() -> None:
-    """Each of ten requests needs nine tenths of the limit of one."""
+def test_concurrent_requests_all_complete_within_the_memory_limit() -> None:
+    """Each of ten requests needs nine tenths of the limit."""
     most = 0
 
     async def run(answers: Any) -> None:
@@ -277,8 +276,9 @@ def test_requests_that_share_memory_all_complete_within_its_bound() -> None:
     assert 1000 < most <= 2000
 
 
-def test_a_slow_request_does_not_keep_the_memory_from_others() -> None:
-    """Its server is slow, but it uses no memory; all others hold part of what they need."""
+def test_a_slow_request_does_not_block_the_memory_of_others() -> None:
+    """Its server is slow but uses no memory, while all other requests hold part of what they
+    need."""
 
     async def read(answers: Any, first: asyncio.Event) -> None:
         async with answers.holding() as held:
@@ -299,7 +299,7 @@ def test_a_slow_request_does_not_keep_the_memory_from_others() -> None:
     asyncio.run(run())
 
 
-def test_calls_of_one_request_do_not_exceed_its_limit_together() -> None:
+def test_calls_of_one_request_share_its_limit() -> None:
     async def run() -> None:
         answers = memory.AnswerMemory(1000)
         async with answers.holding() as first, answers.holding() as owner:
@@ -316,7 +316,7 @@ def test_calls_of_one_request_do_not_exceed_its_limit_together() -> None:
     asyncio.run(run())
 
 
-def test_a_client_that_does_not_read_makes_way_if_memory_is_short(
+def test_a_client_that_does_not_read_is_dropped_if_memory_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "_PATIENCE", 0.1)
@@ -335,7 +335,7 @@ def test_a_client_that_does_not_read_makes_way_if_memory_is_short(
         answers = memory.AnswerMemory(1000)
         slow = [asyncio.create_task(leave_unread(answers)) for _ in range(2)]
         await asyncio.sleep(0.2)
-        assert outcomes == [], "nobody needs the memory"
+        assert outcomes == [], "no other request needs the memory"
         async with asyncio.timeout(20), answers.holding() as held:
             await held.take(900)
         await asyncio.gather(*slow)
@@ -344,14 +344,14 @@ def test_a_client_that_does_not_read_makes_way_if_memory_is_short(
     assert outcomes == ["dropped"] * 2
 
 
-def test_answers_do_not_wait_for_memory_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_do_not_wait_for_memory_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_LONGEST_WAIT", 0.1)
 
     async def run() -> None:
         answers = memory.AnswerMemory(1000)
         async with answers.holding() as first, answers.holding() as second:
             await first.take(1000)
-            await second.take(1)  # of the reserve
+            await second.take(1)  # taken from the reserve
             async with answers.holding() as third:
                 with pytest.raises(RefusedError) as refusal:
                     await third.take(1)
@@ -376,13 +376,13 @@ def test_a_client_that_accepts_nothing_is_dropped() -> None:
     asyncio.run(run())
 
 
-def test_a_bad_limit_is_refused() -> None:
+def test_an_invalid_limit_is_refused() -> None:
     for name in ("bodies", "answer", "connections"):
         with pytest.raises(Exception, match=f"{name}: got 0; expected a number of at least 1"):
             Limits(**{name: 0})
 
 
-def test_a_prompt_beyond_the_limit_passes_unbalanced_and_at_once() -> None:
+def test_a_prompt_beyond_the_limit_passes_unbalanced_without_delay() -> None:
     upstream = FalseUpstream()
     began = time.monotonic()
     response = post(proxy(upstream), {"prompt": f"{CEO} {'a' * 900_000}", "n": 16})
@@ -397,8 +397,8 @@ def test_a_prompt_beyond_the_limit_passes_unbalanced_and_at_once() -> None:
 
 @pytest.mark.parametrize("text", ["a", "5", "\n", "A", "_", "a-", "(", "5,", "\u0438", "doctor"])
 def test_the_longest_prompt_is_read_in_seconds(text: str) -> None:
-    """A run of one character used to take minutes, during which nobody else was served; the limit
-    is generous enough for a busy machine."""
+    """Regression test: a run of one character used to take minutes and block all other requests.
+    The limit is generous enough for a busy machine."""
     upstream = FalseUpstream()
     prompt = f"{CEO} {text * (31_000 // len(text))}"
     began = time.monotonic()

@@ -1,5 +1,5 @@
-"""`vldebias label` in a browser: by keyboard, with two people at once, and through a crash of the
-server."""
+"""Test `vldebias label` in a browser: by keyboard, with two people at once, and through a crash of
+the server."""
 
 import os
 import signal
@@ -47,15 +47,14 @@ def asking(folder: Path, out: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Yield (address, file of answers) of one server, on which each test uses a separate
-    annotator."""
+    """Yield (address, answers file) of one server, on which each test uses a separate annotator."""
     path = tmp_path_factory.mktemp("shared")
     with served(asking(folder, path / "answers.jsonl"), path / "log", free_port()) as (address, _):
         yield address, path / "answers.jsonl"
 
 
 def answers(out: Path, *annotators: str) -> list[Answer]:
-    """Return the answers of these annotators, or of all."""
+    """Return the answers of the given annotators, or of all."""
     return [
         answer
         for answer in AnnotationLog(out).read()
@@ -73,7 +72,7 @@ def begin(page: Any, name: str) -> None:
 
 
 def press(page: Any, key: str) -> None:
-    """Press a key, and wait for its effect."""
+    """Press a key and wait for its effect."""
     step = page.locator("#question h2").get_attribute("data-step")
     page.keyboard.press(key)
     page.wait_for_function(
@@ -85,15 +84,15 @@ def shown(page: Any) -> str:
     return str(page.locator("#picture img").get_attribute("src"))
 
 
-# Widths move boxes and schemes colour them: two screens show both of each.
+# Width changes the layout and the scheme the colours, so two screens cover both.
 @pytest.mark.parametrize(
     ("width", "scheme", "ink"), [(WIDE, "light", None), (NARROW, "dark", "rgb(238, 241, 244)")]
 )
-def test_a_whole_session_by_keys(
+def test_a_whole_session_by_keyboard(
     shared: tuple[str, Path], browser: Any, width: int, scheme: str, ink: Any
 ) -> None:
-    """Every screen passes axe-core's contrast check: a name, a wrong name, questions, answers, the
-    end."""
+    """Every screen passes axe-core's contrast check: login, an invalid name, questions, answers,
+    the end."""
     address, out = shared
     name = f"Ada {scheme} {width}"
     with opened(browser, address, width, color_scheme=scheme) as page:
@@ -113,7 +112,7 @@ def test_a_whole_session_by_keys(
         press(page, "2")
         assert answers(out, name)[-1].value == "female"
         page.locator("#question", has_text="Age?").wait_for()
-        assert shown(page) == first  # the same image, another question
+        assert shown(page) == first  # the same image with the second question
         press(page, "ArrowLeft")
         assert page.get_by_text("you said: female").is_visible()
         assert page.get_by_role("button", name="2 female ✓").is_visible()
@@ -124,14 +123,14 @@ def test_a_whole_session_by_keys(
         assert page.locator("#where").get_by_text("Image 2 of 12").is_visible()
         assert shown(page) != first
         for _ in range(11):
-            press(page, "4")  # no person: no second question
+            press(page, "4")  # no person, so no second question
         page.get_by_role("heading", name=f"Thank you, {name}.").wait_for()
         looked_at(page, f"label-thanks-{scheme}-{width}")
         last = {a.key: a.value for a in answers(out, name)}
         assert sorted(last.values()) == sorted(["male", "young", *[NO_PERSON] * 22])
 
 
-def test_a_killed_server_goes_on_at_the_right_image(
+def test_a_restarted_server_continues_at_the_right_image(
     folder: Path, tmp_path: Path, browser: Any
 ) -> None:
     out = tmp_path / "answers.jsonl"
@@ -149,7 +148,7 @@ def test_a_killed_server_goes_on_at_the_right_image(
         with out.open("ab") as file:
             file.write(
                 b'{"version":1,"image":"none/a-pi'
-            )  # as a crash in the middle of a line leaves it
+            )  # as a crash in the middle of a line would leave it
         with served(asking(folder, out), tmp_path / "log", port) as (address, _):
             page.goto(address)
             begin(page, "ada")
@@ -197,7 +196,7 @@ def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: A
         assert NO_PERSON in {answer.value for answer in answers(out)}
 
 
-def test_with_a_password_a_visitor_signs_in_first(
+def test_a_visitor_signs_in_first_if_there_is_a_password(
     folder: Path, tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLDEBIAS_AUTH", "lab:a long password")

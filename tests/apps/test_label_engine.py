@@ -1,4 +1,4 @@
-"""The labelling study without a page: order, blinding, answers, corrections, resumption."""
+"""Test the labelling study without a page: order, blinding, answers, corrections, resumption."""
 
 import io
 import shutil
@@ -22,7 +22,7 @@ from vldebias.judge.plan import PlannedImage
 
 
 class Paper(studies.ImageFolder):
-    """Images that need no files."""
+    """Provide records of images without files."""
 
     def picture(self, record: Any) -> bytes:
         return record.path.encode()
@@ -45,7 +45,7 @@ def pictures_seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
     return pictures
 
 
-def test_everyone_sees_all_images_once_first_the_same_ones_in_an_order_of_their_own(
+def test_every_annotator_sees_all_images_once_shared_ones_first_in_a_different_order(
     tmp_path: Path,
 ) -> None:
     images = paper(*(f"{i}.png" for i in range(2 * engines.SHARED)))
@@ -72,7 +72,7 @@ def test_everyone_sees_all_images_once_first_the_same_ones_in_an_order_of_their_
     st.sets(st.integers(0, 99), min_size=2, max_size=12), st.sets(st.integers(100, 199), max_size=6)
 )
 @settings(max_examples=30, deadline=None)
-def test_images_that_come_later_do_not_move_the_others(first: set[int], later: set[int]) -> None:
+def test_adding_images_does_not_reorder_the_others(first: set[int], later: set[int]) -> None:
     def order(numbers: set[int]) -> list[str]:
         engine = engines.Labelling(
             paper(*map(str, sorted(numbers))), [GENDER], AnnotationLog(Path("none.jsonl"))
@@ -82,7 +82,7 @@ def test_images_that_come_later_do_not_move_the_others(first: set[int], later: s
     assert [path for path in order(first | later) if int(path) in first] == order(first)
 
 
-def test_what_is_shown_says_nothing_about_where_it_comes_from(tmp_path: Path) -> None:
+def test_what_is_shown_does_not_reveal_the_source(tmp_path: Path) -> None:
     generated = draw(tmp_path)
     engine = study(tmp_path, GENDER, AGE)
     place = engine.start("ada")
@@ -99,12 +99,12 @@ def test_what_is_shown_says_nothing_about_where_it_comes_from(tmp_path: Path) ->
     original = generated.path(
         next(i for i in generated if i.path == engine._asked("ada", place.step)[0].path)
     )
-    assert b"prompt" in original.read_bytes()  # so that the test above can fail
+    assert b"prompt" in original.read_bytes()  # otherwise the test above could not fail
     with Image.open(original) as source_picture, Image.open(io.BytesIO(picture)) as sent_picture:
         assert source_picture.convert("RGB").tobytes() == sent_picture.convert("RGB").tobytes()
 
 
-def test_large_images_are_made_smaller_for_the_page(tmp_path: Path) -> None:
+def test_large_images_are_downscaled_for_the_page(tmp_path: Path) -> None:
     Image.new("RGB", (3000, 1500)).save(tmp_path / "large.jpg")
     picture = studies.ImageFolder.open(tmp_path).picture(
         studies.ImageFolder.open(tmp_path).records[0]
@@ -113,8 +113,7 @@ def test_large_images_are_made_smaller_for_the_page(tmp_path: Path) -> None:
 
 
 class Twin:
-    """A plain model of what an annotator should see: answers by question, and the current
-    position."""
+    """Model what an annotator should see: answers by question, and the current position."""
 
     def __init__(self, images: int, questions: int) -> None:
         self.k = questions
@@ -159,7 +158,7 @@ class Twin:
     st.integers(1, 3),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_session_leaves_what_its_twin_says(
+def test_any_session_matches_its_model(
     tmp_path_factory: Any, acts: Sequence[str], images: int
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "answers.jsonl"
@@ -196,7 +195,7 @@ def test_any_session_leaves_what_its_twin_says(
     )
 
 
-def test_several_annotators_at_once_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_annotators_do_not_mix(tmp_path: Path) -> None:
     engine = engines.Labelling(paper(*map(str, range(12))), [GENDER], AnnotationLog(tmp_path / "x"))
     names = [f"annotator {i}" for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -209,7 +208,7 @@ def test_several_annotators_at_once_do_not_mix(tmp_path: Path) -> None:
     )
 
 
-def test_choices_that_are_none_and_files_with_other_choices_are_refused(tmp_path: Path) -> None:
+def test_invalid_choices_and_files_with_other_choices_are_refused(tmp_path: Path) -> None:
     log = AnnotationLog(tmp_path / "x")
     engine = engines.Labelling(paper("a"), [GENDER], log)
     for number in (-1, 4):
@@ -225,7 +224,7 @@ def test_choices_that_are_none_and_files_with_other_choices_are_refused(tmp_path
 @pytest.mark.parametrize(
     "name", ["ben-2", "Jean-Luc O'Neill", "अनिता", "دانا", "李 雷", "a.b_c", "José"]
 )
-def test_names_of_people_are_taken(name: str) -> None:
+def test_names_of_people_are_accepted(name: str) -> None:
     assert studies.annotator_name(f"  {name} ") == name
 
 
@@ -236,11 +235,11 @@ def test_names_of_people_are_taken(name: str) -> None:
     ("ada\u202egnp", r"U\+202E"),
     ("a" * 10_000, "10000"),
 )
-def test_odd_names_are_refused(name: str) -> None:
+def test_unusual_names_are_refused(name: str) -> None:
     studies.annotator_name(name)
 
 
-def test_names_that_look_alike_are_one_and_a_closed_study_lets_no_one_else_in(
+def test_similar_names_are_one_annotator_and_a_closed_study_admits_nobody_else(
     tmp_path: Path,
 ) -> None:
     assert studies.annotator_name("Jose\u0301") == "José"
@@ -259,7 +258,7 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
     assert gender.choices == ("male", "female", CANNOT_TELL, NO_PERSON)
     (glasses, race) = studies.questions_of(["glasses", "race"], ["with, without", "fairface-race"])
     assert glasses.values == ("with", "without")
-    assert len(race.choices) == 9  # a key for each
+    assert len(race.choices) == 9  # there is a key for each value
     assert studies.questions_of(["tone"], prompt_set="skin-tone")[0].values[0] == "pale"
     assert studies.questions_of(["gender"], ["man,woman"], "professions-gender")[0].values == (
         "man",
@@ -279,7 +278,7 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
     (["gender"], ["male,no person"], "'no person' is always offered; remove it"),
     (["size"], [",".join(map(str, range(30)))], "at most 18 values have a key, got 30"),
 )
-def test_questions_that_cannot_be_asked(attributes: list[str], choices: list[str]) -> None:
+def test_invalid_questions_are_refused(attributes: list[str], choices: list[str]) -> None:
     studies.questions_of(attributes, choices)
 
 
@@ -303,7 +302,7 @@ def test_of_a_drawn_folder_the_unseen_concepts_are_labelled_and_missing_images_c
         studies.ImageFolder.open(tmp_path)
 
 
-def test_the_folder_of_a_result_is_found(tmp_path: Path) -> None:
+def test_the_image_folder_of_a_result_is_found(tmp_path: Path) -> None:
     draw(tmp_path / "out" / "images" / "gender")
     assert studies.ImageFolder.open(tmp_path / "out").root == tmp_path / "out" / "images" / "gender"
     assert studies.ImageFolder.open(tmp_path / "out" / "images").prompt_set == "professions-gender"
@@ -314,7 +313,7 @@ def test_the_folder_of_a_result_is_found(tmp_path: Path) -> None:
         studies.ImageFolder.open(tmp_path / "out")
 
 
-def test_any_folder_of_images_will_do_and_folders_below_are_variants(tmp_path: Path) -> None:
+def test_any_folder_of_images_works_and_subfolders_are_variants(tmp_path: Path) -> None:
     for path in (
         "b.png",
         "a.JPG",
@@ -343,7 +342,7 @@ def test_a_key_pressed_while_the_answer_is_saved_corrects_that_answer(tmp_path: 
     labelling = study(tmp_path / "images")
     first = labelling.start("ada")
     second = labelling.answer(first, 0, first.step)
-    # The first picture is still on the screen.
+    # The first picture is still displayed.
     assert labelling.answer(second, 0, first.step) == second  # the same key again
     assert labelling.answer(second, 1, first.step) == second
     answers = labelling.log.read()

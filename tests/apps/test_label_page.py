@@ -1,4 +1,4 @@
-"""The labelling page without a browser: what it reveals, the effect of clicks, and the final
+"""Test the labelling page without a browser: what it reveals, the effect of clicks, and the final
 text."""
 
 import json
@@ -33,7 +33,7 @@ def text_of_updates(updates: list[Any]) -> str:
     return " ".join(str(update) for update in updates)
 
 
-def test_nothing_that_is_sent_says_where_an_image_comes_from(engine: Any, page: Any) -> None:
+def test_responses_do_not_reveal_the_source_of_an_image(engine: Any, page: Any) -> None:
     page_text = json.dumps(
         pages.build_demo(engine).get_config_file(), default=str
     ) + text_of_updates(page._start("Ada"))
@@ -45,23 +45,23 @@ def test_nothing_that_is_sent_says_where_an_image_comes_from(engine: Any, page: 
     assert str(engine.folder.root) not in page_text
 
 
-def test_an_answer_is_kept_and_the_next_question_shown(engine: Any, page: Any) -> None:
+def test_an_answer_is_saved_and_the_next_question_shown(engine: Any, page: Any) -> None:
     first = page._start("Ada")
     second = page._answering(1)(first[0], first[1])
     (answer,) = engine.log.read()
     assert (answer.annotator, answer.attribute, answer.value) == ("Ada", "gender", "female")
     assert "Age?" in text_of_updates(second)
-    updates = page._answering(1)(first[0], second[1])  # the page shows another step by now
+    updates = page._answering(1)(first[0], second[1])  # the page has moved on by now
     assert len(engine.log.read()) == 1
     assert updates[0].step == first[0].step
 
 
-def test_a_lost_place_and_a_name_that_is_none_ask_for_the_name(page: Any) -> None:
+def test_an_expired_session_and_an_invalid_name_ask_for_the_name(page: Any) -> None:
     assert "lost your position" in text_of_updates(page._answering(0)(None, "0"))
     assert 'role="alert"' in text_of_updates(page._start("../../etc"))
 
 
-def test_an_answer_that_cannot_be_written_is_said_and_the_place_stays(
+def test_a_failed_write_is_reported_and_the_question_is_shown_again(
     page: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = page._start("Ada")
@@ -75,7 +75,7 @@ def test_an_answer_that_cannot_be_written_is_said_and_the_place_stays(
     assert updates[0].step == first[0].step
 
 
-def test_the_end_names_the_command_that_reads_the_answers(engine: Any, page: Any) -> None:
+def test_the_last_screen_shows_the_command_that_reads_the_answers(engine: Any, page: Any) -> None:
     now = page._start("Ada")
     while now[0].step is not None:
         now = page._answering(0)(now[0], now[1])
@@ -86,7 +86,9 @@ def test_the_end_names_the_command_that_reads_the_answers(engine: Any, page: Any
     assert "Thank you, Ada" in text_of_updates(now)
 
 
-def test_minutes_are_told_from_the_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_minutes_are_estimated_from_the_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw(tmp_path, images=20)
     engine = study(tmp_path)
     clock = [0.0]
@@ -100,7 +102,7 @@ def test_minutes_are_told_from_the_pace(tmp_path: Path, monkeypatch: pytest.Monk
     assert {answer.seconds for answer in engine.log.read()} == {6.0}
 
 
-def test_answers_that_were_not_written_do_not_set_the_pace(
+def test_unsaved_answers_do_not_affect_the_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw(tmp_path, images=20)

@@ -1,4 +1,4 @@
-"""The sample of a study: sampled by the judge's answers, stored, extended, and evaluated."""
+"""Test the sample of a study: selected by the judge's answers, stored, extended, and evaluated."""
 
 from itertools import chain
 from pathlib import Path
@@ -24,8 +24,8 @@ SETS = 100
 
 
 def read(images: Any) -> dict[str, np.ndarray]:
-    """Call every image a man, with less confidence for every third one, and unknown for every
-    seventh."""
+    """Label every image as a man, with less confidence for every third one, and every seventh as
+    unknown."""
     red = np.array([image.getpixel((0, 0))[0] for image in images])
     sure = np.where(red % 7 == 0, 0.5, np.where(red % 3 == 0, 0.82, 0.99))
     return {"gender": np.stack([sure, 1 - sure], axis=1)}
@@ -50,7 +50,7 @@ def answer_all(study: Any, name: str, choice: int = 1) -> None:
         place = study.answer(place, choice)
 
 
-def test_it_is_drawn_by_the_judge_and_answers_keep_their_weights(folder: Path) -> None:
+def test_it_is_sampled_by_the_judge_and_answers_keep_their_weights(folder: Path) -> None:
     study = label.open_study(folder, ["gender"], most=20)
     weights = study.folder.weights
     assert len(study.folder.records) == len(weights) == 20
@@ -59,12 +59,13 @@ def test_it_is_drawn_by_the_judge_and_answers_keep_their_weights(folder: Path) -
     answer_all(study, "ada")
     answers = study.log.read()
     assert {answer.image: answer.weight for answer in answers} == weights
-    reopened = label.open_study(folder, ["gender"], most=20, seed=5)  # the lot is cast
+    # the random numbers are stored
+    reopened = label.open_study(folder, ["gender"], most=20, seed=5)
     assert reopened.folder.weights == weights
     assert reopened.start("ada").step is None
 
 
-def test_a_larger_one_goes_on_with_the_first_whose_answers_count_less(folder: Path) -> None:
+def test_a_larger_sample_extends_the_first_whose_answers_get_smaller_weights(folder: Path) -> None:
     answer_all(label.open_study(folder, ["gender"], most=20), "ada")
     study = label.open_study(folder, ["gender"], most=40)
     assert (study.progress(), len(study.folder.records)) == ({"ada": 20}, 40)
@@ -73,13 +74,14 @@ def test_a_larger_one_goes_on_with_the_first_whose_answers_count_less(folder: Pa
         answer.image: answer.weight for answer in answers
     }.items() <= study.folder.weights.items()
     lines = len(study.log.read())
-    assert len(label.open_study(folder, ["gender"], most=30).folder.records) == 40  # never smaller
-    assert len(study.log.read()) == lines  # said again once
+    # a sample never shrinks
+    assert len(label.open_study(folder, ["gender"], most=30).folder.records) == 40
+    assert len(study.log.read()) == lines  # the message appears once more
     complete = label.open_study(folder, ["gender"], most=None)
     assert set(complete.folder.weights.values()) == {1.0}
 
 
-def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
+def test_prompts_are_taken_in_turn_without_a_judge(tmp_path: Path) -> None:
     draw(tmp_path, images=15)
     with pytest.warns(UserWarning, match="no judge has labelled gender"):
         study = label.open_study(tmp_path, ["gender"], most=20)
@@ -90,10 +92,10 @@ def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
     judge_images(READER, draw(tmp_path, images=15))
     assert not label.open_study(
         tmp_path, ["gender"], most=20
-    ).folder.weights  # begun in turn, goes on in turn
+    ).folder.weights  # a sample that started in turn continues in turn
 
 
-def test_with_turn_or_when_all_are_asked_about_there_is_no_sample(folder: Path) -> None:
+def test_there_is_no_sample_in_turn_or_if_all_images_are_asked_about(folder: Path) -> None:
     for options in ({"most": 20, "sample": "turn"}, {"most": None}, {"most": 60}):
         assert not label.open_study(folder, ["gender"], **options).folder.weights
 
@@ -103,12 +105,14 @@ def test_with_turn_or_when_all_are_asked_about_there_is_no_sample(folder: Path) 
     ({"attributes": ["gender"], "sample": "turn"}, "for gender"),
     ({"attributes": ["gender"], "sample": "all"}, "'all'"),
 )
-def test_a_sample_that_was_begun_is_not_mixed(folder: Path, options: dict[str, Any]) -> None:
+def test_a_started_sample_cannot_be_changed_to_another_kind(
+    folder: Path, options: dict[str, Any]
+) -> None:
     label.open_study(folder, ["gender"], most=20)
     label.open_study(folder, **options)
 
 
-def test_images_that_went_are_named(folder: Path) -> None:
+def test_missing_images_are_named(folder: Path) -> None:
     study = label.open_study(folder, ["gender"], most=20)
     sample_file = study.log.path.with_suffix(samples.ENDING)
     sample_file.write_text(sample_file.read_text().replace(".png", ".jpg"))
@@ -117,8 +121,8 @@ def test_images_that_went_are_named(folder: Path) -> None:
 
 
 def world(rng: Any, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the truth, a judge's answers and its confidence: less sure about women, whom it then
-    calls men."""
+    """Return the truth, a judge's answers and its confidence: it is less sure about women, and
+    mislabels some of them as men."""
     truth = rng.choice(2, size=n, p=(0.4, 0.6))
     sure = np.where(rng.random(n) < np.where(truth == 1, 0.3, 0.1), 0.6, 0.99)
     wrong = rng.random(n) < np.where(truth == 1, np.where(sure > 0.9, 0.02, 0.6), 0.02)
@@ -136,7 +140,7 @@ def sampled(
     return samples.LabelSample.draw(images, labels, attribute="gender", judge="one", seed=seed)
 
 
-def test_every_image_is_drawn_with_the_probability_that_its_weight_says() -> None:
+def test_every_image_is_sampled_with_the_probability_that_its_weight_states() -> None:
     _, judged, sure = world(np.random.default_rng(0), 120)
     weights = {}
     hits = np.zeros(120)
@@ -147,11 +151,11 @@ def test_every_image_is_drawn_with_the_probability_that_its_weight_says() -> Non
     chance = np.array([1 / weights[f"{i}.png"] for i in range(120)])
     assert (
         chance.max() > 2 * chance.min()
-    )  # some are asked about far more often, so that the test can fail
+    )  # some images are sampled far more often, so the test can fail
     assert (np.abs(hits / SETS - chance) <= 4 * np.sqrt(chance * (1 - chance) / SETS)).all()
 
 
-def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_are_wrong() -> None:
+def test_weighted_estimates_are_unbiased_and_precise_and_unweighted_ones_are_wrong() -> None:
     rng = np.random.default_rng(1)
     rows = []
     for seed in range(SETS):
@@ -166,8 +170,8 @@ def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_ar
         ).shares[1]
         rows.append((estimate.shares[1], plain, truth[labelled].mean(), holds_truth))
     corrected, plain, unweighted, holds_truth = np.array(rows).T
-    # 0.6 of the world are women. Means of SETS estimates vary by std / sqrt(SETS); an interval of
-    # 95 % holds the truth in 91 to 99 % of 100 sets.
+    # 60 % of the population are women. Means of SETS estimates vary by std / sqrt(SETS); a 95 %
+    # interval should cover the truth in 91 to 99 of 100 sets.
     for values in (corrected, plain):
         assert abs(values.mean() - 0.6) < 4 * values.std() / SETS**0.5
     assert abs(unweighted.mean() - 0.6) > 5 * unweighted.std() / SETS**0.5
@@ -177,7 +181,7 @@ def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_ar
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 90), st.integers(0, 40), st.integers(0, 5))
-def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(
+def test_a_larger_sample_contains_the_smaller_one_and_weights_add_up(
     labels: int, added: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -193,9 +197,9 @@ def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(
 
 
 @pytest.mark.parametrize("labels", [4, 12, 30])
-def test_no_more_is_asked_than_the_number_of_questions(folder: Path, labels: int) -> None:
-    """Few labels are enough for coarser strata: nine strata of two labels would have required 36
-    instead of 12."""
+def test_no_more_questions_are_asked_than_requested(folder: Path, labels: int) -> None:
+    """With few labels, strata are coarser: nine strata of two labels would have required 36 instead
+    of 12."""
     file = folder / f"{labels}.jsonl"
     study = page("label").open_study(folder, ["gender"], file=file, most=labels)
     records = study.folder.records
@@ -204,7 +208,7 @@ def test_no_more_is_asked_than_the_number_of_questions(folder: Path, labels: int
     assert sum(weights.values()) == pytest.approx(60)
 
 
-def test_a_sample_that_could_not_compare_the_methods_is_refused_with_the_number_that_can(
+def test_a_sample_too_small_to_compare_methods_is_refused_with_the_required_size(
     folder: Path,
 ) -> None:
     with pytest.raises(InvalidInputError, match="no prompt has an image of every") as error:

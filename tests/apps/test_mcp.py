@@ -1,4 +1,4 @@
-"""`vldebias mcp`: the tools' limits and error messages, and a client over stdin and stdout."""
+"""Test `vldebias mcp`: the tools' limits and error messages, and a client over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vldebias.serving.tools import (
 )
 
 DOCTOR = "A photo of a doctor"
-SECONDS = 120  # for all requests of a client
+SECONDS = 120  # the limit applies to all requests of a client together
 SECRET = "api_key: sk-0123456789\n"
 SIZES = "attribute: {small: [small], large: [large]}\ntemplates: ['a {attribute} {concept}']\n"
 SIZES += "concepts: [dog, cat]\nadjectives: {small: small, large: large}\n"
@@ -51,7 +51,7 @@ def test_an_attribute_is_never_a_path(set_of_user: Path, tmp_path: Path) -> None
             assert "root:" not in str(caught.value)
 
 
-def test_the_set_on_the_command_line_is_the_default_and_has_its_name(set_of_user: Path) -> None:
+def test_the_set_on_the_command_line_is_the_default_under_its_name(set_of_user: Path) -> None:
     tools = Tools(str(set_of_user))
     for attribute in (None, "sizes"):
         (written,) = tools.balance_prompts([DOCTOR], attribute=attribute).prompts
@@ -62,7 +62,7 @@ def test_the_set_on_the_command_line_is_the_default_and_has_its_name(set_of_user
         tools.balance_prompts([DOCTOR], attribute=str(set_of_user))
 
 
-def test_values_are_even_over_the_calls_of_a_server() -> None:
+def test_values_are_even_across_the_calls_to_a_server() -> None:
     tools = Tools("age")
     values = [tools.balance_prompts([DOCTOR], attribute="gender").prompts[0].value for _ in "1234"]
     assert Counter(values) == {"female": 2, "male": 2}
@@ -108,7 +108,7 @@ def test_lone_surrogates_are_replaced(line: bytes, expected: bytes) -> None:
     json.loads(expected).encode()
 
 
-def test_a_server_passes_on_our_messages_and_hides_those_of_crashes(
+def test_expected_errors_are_passed_on_and_crashes_are_hidden(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("mcp", reason="pip install 'vldebias[mcp]'")
@@ -133,7 +133,7 @@ def test_a_server_passes_on_our_messages_and_hides_those_of_crashes(
 
 
 class Client:
-    """Send requests to a server over its stdin and read the answers from its stdout."""
+    """Send requests to a server over its stdin, and read the answers from its stdout."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -166,7 +166,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
         ) as process,
     ):
-        # A request without an answer ends the test.
+        # An unanswered request ends the test.
         timer = threading.Timer(SECONDS, process.kill)
         timer.start()
         try:
@@ -197,7 +197,7 @@ def test_a_client_calls_the_tools_over_stdin_and_stdout(client: Client, tmp_path
     assert advice[0].startswith("leaves it open")
     assert advice[1].startswith("left unchanged")
 
-    # Half of an emoji, which is not valid Unicode: json.dumps writes it as an escape.
+    # Half of an emoji is invalid Unicode, which json.dumps writes as an escape.
     answer = client.call("balance_prompts", prompts=["A photo of a doctor \ud83d"])
     (row,) = answer["structuredContent"]["prompts"]
     assert row["prompt"].endswith("male doctor \ufffd")

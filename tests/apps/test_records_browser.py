@@ -1,4 +1,5 @@
-"""The table of records in a browser: sorted by a click, readable on a phone and in dark mode."""
+"""Test the table of records in a browser: sorted by a click, readable on a phone and in dark
+mode."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "light"), (WIDE, "dark")])
-def test_the_table_fits_and_is_readable(
+def test_the_table_fits_and_is_readable_in_a_browser(
     browser: Any, address: str, width: int, scheme: str
 ) -> None:
     html = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
@@ -34,7 +35,7 @@ def shares(page: Any) -> list[float]:
     return [float(value) for value in cells.evaluate_all("all => all.map(x => x.dataset.value)")]
 
 
-def test_a_click_sorts_by_a_column_and_another_one_turns_the_order(
+def test_a_click_sorts_by_a_column_and_a_second_click_reverses_the_order(
     browser: Any, address: str
 ) -> None:
     html = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
@@ -47,11 +48,11 @@ def test_a_click_sorts_by_a_column_and_another_one_turns_the_order(
         assert page.locator("#t1 thead [aria-sort=ascending]").count() == 1
         button.click()
         assert shares(page) == sorted(shares(page), reverse=True)
-        # Models without counts stay at the end.
+        # Models without counts always come last.
         assert "no" in page.locator("#t1 tbody tr").last.inner_text().lower()
 
 
-def test_a_telephone_sorts_by_a_list(browser: Any, address: str) -> None:
+def test_a_phone_sorts_with_a_list(browser: Any, address: str) -> None:
     html = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
     with opened(browser, "about:blank", width=NARROW, go=False) as page:
         page.set_content(html)

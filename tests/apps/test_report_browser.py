@@ -1,4 +1,4 @@
-"""The page of a result in a browser: its table is on the first screen, nothing is wider than a
+"""Test the page of a result in a browser: its table is on the first screen, nothing is wider than a
 phone, and it is accessible."""
 
 import re
@@ -27,8 +27,8 @@ GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 28, 35)"}
 def report(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, str]:
-    """Return name and page: the largest committed result, the one that a newcomer creates, and an
-    audit."""
+    """Return name and page of the largest committed result, of a result that a new user creates,
+    and of an audit."""
     folder = tmp_path_factory.mktemp("report")
     if request.param == "audit":
         (folder / "p.txt").write_text(
@@ -55,9 +55,9 @@ def report(
     return request.param, (folder / "index.html").read_text(encoding="utf-8")
 
 
-# Widths move boxes and schemes colour them: two screens show both of each.
+# Width changes the layout and the scheme the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
-def test_a_report_is_usable_by_everyone(
+def test_a_report_is_accessible_on_every_screen(
     browser: Any, report: tuple[str, str], width: int, scheme: str
 ) -> None:
     name, html = report
@@ -72,15 +72,15 @@ def test_a_report_is_usable_by_everyone(
             plots = page.evaluate(
                 "[...document.images].map(one => getComputedStyle(one).backgroundColor)"
             )
-            assert set(plots) <= {GROUND["light"]}  # pictures keep white ground
+            assert set(plots) <= {GROUND["light"]}  # pictures have a white background
         else:
             assert 0 < page.locator("table.front a").count() <= 10
-            # A row for each method at its own setting and at the paper's; the larger result has
-            # four times as many tasks.
+            # There is a row for each method at its own setting and at the paper's; the larger
+            # result has four times as many tasks.
             rows = {"quickstart": 13, "miniature": 50}[name]
             assert page.locator("table.front tbody tr").count() <= rows
             box = page.locator("table.front").bounding_box()
-            # The table begins on the first screen, or right below it on a phone, after a sentence
+            # The table begins on the first screen, or just below it on a phone, after one sentence
             # for each of the four tasks.
             assert box["y"] <= high * (1.65 if width == NARROW else 1)
             assert name == "miniature" or width == NARROW or box["y"] + box["height"] <= 1.45 * high
@@ -92,7 +92,7 @@ def test_a_report_is_usable_by_everyone(
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("report", ["quickstart"], indirect=True)
-def test_images_can_be_seen_and_enlarged_by_mouse_and_keys(
+def test_images_can_be_viewed_and_enlarged_by_mouse_and_keyboard(
     browser: Any, report: tuple[str, str], width: int
 ) -> None:
     with opened(browser, "http://127.0.0.1", width, HEIGHTS[width], go=False) as page:
@@ -115,8 +115,8 @@ def test_images_can_be_seen_and_enlarged_by_mouse_and_keys(
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("report", ["rivals_miniature"], indirect=True)
-def test_no_word_of_a_plot_is_cut_off(browser: Any, report: tuple[str, str], width: int) -> None:
-    """Names of methods may be as long as "subspace projection and neutral mean, zero-shot"."""
+def test_no_label_of_a_plot_is_cut_off(browser: Any, report: tuple[str, str], width: int) -> None:
+    """Method names may be as long as "subspace projection and neutral mean, zero-shot"."""
     with opened(browser, "http://127.0.0.1", width, HEIGHTS[width], go=False) as page:
         page.set_content(report[1])
         cut = page.evaluate(

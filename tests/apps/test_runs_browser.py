@@ -1,5 +1,5 @@
-"""The list of runs and the page of impact ratios in a browser: sorted by a click, no wider than a
-phone, accessible."""
+"""Test the list of runs and the page of impact ratios in a browser: sorted by a click, no wider
+than a phone, accessible."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +20,7 @@ SCREENS = [(WIDE, "light"), (NARROW, "dark")]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the page of two runs and an unreadable file."""
+    """Return the page for two runs and an unreadable file."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("quickstart", "audit_texts"):
         (folder / name).mkdir()
@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def impact(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the page of applicants of seven races with long names."""
+    """Return the page for applicants of seven races with long names."""
     folder = tmp_path_factory.mktemp("impact")
     lines = ["sex,race,hired"]
     for place, race in enumerate(("Native Hawaiian or Other Pacific Islander", "White", "Asian")):
@@ -51,7 +51,7 @@ def impact(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 @pytest.mark.parametrize("name", ["runs", "impact"])
-def test_the_pages_are_usable_by_everyone(
+def test_the_pages_are_accessible_on_every_screen(
     browser: Any, request: pytest.FixtureRequest, name: str, width: int, scheme: str
 ) -> None:
     html = request.getfixturevalue(name)
@@ -61,7 +61,7 @@ def test_the_pages_are_usable_by_everyone(
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_a_click_sorts_by_a_column_and_another_turns_the_order(
+def test_a_click_sorts_by_a_column_and_a_second_click_reverses_it(
     browser: Any, runs: str, width: int
 ) -> None:
     with opened(browser, "http://127.0.0.1", width, go=False) as page:

@@ -1,5 +1,6 @@
-"""`vldebias serve` in a separate process, with 2,000 requests by 100 clients: none is lost, every
-value matches the one that was sent, memory stays flat, and stalled clients change nothing."""
+"""Test `vldebias serve` in a separate process with 2,000 requests by 100 clients: no request is
+lost, every reported value matches the prompt that was sent, memory stays flat, and stalled clients
+have no effect."""
 
 from __future__ import annotations
 
@@ -25,19 +26,19 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc"),
 ]
 CLIENTS = 100
-REQUESTS = 20  # of each client
-LOADED = 5  # requests of each client after which all is loaded and every prompt has been read
-STALLED = 200  # half-sent bodies that are open all the time
+REQUESTS = 20  # requests per client
+LOADED = 5  # requests per client after which everything is loaded and every prompt has been read
+STALLED = 200  # number of half-sent bodies that stay open throughout
 JOBS = ("doctor", "nurse", "pilot", "CEO", "teacher")
-# Of each request, so that bodies that are kept show: 30 MB of the last 1,500.
+# Bytes per request, so that a leak of bodies is visible: 30 MB for the last 1,500 requests.
 PADDING = "x" * 20_000
 GROWTH = 10_000_000  # bytes
-# Two requests' answers, the one that is parsed, and what is loaded; see docs/how-to/images-api.md.
+# Two requests' answers, the one being parsed, and loaded modules; see docs/how-to/images-api.md.
 MOST_MEMORY = 600_000_000
 
 
 class Received(NamedTuple):
-    """The request that the upstream server received for an image."""
+    """Record a request for an image as the upstream server received it."""
 
     prompt: str
     cookie: str | None
@@ -63,7 +64,7 @@ class Recorder:
 
 
 def memory_of(process: int, field: str) -> int:
-    """Return the memory of a process in bytes: current VmRSS and maximum VmHWM."""
+    """Return the memory of a process in bytes: current (VmRSS) and peak (VmHWM)."""
     status = Path(f"/proc/{process}/status").read_text()
     kilobytes = re.search(rf"{field}:\s+(\d+) kB", status)
     assert kilobytes is not None
@@ -77,7 +78,7 @@ def value_of(prompt: str) -> str:
 
 
 def ask(client: httpx2.Client, base_url: str, number: int) -> tuple[str, list[str], list[str]]:
-    """Ask for one or two images; return the number, the reported values, and those in the
+    """Request one or two images; return the number, the reported values, and the values in the
     images."""
     prompt = f"A photo of a {JOBS[number % len(JOBS)]}."
     images = 1 + number % 2
@@ -103,7 +104,7 @@ def ask(client: httpx2.Client, base_url: str, number: int) -> tuple[str, list[st
 
 
 def stall(port: int) -> list[socket.socket]:
-    """Open connections that send part of a body."""
+    """Open connections that each send part of a body."""
     stalled = []
     for number in range(STALLED):
         client = socket.create_connection(("127.0.0.1", port))
@@ -141,7 +142,7 @@ def test_2000_requests_of_100_clients_get_their_own_values() -> None:
         for client in stalled:
             client.setblocking(False)
             with pytest.raises(BlockingIOError):
-                client.recv(1)  # it was open all the time, and got no answer
+                client.recv(1)  # the connection stayed open without an answer
             client.close()
 
     assert len(outcomes) == len(recorder.received) == CLIENTS * REQUESTS
@@ -150,7 +151,7 @@ def test_2000_requests_of_100_clients_get_their_own_values() -> None:
         received = recorder.received[number]
         sent = [value_of(request.prompt) for request in received]
         assert reported == returned
-        # Calls of one request are concurrent, so that the server may receive them in any order.
+        # Calls of one request are concurrent, so the server may receive them in any order.
         assert sorted(reported) == sorted(sent)
         assert {request.cookie for request in received} == {f"id={number}"}
         job = JOBS[int(number) % len(JOBS)]
@@ -160,7 +161,7 @@ def test_2000_requests_of_100_clients_get_their_own_values() -> None:
     assert after - before < GROWTH
 
 
-def test_large_answers_of_many_clients_stay_within_the_memory() -> None:
+def test_large_answers_to_many_clients_stay_within_the_memory_limit() -> None:
     """Request eight answers of 60 MB at once, and four that are too large: 1.3 GB in total."""
 
     async def answer(request: Request) -> StreamingResponse:

@@ -1,4 +1,4 @@
-"""The protection of a page from the network: hosts and origins, passwords, uploads, ports,
+"""Test how a page is protected from the network: hosts, origins, passwords, uploads, ports,
 signals."""
 
 import asyncio
@@ -25,7 +25,7 @@ abandoned = page("abandoned")
 
 
 async def behind(scope: Any, receive: Any, send: Any) -> None:
-    """A page whose login takes no password."""
+    """Return a page behind the guard, without a password."""
     status = 400 if scope["path"].endswith("/login") else 200
     await send({"type": "http.response.start", "status": status, "headers": []})
     await send({"type": "http.response.body", "body": b""})
@@ -59,7 +59,7 @@ OTHERS = ["evil.example", "evil.example:7860", "localhost.evil.example", "", "19
 
 
 @pytest.mark.parametrize("host", HERE + OTHERS)
-def test_another_host_is_refused_where_the_page_is_for_this_machine(host: str) -> None:
+def test_other_host_names_are_refused_on_a_local_page(host: str) -> None:
     status = 200 if host in HERE else 400
     local = serving.guarded(behind, public=False)
     assert ask(local, host=host) == status
@@ -68,7 +68,7 @@ def test_another_host_is_refused_where_the_page_is_for_this_machine(host: str) -
 
 
 @pytest.mark.parametrize("public", [True, False])
-def test_requests_from_other_sites_are_refused_and_a_proxy_s_name_is_ours(public: bool) -> None:
+def test_cross_site_requests_are_refused_and_a_proxy_s_name_is_accepted(public: bool) -> None:
     guard = serving.Guard(behind, public=public)
     for origin in (
         "http://evil.example",
@@ -85,21 +85,21 @@ def test_requests_from_other_sites_are_refused_and_a_proxy_s_name_is_ours(public
     assert ask(guard, **headers) == (200 if public else 403)
 
 
-def test_so_many_logins_of_an_address_are_let_through_a_minute(
+def test_logins_per_address_and_minute_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     guard = serving.Guard(behind)
     login = {"path": "/login", "method": "POST", "host": "localhost"}
     statuses = [ask(guard, **login) for _ in range(serving.LOGINS + 2)]
     assert statuses == [400] * serving.LOGINS + [429] * 2
-    assert ask(guard, **login, client="10.0.0.2") == 400, "another address gets in"
-    assert ask(guard, host="localhost") == 200, "whoever is logged in stays in"
+    assert ask(guard, **login, client="10.0.0.2") == 400, "other addresses can still log in"
+    assert ask(guard, host="localhost") == 200, "logged-in visitors stay logged in"
     now = time.monotonic()
     monkeypatch.setattr(serving.time, "monotonic", lambda: now + 61)
     assert ask(guard, **login) == 400
 
 
-def test_addresses_are_forgotten_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_addresses_are_forgotten_if_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "ADDRESSES", 3)
     guard = serving.Guard(behind)
     for number in range(10):
@@ -107,14 +107,14 @@ def test_addresses_are_forgotten_where_they_are_many(monkeypatch: pytest.MonkeyP
     assert len(guard.logins) == 3
 
 
-def test_a_body_has_a_limit() -> None:
+def test_the_size_of_a_body_is_limited() -> None:
     guard = serving.Guard(behind)
     long = b"x" * (serving.MOST_BODY + 1)
     assert ask(guard, "/call/x", "POST", body=long, host="localhost") == 413
     assert ask(guard, "/call/x", "POST", body=long[1:], host="localhost") == 200
 
 
-def test_the_body_reaches_the_application_whole() -> None:
+def test_the_body_reaches_the_application_complete() -> None:
     async def echo(scope: Any, receive: Any, send: Any) -> None:
         body = (await receive())["body"]
         await send({"type": "http.response.start", "status": 200 + len(body), "headers": []})
@@ -122,7 +122,7 @@ def test_the_body_reaches_the_application_whole() -> None:
     assert ask(serving.Guard(echo), method="POST", body=b"abc", host="localhost") == 203
 
 
-def test_an_error_behind_the_guard_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_behind_the_guard_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fails(scope: Any, receive: Any, send: Any) -> None:
         raise ValueError("what a visitor sent")
 
@@ -132,7 +132,7 @@ def test_an_error_behind_the_guard_is_a_line_of_the_log(caplog: pytest.LogCaptur
 
 
 class Queue:
-    """A page that accepts calls, returns their results, and records cancelled ones."""
+    """Accept calls, return their results, and record cancelled ones."""
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
@@ -158,12 +158,12 @@ async def request(app: Any, method: str, path: str, query: str = "", **body: Any
         return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
 
     async def send(message: Any) -> None:
-        """Drop the answer."""
+        """Discard the answer."""
 
     await app(scope, receive, send)
 
 
-def test_calls_that_nobody_fetches_are_cancelled_and_others_go_on() -> None:
+def test_abandoned_calls_are_cancelled_and_others_continue() -> None:
     page_behind = Queue()
 
     async def visit() -> None:
@@ -182,7 +182,7 @@ def test_calls_that_nobody_fetches_are_cancelled_and_others_go_on() -> None:
     assert sorted(page_behind.cancelled) == ["event1", "event3"]
 
 
-def test_no_site_may_show_a_page_in_a_frame() -> None:
+def test_no_site_may_embed_a_page_in_a_frame() -> None:
     messages: list[Any] = []
     headers = [
         (b"X-Frame-Options", b"ALLOWALL"),
@@ -203,11 +203,11 @@ def test_no_site_may_show_a_page_in_a_frame() -> None:
     assert b"frame-ancestors 'none'" in dict(messages[0]["headers"])[b"content-security-policy"]
 
 
-def test_no_page_takes_uploads() -> None:
+def test_no_page_accepts_uploads() -> None:
     assert ask(serving.Guard(behind), "/gradio_api/upload", "POST", host="localhost") == 403
 
 
-def test_credentials_have_two_halves_and_come_from_the_environment(
+def test_credentials_have_two_parts_and_come_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(serving.AUTH, "ada:with:colon")
@@ -235,7 +235,7 @@ def status_of(address: str, **headers: str) -> int:
 
 
 @pytest.mark.slow
-# Both commands serve by one function, which sets both signals alike.
+# Both commands use the same function to serve and handle both signals.
 @pytest.mark.parametrize(
     ("command", "number"),
     [("demo", signal.SIGTERM), ("label", signal.SIGINT)],
@@ -244,7 +244,8 @@ def status_of(address: str, **headers: str) -> int:
 def test_a_signal_ends_the_server_within_two_seconds(
     command: str, number: int, tmp_path: Path
 ) -> None:
-    """With an open stream, and for the demo during generation; finished answers are in the file."""
+    """This also applies with an open stream, and to the demo during generation; finished answers
+    are in the file."""
     from gradio_client import Client
 
     arguments = ["demo"]
@@ -259,7 +260,8 @@ def test_a_signal_ends_the_server_within_two_seconds(
         if command == "demo":
             request_arguments = ("A photo of a doctor.", "gender", 16, 1, "none", 0, 100, 3)
             drawing = client.submit(*request_arguments, api_name="/generate")
-            # The first output says that the models load, the second that pictures are being drawn.
+            # The first output says that the models are loading, the second that pictures are being
+            # generated.
             while len(drawing.outputs()) < 2:
                 assert not drawing.done(), drawing.result()
                 time.sleep(0.1)
@@ -269,7 +271,7 @@ def test_a_signal_ends_the_server_within_two_seconds(
         assert time.monotonic() - began < 2
     log = (tmp_path / "log").read_text()
     assert "Traceback" not in log
-    assert f"{address}/" in log, "the address that is printed is the page's"
+    assert f"{address}/" in log, "the printed address is the page's"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`vldebias.audit`: predictions from texts only, their intervals, calibrations, and errors."""
+"""Test `vldebias.audit`: predictions from texts only, their intervals, calibrations, and errors."""
 
 import re
 from collections.abc import Mapping
@@ -53,8 +53,8 @@ def lean_of(text: str) -> float:
 
 @pytest.fixture(scope="module")
 def texts() -> Texts:
-    """Return texts of 40 jobs along a line between the values of gender, close to each other except
-    for an outlier."""
+    """Return texts of 40 jobs along a line between the values of gender, close together except for
+    one outlier."""
     rows = {}
     rng = np.random.default_rng(0)
     for text in (*GENDER.texts, *JOBS, CHAIR, STATED):
@@ -70,7 +70,7 @@ def texts() -> Texts:
 
 @pytest.fixture(scope="module")
 def judged() -> pd.DataFrame:
-    """Return counts of every second job that follow the lean, with noise."""
+    """Return counts for every second job that follow the lean, with noise."""
     rng = np.random.default_rng(1)
     share = [
         np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]
@@ -85,7 +85,7 @@ def result(texts: Texts, judged: pd.DataFrame) -> Result:
 
 
 class TestShareLine:
-    def test_left_out_equals_a_refit_without_the_prompt(self) -> None:
+    def test_leave_one_out_equals_a_refit_without_the_prompt(self) -> None:
         rng = np.random.default_rng(0)
         x = 0.01 * rng.standard_normal(12)
         y = rng.uniform(size=12)
@@ -116,7 +116,7 @@ class TestShareLine:
         low, high = ShareLine(x, y).interval(np.array([0.3]))
         assert (low[0], high[0]) == (pytest.approx(lows[30 - rank]), pytest.approx(highs[rank - 1]))
 
-    def test_intervals_cover(self) -> None:
+    def test_intervals_have_their_nominal_coverage(self) -> None:
         rng = np.random.default_rng(2)
         inside = []
         for _ in range(300):
@@ -124,26 +124,27 @@ class TestShareLine:
             y = np.clip(0.5 + 0.15 * x + 0.1 * rng.standard_normal(31), 0, 1)
             low, high = ShareLine(x[:30], y[:30]).interval(x[30:])
             inside.append(low[0] <= y[30] <= high[0])
-        # The share of 300 intervals that hold it varies by 0.013.
+        # With 300 intervals, the standard error of the coverage is 0.013.
         assert np.mean(inside) == pytest.approx(LEVEL, abs=0.04)
 
-    def test_chances_are_the_share_of_shifted_lines_above_parity(self) -> None:
+    def test_chances_are_the_share_of_refitted_lines_above_parity(self) -> None:
         rng = np.random.default_rng(3)
         x = rng.standard_normal(30)
         line = ShareLine(x, np.clip(0.5 + 0.2 * x + 0.05 * rng.standard_normal(30), 0, 1))
         high, middle, low = line.chance(np.array([1.0, 0.0, -1.0]), 0.5)
-        # All of 30 moved lines are above, or none: (count + 1/2) / (30 + 1) is never 0 or 1.
+        # If all or none of 30 refitted lines are above, (count + 1/2) / (30 + 1) is still not 0 or
+        # 1.
         assert (high, low) == (pytest.approx(30.5 / 31), pytest.approx(0.5 / 31))
         assert 0.2 < middle < 0.8
         far = np.array([9.0, -9.0])
         low_ends, high_ends = line.interval(far)
-        assert line.at(far).tolist() == [1, 0], "shares end at 0 and 1"
+        assert line.at(far).tolist() == [1, 0], "shares are clipped to 0 and 1"
         assert (high_ends[0], low_ends[1]) == (1, 0)
         assert 0 < high_ends[1] < 0.2 < 0.8 < low_ends[0] < 1
 
-    def test_few_prompts_give_full_intervals_and_fewer_are_refused(self) -> None:
+    def test_few_prompts_give_full_intervals_and_too_few_are_refused(self) -> None:
         x = np.arange(19) / 1000
-        # Each end leaves out 1 of 20: with fewer than 19 prompts the ends are 0 and 1.
+        # Each end leaves out 1 of 20, so with fewer than 19 prompts the ends are 0 and 1.
         for n, ends in (
             (8, (0, 1)),
             (18, (0, 1)),
@@ -157,15 +158,15 @@ class TestShareLine:
 
 
 class TestCalibration:
-    def test_subject(self) -> None:
+    def test_the_subject_of_a_prompt_is_recognised(self) -> None:
         assert subject("A photo of the face of a nurse.") == "nurse"
         assert subject("a portrait of an Actor") == "actor"
         assert subject("A photo of administrative assistant") == "administrative assistant"
-        # Counts of photographs are not about paintings, nor about a nurse in another scene.
+        # Counts for photographs do not apply to paintings, nor to a nurse in another scene.
         assert subject("A painting of a nurse") != "nurse"
         assert subject("A photo of a nurse at night") != "nurse"
 
-    def test_published_counts(self) -> None:
+    def test_the_published_counts_of_a_subject(self) -> None:
         table = read_shares(PUBLISHED, GENDER)
         assert len(table) == 153
         assert table.loc["accountant"].tolist() == pytest.approx([166 / 250, 84 / 250])
@@ -175,9 +176,7 @@ class TestCalibration:
         with pytest.raises(InvalidInputError, match="a file or a pandas"):
             read_shares(several, GENDER)
 
-    def test_every_form_of_a_file_is_read_and_invalid_ones_are_refused(
-        self, tmp_path: Path
-    ) -> None:
+    def test_every_file_format_is_read_and_invalid_files_are_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "t.csv"
         women = "prompt,value\n" + "nurse,female\n" * 3
         men = f"{women}nurse,Man\nnurse,cannot tell\n"
@@ -234,17 +233,19 @@ def test_a_prompt_leans_if_its_interval_excludes_even_shares(
 
 
 class TestCalibrationsByName:
-    def test_counts_are_pooled_over_seeds_by_model_and_guidance(self) -> None:
-        # Of the source's rows: writer, SD 3, guidance 7.5: 96 of 98, 94 of 96 and 96 of 97 women.
+    def test_counts_are_pooled_over_seeds_by_model_and_guidance_scale(self) -> None:
+        # From the source's rows for the writer with SD 3 and guidance 7.5: 96 of 98, 94 of 96 and
+        # 96 of 97 women.
         counts = read_counts(find_calibration("sd3"), GENDER)
         assert counts.loc["writer"].to_dict() == {"male": 5, "female": 286}
         assert counts.shape == (33, 2)
-        # doctor, FLUX.2: at guidance 4: 8, 10 and 10 of 100; at 1: 31 of 98, 42 of 92, 35 of 97.
+        # For the doctor with FLUX.2, guidance 4: 8, 10 and 10 of 100; guidance 1: 31 of 98, 42 of
+        # 92, 35 of 97.
         assert read_counts(find_calibration("flux2"), GENDER).loc["doctor"].tolist() == [272, 28]
         at_one = read_counts(find_calibration("flux2@1"), GENDER)
         assert at_one.loc["doctor"].tolist() == [179, 108]
 
-    def test_each_table_names_its_source_and_licence(self) -> None:
+    def test_each_table_states_its_source_and_licence(self) -> None:
         assert len({calibration.name for calibration in CALIBRATIONS}) == len(CALIBRATIONS)
         for calibration in CALIBRATIONS:
             head = (FOLDER / calibration.file).read_text().partition("\nprompt")[0]
@@ -255,7 +256,7 @@ class TestCalibrationsByName:
             assert "# commit:" in head
             assert "# licence:" in head
 
-    def test_a_pipeline_without_counts_gets_those_of_every_plain_model(
+    def test_a_pipeline_without_counts_gets_the_counts_of_every_base_model(
         self,
     ) -> None:
         own = known_calibrations("stabilityai/stable-diffusion-3-medium-diffusers")
@@ -286,7 +287,7 @@ OPPOSED = ["A photo of a writer.", "A photo of a doctor.", "A photo of an author
 
 @pytest.fixture(scope="module")
 def unknown_model() -> Result:
-    """Return an audit for a pipeline that nobody judged."""
+    """Return an audit of a pipeline for which there are no counts."""
     pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
     prompts = [*OPPOSED, *AGREED, "A CEO in an office", STATED]
     return vldebias.audit(prompts, "gender", pipe=pipe)
@@ -327,12 +328,12 @@ class TestUnknownModel:
             if "not counted" in advice:
                 assert not intervals
         assert list(prompts)[: len(AGREED)] == sorted(AGREED, key=list(prompts).index), (
-            "what all other models share comes first"
+            "what all other models agree on comes first"
         )
         assert {text for text in prompts if "disagree" in prompts[text]} == set(OPPOSED)
         assert prompts["A CEO in an office"].startswith("cannot tell (not counted)")
 
-    def test_shares_equal_the_counts_and_span_the_shown_range(self, unknown_model: Any) -> None:
+    def test_shares_equal_the_counts_and_span_the_displayed_range(self, unknown_model: Any) -> None:
         writer: dict[str, tuple[float, int, int]] = {}
         for name in ("fair-diffusion", "sd3", "flux2"):
             counts = read_counts(find_calibration(name), GENDER).loc["writer"]
@@ -363,7 +364,7 @@ class TestUnknownModel:
             assert first.startswith("These counts are of ")
             assert "not of acme/painter-xl" in first
 
-    def test_few_judged_prompts_give_counts_but_no_line(self) -> None:
+    def test_few_judged_prompts_give_counts_but_no_regression_line(self) -> None:
         judged = pd.DataFrame({"prompt": OPPOSED, "male": [8, 4, 0], "female": [0, 4, 8]})
         pipe = vldebias.load_host(pipeline="miniature")
         prompts = [*OPPOSED, "A photo of a baker."]
@@ -383,12 +384,12 @@ class TestUnknownModel:
 def test_counted_shares_lean_if_even_shares_would_rarely_give_them(
     texts: Texts, hits: int, n: int, leans: bool
 ) -> None:
-    """Use the two-sided exact binomial test at 5 %, with tails from tables."""
+    """Use the two-sided exact binomial test at the 5 % level, with tails from tables."""
     judged = pd.DataFrame({"prompt": JOBS[:1], "male": [n - hits], "female": [hits]})
     result = vldebias.audit(JOBS[:1], "gender", texts=texts, calibration=judged)
     advice = result.provenance[0].settings["prompts"][JOBS[0]]
     assert advice.startswith("leans female" if leans else "no clear lean")
-    assert "R2" not in result.provenance[0].description, "no share rests on a line"
+    assert "R2" not in result.provenance[0].description, "no share comes from the regression line"
 
 
 def advice_of(result: Result) -> list[str]:
@@ -397,7 +398,7 @@ def advice_of(result: Result) -> list[str]:
 
 @pytest.fixture(scope="module")
 def of_a_nurse() -> Result:
-    """Draw a prompt in English about one person, from the packaged counts."""
+    """Generate an English prompt about one person, from the packaged counts."""
     return vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
 
 
@@ -410,7 +411,7 @@ def test_prompts_in_other_languages_are_reported(of_a_nurse: Result) -> None:
     assert expected in advice_of(mixed)
 
 
-def test_the_first_of_several_persons_is_predicted_and_reported(
+def test_only_the_first_of_several_persons_is_predicted_and_that_is_reported(
     of_a_nurse: Result,
 ) -> None:
     assert not any("several persons" in sentence for sentence in advice_of(of_a_nurse))
@@ -424,7 +425,7 @@ def test_the_first_of_several_persons_is_predicted_and_reported(
     assert expected in advice_of(several)
 
 
-def test_a_model_may_be_a_name(of_a_nurse: Result) -> None:
+def test_a_model_may_be_given_by_name(of_a_nurse: Result) -> None:
     loaded = vldebias.audit(
         ["a photo of a nurse"], "gender", model=vldebias.load_host(model="miniature")
     )
@@ -436,7 +437,7 @@ def test_a_model_may_be_a_name(of_a_nurse: Result) -> None:
 class TestAudit:
     def test_unseen_prompts_are_predicted(self, result: Any) -> None:
         rows = {row.subset: row for row in result.rows if row.metric == "predicted_share"}
-        # The last job leans further than any judged one: nothing is known about it.
+        # The last job leans further than any judged one, so no prediction is made.
         assert f"{JOBS[39]}: male" not in rows
         assert f"{CASTLE}: male" not in rows
         advice = result.provenance[0].settings["prompts"]
@@ -471,7 +472,7 @@ class TestAudit:
         assert set(list(advice)[-2:]) == {STATED, CHAIR}
         order = {"leans": 0, "cannot": 1, "no": 2}
         kinds = [order[line.split()[0]] for line in list(advice.values())[:-2]]
-        assert kinds == sorted(kinds), "those that lean, what is not covered, and the others"
+        assert kinds == sorted(kinds), "prompts that lean, then those not covered, then the others"
         description = result.provenance[0].description
         leaning = sum(line.startswith("leans") for line in advice.values())
         assert description.startswith(f"Of {len(advice)} prompts, ")
@@ -486,7 +487,7 @@ class TestAudit:
         looked_at = f"Look first at “{first}”: {verdict.partition(':')[0]}, {0.5 + sure[0]:.0%} "
         assert looked_at in description
         assert not any(STATED in name or CHAIR in name for name in rows), (
-            "no share where no image is needed"
+            "no share if no image is needed"
         )
 
     def test_few_judged_prompts_still_give_a_share(
@@ -497,7 +498,7 @@ class TestAudit:
         ).provenance
         assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
 
-    def test_the_column_of_the_prompts_is_reported(
+    def test_the_column_with_the_prompts_is_reported(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
     ) -> None:
         path = tmp_path / "listed.csv"
@@ -522,7 +523,8 @@ class TestAudit:
         shuffled = judged.assign(
             male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order]
         )
-        # 60 % of each share is that of another prompt: texts tell little. Then all of it: nothing.
+        # 60 % of each share comes from another prompt, so texts predict little. With 100 %, they
+        # predict nothing.
         shares = {kind: 0.4 * judged[kind] + 0.6 * shuffled[kind] for kind in ("male", "female")}
         faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
         assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
@@ -543,10 +545,11 @@ class TestAudit:
         assert max(map(len, lines)) <= 80
         row = result.row("audit", "predicted_share", "none", subset=f"{JOBS[1]}: male")
         low, high = row.interval
-        # A long prompt is cut to its first words.
+        # A long prompt is truncated to its first words.
         start = f"  {JOBS[1][:20]}"
         (line,) = [line for line in lines if start in line and line.startswith("  leans")]
-        # Most of its images will show women, so their share is said: the rest of that of men.
+        # Most of its images will show women, so the printed share is that of women, the complement
+        # of men's.
         assert line.startswith("  leans female ")
         assert f"  {1 - row.value:.0%} female [{1 - high:.0%}, {1 - low:.0%}]  " in line
 
@@ -572,7 +575,7 @@ class TestAudit:
             row = np.concatenate([share, 0.1 * rng.standard_normal(5)])
             rows[text.format(concept)] = torch.from_numpy(
                 row
-            )  # a concept of four words or more is a prompt
+            )  # a concept of four words or more is treated as a prompt
             counts.append({"prompt": concept, **dict(zip(values, 100 * share, strict=True))})
         audited = ["thing0 with four words", "A photo of a thing1 of stone."]
         audited_prompts = vldebias.audit(

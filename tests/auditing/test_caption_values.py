@@ -1,4 +1,4 @@
-"""Which values captions state, and for which nouns; captions are read without their images."""
+"""Test which values captions state, and for which nouns; captions are read without their images."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_shares_of_values_by_noun() -> None:
     found = figures(result)
     assert found["stated", "nurse"] == 0.5
     assert found["stated_share", "nurse"] == pytest.approx(0.2)  # male
-    # "man" states itself, so it is no noun of the table, and counts among all persons.
+    # "man" states a value itself, so it is not a noun of the table, and counts among all persons.
     assert ("stated", "man") not in found
     row = result.row("captions", "stated_share", "none", subset="nurse")
     assert row.interval == pytest.approx(wilson_interval(2, 10))
@@ -53,12 +53,12 @@ def test_captions_of_one_image_count_once() -> None:
     assert figures(mixed)["stated_share", "nurse"] == 0.5
 
 
-def test_other_attributes_are_read_from_the_phrase_of_the_person() -> None:
+def test_values_of_other_attributes_are_read_from_the_phrase_of_the_person() -> None:
     captions = [("An Asian chef and a white waiter.",)] * 6 + [("A Korean chef in a white coat.",)]
     found = figures(audit_captions(captions, "race"))
     assert found["stated_share", "chef: Asian"] == 1
     assert found["stated_share", "waiter: White"] == 1
-    # Another origin is stated, and is no value of the set.
+    # The stated origin is not one of the set's values.
     assert found["stated", "chef"] == 1
 
 
@@ -102,7 +102,7 @@ def test_lines_and_folders_of_captions_are_read(tmp_path: Path) -> None:
     assert read_captions(tmp_path / "pairs") == [("a nurse",)]
 
 
-# Run a command, which receives a signal instead of moving its n-th file into place.
+# Run a command that receives a signal instead of moving its n-th file into place.
 SIGNALLED = """
 import os, signal, sys
 from vldebias.cli import main
@@ -122,7 +122,7 @@ main()
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_an_interrupted_audit_leaves_complete_files_and_can_be_repeated(
+def test_an_interrupted_audit_leaves_complete_files_and_can_be_rerun(
     number: int, code: int, at: int, tmp_path: Path
 ) -> None:
     (tmp_path / "a.csv").write_text("prompt\n" + "a female nurse\n" * 6)

@@ -1,4 +1,4 @@
-"""How a rewriter of prompts leans: the share of open prompts to which it adds a value."""
+"""Test how a prompt rewriter leans: the share of open prompts to which it adds a value."""
 
 import pytest
 
@@ -33,11 +33,11 @@ def test_numbers_of_texts_must_match() -> None:
         audit_rewriter(["a nurse", "a cook"], ["A nurse."], "gender")
 
 
-def test_other_languages_than_english_are_refused() -> None:
+def test_languages_other_than_english_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected English"):
         audit_rewriter(["ein Arzt"], ["Eine Ärztin in der Klinik"], "gender")
 
 
-def test_prompts_that_leave_nobody_open_are_refused() -> None:
+def test_prompts_without_an_open_person_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"none of 1 prompt leaves"):
         audit_rewriter(["a red chair"], ["A chair."], "gender")

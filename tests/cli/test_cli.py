@@ -1,5 +1,5 @@
-"""The command line: only JSON on stdout, one clear message and exit code 2 on bad input, examples
-in every help."""
+"""Test the command line: only JSON on stdout, one clear message and exit code 2 on bad input,
+examples in every help text."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_help_contains_an_example_fits_on_two_screens_and_truncates_no_name(
     if "--settings" not in path:
         examples = done.output.split("Example")[1].partition("╭")[0]
         assert f"vldebias {' '.join(path)}" in examples
-        # Neither folded nor filled up with blanks, so that a shell reads what is pasted.
+        # Lines are neither wrapped nor padded, so that pasting them into a shell works.
         for line in examples.splitlines()[1:]:
             assert line == line.rstrip()
             assert not line or line.startswith("   ")
@@ -78,20 +78,18 @@ def test_help_contains_an_example_fits_on_two_screens_and_truncates_no_name(
         ("quickstrat", "'quickstart'"),
     ],
 )
-def test_a_command_that_is_called_without_its_group_is_named_with_it(
-    called: str, place: str
-) -> None:
+def test_a_command_without_its_group_is_reported_with_the_group(called: str, place: str) -> None:
     done = CliRunner().invoke(app, (called, "x"))
     assert done.exit_code == 2
     assert f"Did you mean {place}?" in done.output
 
 
-def test_brackets_of_a_help_are_no_markup() -> None:
+def test_brackets_in_a_help_text_are_not_markup() -> None:
     help_text = CliRunner().invoke(app, ("mcp", "--help"), env={"COLUMNS": "100"}).output
     assert "pip install '.[mcp]'" in " ".join(help_text.split())
 
 
-def test_help_and_lists_do_without_torch() -> None:
+def test_help_and_lists_do_not_import_torch() -> None:
     light_commands = [
         ["--help"],
         ["debias", "--help"],
@@ -117,7 +115,7 @@ for arguments in {light_commands}:
     )
 
 
-def test_methods_are_those_of_the_registry() -> None:
+def test_listed_methods_match_the_registry() -> None:
     listed = {row["name"]: row for row in json.loads(run("methods", "--json"))}
     assert list(listed) == list(declarations())
     assert set(METHODS) < set(listed)
@@ -129,7 +127,7 @@ def test_methods_are_those_of_the_registry() -> None:
 
 @pytest.mark.parametrize("width", [80, 40])
 @pytest.mark.parametrize("command", [("methods",), ("prompts", "list")], ids=" ".join)
-def test_a_list_never_cuts_a_name(
+def test_a_list_never_truncates_a_name(
     command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common, "out", Console(width=width, force_terminal=True, color_system=None))
@@ -143,27 +141,28 @@ def test_a_list_never_cuts_a_name(
 @pytest.mark.parametrize(
     "command", ["methods", "prompts list", "eval list", "eval data birds --option n=40"]
 )
-def test_a_pipe_gets_tabs_and_nothing_else(command: str) -> None:
+def test_a_pipe_only_gets_tab_separated_values(command: str) -> None:
     head, *rows = (line.split("\t") for line in run(*command.split()).splitlines())
     assert rows
     assert {len(row) for row in rows} == {len(head)}
 
 
-def test_a_grid_in_a_terminal(
+def test_a_terminal_gets_a_grid(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Two columns more than the text: rich before 13.8 keeps two spaces after the last cell.
+    # Allow two columns more than the text, because rich before 13.8 keeps two spaces after the last
+    # cell.
     monkeypatch.setattr(common, "out", Console(width=22, force_terminal=True, color_system=None))
     common.print_grid(("a", "bcd", "e"), [("long", "y" * 11, "z")])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == ["a     bcd          e", "long  yyyyyyyyyyy  z"]
-    # Nothing is markup, neither in the head nor in a cell.
+    # Nothing is interpreted as markup, neither in the header nor in a cell.
     common.print_grid(("[b]", "c"), [("[d]", "e")])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == ["[b]  c", "[d]  e"]
 
 
-def test_version_and_prompts(tmp_path: Path) -> None:
+def test_version_and_prompt_sets_are_printed(tmp_path: Path) -> None:
     assert run("--version") == run("--version", "methods") == f"{vldebias.__version__}\n"
     listed = json.loads(run("prompts", "list", "--json"))
     assert [s["name"] for s in listed] == list_prompts()
@@ -224,7 +223,7 @@ def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
     (("quickstart", "--out", __file__), "is a file; choose a writable folder"),
     error=VldebiasError,
 )
-def test_bad_input(arguments: tuple[str, ...]) -> None:
+def test_invalid_input_is_explained(arguments: tuple[str, ...]) -> None:
     run(*arguments)
 
 
@@ -245,9 +244,7 @@ def test_a_wrong_name_is_reported_before_a_model_is_loaded(
     run("debias", *arguments, "--model", "huge/model")
 
 
-def test_a_folder_that_is_not_writable_is_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unwritable_folder_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(VldebiasError, match=f"{tmp_path} is not writable"):
         common.check_out(tmp_path / "new" / "in")
@@ -259,18 +256,18 @@ def test_the_device_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
         assert (common.device_of("auto"), common.device_of("cpu")) == (device, "cpu")
 
 
-def test_a_warning_with_brackets_is_shown_as_it_is(
+def test_a_warning_with_brackets_is_printed_unchanged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "a name [/b] and [red]another[/red]" * 3
     monkeypatch.setattr(cli, "app", lambda: [warn(text) for _ in range(3)])
     cli.main()
-    # Once: a file that is checked and then read says the same.
+    # Shown once: checking and then reading a file raises the same warning twice.
     assert tuple(capsys.readouterr()) == ("", f"warning: {text}\n")
 
 
 @pytest.mark.parametrize("error", [VldebiasError("x"), FileNotFoundError("x"), KeyboardInterrupt()])
-def test_errors_leave_the_process_with_one_message_and_a_code(
+def test_errors_end_the_process_with_one_message_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     monkeypatch.setattr(
@@ -286,12 +283,13 @@ def test_errors_leave_the_process_with_one_message_and_a_code(
 
 
 @pytest.mark.parametrize("outer", [ImportError, VldebiasError])
-def test_an_interrupt_while_a_library_is_imported_is_an_interrupt(
+def test_an_interrupt_during_a_library_import_is_an_interrupt(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     outer: type[Exception],
 ) -> None:
-    """Compiled libraries turn it into an ImportError, which a host may raise as one of ours."""
+    """Compiled libraries turn it into an ImportError, which a host may re-raise as one of our
+    errors."""
 
     def interrupted() -> None:
         try:
@@ -305,7 +303,7 @@ def test_an_interrupt_while_a_library_is_imported_is_an_interrupt(
     assert tuple(capsys.readouterr()) == ("", "interrupted\n")
 
 
-def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> None:
+def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path) -> None:
     options = ("waterbirds", "--model", "miniature")
     how = ("--method", "cali", "--lam", "200")
     fitted = json.loads(run("debias", *options, *how, "--out", str(tmp_path / "b"), "--json"))[
@@ -349,7 +347,7 @@ def test_reference_has_the_same_effect_as_in_the_function(tmp_path: Path) -> Non
     torch.testing.assert_close(saved.matrix(), fitted.matrix(), atol=1e-6, rtol=0)
 
 
-def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
+def test_merge_writes_a_checkpoint_that_runs_without_the_package(tmp_path: Path) -> None:
     run(
         "debias",
         "waterbirds",
@@ -381,7 +379,7 @@ def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
         )
 
 
-def test_a_check_prints_a_table_or_json_and_fails_if_something_is_wrong(
+def test_a_check_prints_a_table_or_json_and_fails_on_a_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     findings = [("sound", True, ""), ("merged", None, "why"), ("removed", False, "")]
@@ -398,7 +396,7 @@ def test_a_check_prints_a_table_or_json_and_fails_if_something_is_wrong(
     loaded.host.set_progress_bar_config.assert_called_once_with(disable=True)
 
 
-def test_the_pages_of_a_checkout_are_found_and_gradio_phones_nobody() -> None:
+def test_the_pages_of_a_checkout_are_found_and_gradio_sends_no_telemetry() -> None:
     assert apps.page("label").__name__ == "vldebias.cli.apps.label"
     assert [os.environ[f"GRADIO_ANALYTICS_{name}"] for name in ("ENABLED", "MAX_EVENTS")] == [
         "False",
@@ -406,7 +404,9 @@ def test_the_pages_of_a_checkout_are_found_and_gradio_phones_nobody() -> None:
     ]
 
 
-def test_without_gradio_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gradio_is_reported_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(
         apps.importlib, "import_module", Mock(side_effect=ModuleNotFoundError("PIL", name="PIL"))
     )
@@ -504,7 +504,7 @@ def test_a_gallery_smaller_than_k_is_refused_before_numpy_is_imported(tmp_path: 
     assert stdout == "[]\n"
 
 
-def test_training_data_that_is_nowhere_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
+def test_missing_training_data_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
     for name in ("nofolder", "captions/", "./captions", "a/b/c", "nobody/nothing"):
         stderr, stdout = run_and_look_for_imports(
             "train", "--data", name, "--model", "miniature", folder=tmp_path
@@ -522,5 +522,5 @@ def test_prompts_of_a_packaged_suite_are_printed_without_torch(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", packaged("suites"))
-def test_prompts_read_without_torch_are_those_of_the_validated_suite(name: str) -> None:
+def test_prompts_read_without_torch_match_the_validated_suite(name: str) -> None:
     assert texts_of_packaged_suite(name) == load_suite(name).texts()

@@ -1,5 +1,5 @@
-"""`vldebias prompts balance`: reads prompts from any file and returns prompts and reasons, without
-torch."""
+"""Test `vldebias prompts balance`: reads prompts from any file and returns prompts and reasons,
+without torch."""
 
 import csv
 import json
@@ -33,7 +33,7 @@ def table(text: str) -> list[list[str]]:
     return list(csv.reader(text.splitlines(), delimiter="\t"))
 
 
-def test_the_output_equals_the_result_of_the_function(prompts: Path) -> None:
+def test_the_output_matches_the_result_of_the_function(prompts: Path) -> None:
     report = json.loads(
         run(*ASKED, str(prompts), "--attribute", "gender", "--images", "3", "--json")
     )
@@ -103,7 +103,7 @@ def test_tables_are_read_by_column(tmp_path: Path, suffix: str) -> None:
     (("female=1", "blue=0"), "blue"),
     (("female=0.2", "male=0.2"), "sum"),
 )
-def test_shares_that_are_refused(prompts: Path, shares: tuple[str, ...]) -> None:
+def test_invalid_shares_are_refused(prompts: Path, shares: tuple[str, ...]) -> None:
     run(*ASKED, str(prompts), "--attribute", "gender", "--shares", ",".join(shares))
 
 
@@ -130,9 +130,9 @@ def test_standard_input_is_read_without_torch_and_may_be_piped_to_head() -> None
 
 
 def balance_into(path: Path, prompts: Path, *options: str) -> subprocess.Popen[str]:
-    """Return a process that balances prompts, with its output in a file."""
+    """Return a process that balances prompts, with its output redirected to a file."""
     command = [sys.executable, "-m", "vldebias", "prompts", "balance", str(prompts)]
-    # As most users have it: Python writes once more at its end what it could not write.
+    # As for most users: at exit, Python tries again to write what it could not write.
     environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
     with path.open("w") as output:
         return subprocess.Popen(
@@ -144,11 +144,11 @@ def balance_into(path: Path, prompts: Path, *options: str) -> subprocess.Popen[s
         )
 
 
-def test_ctrl_c_in_the_middle_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_partial_file(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(f"A photo of a chef, take {place}" for place in range(10_000)))
     output = tmp_path / "balanced.txt"
-    # As Ctrl-C comes in the middle of the prompts, whatever the machine's speed.
+    # Ctrl-C arrives in the middle of the prompts on a machine of any speed.
     stopped = """
 import sys
 import vldebias.wording
@@ -177,7 +177,7 @@ main()
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["tabs", "json"])
-def test_a_full_disk_is_reported_with_the_seed_that_repeats_the_prompts(
+def test_a_full_disk_is_reported_with_the_seed_that_reproduces_the_prompts(
     tmp_path: Path, form: tuple[str, ...]
 ) -> None:
     prompts = tmp_path / "prompts.txt"
@@ -196,7 +196,7 @@ def test_a_full_disk_is_reported_with_the_seed_that_repeats_the_prompts(
     assert texts[0] == texts[1]
 
 
-def test_a_column_of_originals_decides_what_is_open(tmp_path: Path) -> None:
+def test_a_column_of_original_prompts_decides_which_persons_are_open(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text('user,rewritten\na nurse,"A nurse, a woman."\na lady,A lady.\n', "utf-8")
     command = (*ASKED, str(path), "--column", "rewritten", "--attribute", "gender")

@@ -1,5 +1,5 @@
-"""`vldebias eval`: suites by name, results on stdout and progress on stderr, one clear message on
-bad input."""
+"""Test `vldebias eval`: suites by name, results on stdout and progress on stderr, one clear message
+on bad input."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ def write_result(path: Path, value: float, model: str = "A") -> Path:
     ).write(path)
 
 
-def test_list() -> None:
+def test_suites_are_listed() -> None:
     listed = json.loads(run("list", "--json"))
     assert [s["name"] for s in listed] == list(packaged("suites"))
     assert run("show", "miniature") == packaged("suites")["miniature"].read_text()
@@ -57,7 +57,7 @@ def test_list() -> None:
     )
 
 
-def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_reaches_the_suite_with_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
     measure = Mock(side_effect=InvalidInputError("enough"))
     monkeypatch.setattr("vldebias.study.running.run_suite", measure)
     arguments = (
@@ -90,7 +90,7 @@ def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
+def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) -> None:
     suite = tmp_path / "small.yaml"
     out = tmp_path / "out"
     (tmp_path / "table.csv").write_text(
@@ -142,7 +142,7 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     (("data", "birds", "--option", "n"), "expected name=value"),
     error=VldebiasError,
 )
-def test_bad_input(
+def test_invalid_input_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -152,7 +152,7 @@ def test_bad_input(
         assert list(tmp_path.iterdir()) == []
 
 
-def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = write_result(tmp_path / "a" / "result.json", 0.2)
     b = write_result(tmp_path / "b" / "result.json", 0.6, model="B")
     *lines, head, figure = run("compare", str(tmp_path / "a"), str(tmp_path / "b")).splitlines()
@@ -245,7 +245,7 @@ def test_shares_of_a_table_are_compared_and_corrected(
             run("shares", "mine.csv", f"--{column}", "judge")
 
 
-def test_the_paper_is_estimated_and_compared(
+def test_the_paper_s_runs_are_estimated_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = dict.fromkeys(paper.HEAD, "x") | {
@@ -266,7 +266,7 @@ def test_the_paper_is_estimated_and_compared(
     assert json.loads(run(*arguments, "--json")) == [row | {"difference": None}]
 
 
-def test_an_estimate_adds_up_what_could_be_timed(
+def test_an_estimate_adds_up_the_timed_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def timed(parts: set[str]) -> Callable[..., pd.DataFrame]:
@@ -295,13 +295,13 @@ def test_an_estimate_adds_up_what_could_be_timed(
     assert "hours" not in estimated.replace("no model", "")
 
 
-def test_the_help_of_the_paper_names_all_its_parts() -> None:
+def test_the_help_of_the_paper_lists_all_its_parts() -> None:
     shown = run("paper", "--help")
     for part in paper.PARTS:
         assert part in shown
 
 
-def test_the_quickstart_runs_its_suite_in_one_folder(
+def test_the_quickstart_runs_its_suite_in_a_single_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure = Mock(return_value=Result.read(write_result(tmp_path / "result.json", 0.2)))
@@ -330,7 +330,7 @@ AUDIT = ("audit", "prompts.txt", "--attribute", "gender")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return a folder with prompts and 80 rows, of which number 9 has the wrong label."""
+    """Return a folder with prompts and 80 rows; row 9 has the wrong label."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n")
     smile = np.arange(80) % 2
@@ -346,8 +346,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("here", "no_charts")
-def test_the_texts_of_a_rewriter_are_read_as_other_prompts_are() -> None:
-    # str.splitlines would cut the second text in two.
+def test_rewritten_texts_are_read_like_other_prompts() -> None:
+    # str.splitlines would split the second text.
     Path("users.txt").write_text("# asked\na photo of a nurse\na photo of a pilot\n")
     enhanced = ["a photo of a female nurse", "a photo of a pilot\u2028in a hangar"]
     Path("enhanced.txt").write_text("\n".join(enhanced), encoding="utf-16")
@@ -358,7 +358,7 @@ def test_the_texts_of_a_rewriter_are_read_as_other_prompts_are() -> None:
 
 
 @pytest.mark.usefixtures("here", "no_charts")
-def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
+def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
     log = call(*AUDIT, "--model", "miniature", heard=True)
     out = Path("vldebias-audit")
     assert log.startswith("# Of 3 prompts, ")
@@ -393,7 +393,7 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
     said = " ".join(log.split())
     # Wilson's interval: z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
     assert "16 images per prompt if all show the same value, and 93 if half of them do" in said
-    # The chair has no gender to judge.
+    # A chair has no gender to judge.
     assert "2 images for each of 2 prompts: 4 images" in said
     images = {path: path.stat().st_mtime_ns for path in (out / "images" / "none").rglob("*.png")}
     assert len(images) == 4

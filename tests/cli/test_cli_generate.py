@@ -1,4 +1,4 @@
-"""`vldebias generate`: two rows from the same noise; a second run continues in the folder."""
+"""Test `vldebias generate`: two rows from the same noise; a second run continues in the folder."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ QUICK = ("--images", "4", "--steps", "2")
 
 
 def generate(folder: Path, *options: str, prompt: str = EDITOR) -> dict[str, Any]:
-    """Return the JSON of a run with four pictures per row."""
+    """Return the JSON output of a run with four pictures per row."""
     command = ("generate", prompt, "--out", str(folder), "--json", *QUICK, *options)
     return json.loads(run(*command))
 
@@ -37,7 +37,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[s
     return folder, generate(folder, "--attribute", "gender")
 
 
-def test_prompts_values_and_seeds_are_written(finished_run: tuple[Path, dict[str, Any]]) -> None:
+def test_prompts_values_and_seeds_are_saved(finished_run: tuple[Path, dict[str, Any]]) -> None:
     folder, facts = finished_run
     assert json.loads((folder / "generate.json").read_text()) == facts
     rows = {
@@ -63,17 +63,17 @@ def test_the_grid_contains_a_row_for_each_method(finished_run: tuple[Path, dict[
         assert grid.size == expected
 
 
-def test_a_terminal_gets_the_sentences_and_a_table(tmp_path: Path) -> None:
+def test_a_terminal_gets_text_and_a_table(tmp_path: Path) -> None:
     heard = run(
         "generate", "A photo of a king.", "--attribute", "gender", "--out", str(tmp_path), *QUICK
     )
     assert "# Balanced prompts: left unchanged (states the attribute)" in heard
     header = "method\tpictures\tasked for\tseen\tprompt"
     assert header in heard
-    assert pixels(tmp_path)  # copied from the row as generated
+    assert pixels(tmp_path)  # copied from the row without a method
 
 
-def test_several_attributes_and_methods(tmp_path: Path) -> None:
+def test_several_attributes_and_methods_can_be_combined(tmp_path: Path) -> None:
     facts = generate(
         tmp_path,
         *("--attribute", "gender", "--attribute", "age"),
@@ -86,7 +86,7 @@ def test_several_attributes_and_methods(tmp_path: Path) -> None:
 
 
 def ends_after(count: int, error: BaseException) -> Callable[..., Any]:
-    """Return a `write_png` that raises after this many pictures."""
+    """Return a `write_png` that raises after the given number of pictures."""
     pictures_written = []
     write = variants.write_png
 
@@ -99,7 +99,7 @@ def ends_after(count: int, error: BaseException) -> Callable[..., Any]:
     return write_png
 
 
-def test_a_second_run_goes_on_after_ctrl_c(
+def test_a_second_run_resumes_after_ctrl_c(
     tmp_path: Path, finished_run: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("generate", EDITOR, "--attribute", "gender", "--out", str(tmp_path), *QUICK)
@@ -133,14 +133,14 @@ def test_a_finished_folder_is_not_generated_again(
     assert generate(folder, "--attribute", "gender") == facts
 
 
-def test_other_settings_are_refused_in_one_folder(
+def test_a_folder_refuses_other_settings(
     finished_run: tuple[Path, dict[str, Any]],
 ) -> None:
     with pytest.raises(InvalidInputError, match="another folder"):
         generate(finished_run[0], "--attribute", "gender", "--seed", "1")
 
 
-def test_other_settings_have_another_usual_folder(
+def test_other_settings_get_another_default_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -159,11 +159,11 @@ def test_other_settings_have_another_usual_folder(
         ({"pale": 1, "tan": 2, "dark": 3}, "1 pale, 2 tan and 3 dark"),
     ],
 )
-def test_counts_in_words(counts: dict[str, int], words: str) -> None:
+def test_counts_are_printed_in_words(counts: dict[str, int], words: str) -> None:
     assert in_words(counts) == words
 
 
-def test_nothing_is_loaded_for_a_wrong_name(tmp_path: Path) -> None:
+def test_a_wrong_name_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="leace"):
         generate(tmp_path, "--attribute", "gender", "--method", "leace")
     with pytest.raises(InvalidInputError, match="empty"):

@@ -1,4 +1,4 @@
-"""`vldebias records` and the record of an audit."""
+"""Test `vldebias records` and the record of an audit."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from vldebias.records.schema import Record
 RECORDS = str(Path(__file__).parents[2] / "eval" / "records")
 
 
-def test_the_plan_contains_all_prompts_and_as_many_images_as_the_width_requires(
+def test_the_plan_contains_all_prompts_and_enough_images_for_the_interval_width(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "protocol.txt"
@@ -42,14 +42,14 @@ def test_check_passes_the_committed_records_and_finds_a_changed_count(tmp_path: 
         run("records", "page", str(tmp_path), "--out", str(tmp_path / "page.html"))
 
 
-def test_two_records_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_records_with_the_same_name_are_refused(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         made([(5, 5, 0)]).write(tmp_path / name)
     with pytest.raises(InvalidInputError, match="expected one file for each name"):
         run("records", "check", str(tmp_path))
 
 
-def test_the_page_needs_no_network_and_escapes_names(tmp_path: Path) -> None:
+def test_the_page_works_offline_and_escapes_names(tmp_path: Path) -> None:
     record = made([(5, 5, 0)])
     named = record.model.model_copy(update={"name": "<script>alert(1)</script>"})
     record.model_copy(update={"model": named}).write(tmp_path / "r.json")
@@ -62,7 +62,7 @@ def test_the_page_needs_no_network_and_escapes_names(tmp_path: Path) -> None:
     assert "src=" not in page
 
 
-def test_predictions_of_a_new_model_abstain_with_the_reason(tmp_path: Path) -> None:
+def test_predictions_for_a_new_model_abstain_with_the_reason(tmp_path: Path) -> None:
     prompts = tmp_path / "p.txt"
     prompts.write_text("A photo of a nurse.\n", encoding="utf-8")
     arguments = ("records", "predict", "--prompts", str(prompts), "--model")
@@ -78,11 +78,11 @@ def test_predictions_of_a_new_model_abstain_with_the_reason(tmp_path: Path) -> N
     assert "left-out subjects" in output
 
 
-def test_the_schema_is_json(tmp_path: Path) -> None:
+def test_the_schema_is_printed_as_json(tmp_path: Path) -> None:
     assert json.loads(run("records", "schema"))["title"] == "Record"
 
 
-def test_an_audit_that_measures_writes_the_record_to_out(tmp_path: Path) -> None:
+def test_an_audit_that_measures_writes_its_record_to_out(tmp_path: Path) -> None:
     prompts = tmp_path / "p.txt"
     prompts.write_text("A photo of a nurse.\nA photo of a mechanic.\n", encoding="utf-8")
     out = tmp_path / "record.json"

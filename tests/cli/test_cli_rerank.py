@@ -1,4 +1,4 @@
-"""`vldebias rerank`: ids and scores in, ids out."""
+"""Test `vldebias rerank`: ids and scores in, ids out."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def ids(table: str) -> list[str]:
     return [row["id"] for row in csv.DictReader(io.StringIO(table), delimiter="\t")]
 
 
-def test_a_table_on_stdout_and_what_it_did_on_stderr(results: Path) -> None:
+def test_stdout_gets_a_table_and_stderr_a_summary(results: Path) -> None:
     done = run(results, "--k", 4, "--attribute", "gender")
     assert ids(done.stdout) == EXPECTED
     assert "first 4 by quota: 1 f, 3 m -> 2 f, 2 m by labels" in done.stderr
 
 
-def test_json_alone(results: Path) -> None:
+def test_json_is_the_only_output_on_request(results: Path) -> None:
     done = run(results, "--k", 4, "--attribute", "gender", "--json")
     (query,) = json.loads(done.stdout)["queries"]
     assert [row["id"] for row in query["results"]] == EXPECTED
@@ -60,7 +60,7 @@ def test_json_alone(results: Path) -> None:
     assert query["counts"] == {"f": 2, "m": 2}
 
 
-def test_a_column_of_checked_groups_yields_true_shares(tmp_path: Path) -> None:
+def test_a_column_of_verified_groups_yields_true_shares(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     rows = [{**row, "seen": row["gender"]} for row in RESULTS]
     rows[3]["seen"] = "m"  # doc-3 is labelled "f"
@@ -75,7 +75,7 @@ def test_a_column_of_checked_groups_yields_true_shares(tmp_path: Path) -> None:
         run(file, "--k", 4, "--attribute", "gender", "--checked", "zzzz")
 
 
-def test_standard_input_and_several_queries() -> None:
+def test_standard_input_with_several_queries() -> None:
     lines = []
     for query in ("a nurse", "a pilot"):
         lines += [json.dumps({**row, "query": query}) for row in RESULTS]
@@ -85,7 +85,7 @@ def test_standard_input_and_several_queries() -> None:
     assert "a pilot: first 4" in done.stderr
 
 
-def test_a_table_with_its_own_columns_and_distances(tmp_path: Path) -> None:
+def test_a_table_may_have_other_columns_and_distances(tmp_path: Path) -> None:
     file = tmp_path / "results.csv"
     rows = [f"{row['id']},{1 - float(str(row['score']))},{row['gender']}" for row in RESULTS]
     file.write_text("\n".join(["doc,d,sex", *rows]))
@@ -94,7 +94,7 @@ def test_a_table_with_its_own_columns_and_distances(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shares", "females"), [("f=0.25,m=0.75", 1), ("pool", 1)])
-def test_shares(results: Path, shares: str, females: int) -> None:
+def test_shares_are_applied(results: Path, shares: str, females: int) -> None:
     done = run(results, "--k", 4, "--attribute", "gender", "--shares", shares, "--json")
     assert json.loads(done.stdout)["queries"][0]["counts"]["f"] == females
 
@@ -112,14 +112,16 @@ def test_shares(results: Path, shares: str, females: int) -> None:
         ("", ("--columns", "ids=doc"), "did you mean 'id'"),
     ],
 )
-def test_refused_by_name(tmp_path: Path, line: str, arguments: tuple[str, ...], words: str) -> None:
+def test_invalid_input_is_refused_by_name(
+    tmp_path: Path, line: str, arguments: tuple[str, ...], words: str
+) -> None:
     file = tmp_path / "results.jsonl"
     file.write_text(line)
     with pytest.raises(InvalidInputError, match=words):
         run(file, "--attribute", "gender", *arguments)
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_unsupported_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no such file"):
         run(tmp_path / "none.jsonl", "--attribute", "gender")
     file = tmp_path / "results.xlsx"
@@ -128,20 +130,20 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         run(file, "--attribute", "gender")
 
 
-def test_a_table_from_a_spreadsheet_may_have_semicolons(tmp_path: Path) -> None:
+def test_a_table_from_a_spreadsheet_may_use_semicolons(tmp_path: Path) -> None:
     file = tmp_path / "results.csv"
     file.write_text("id;score;gender\na;0.9;f\nb;0.8;m\n")
     assert ids(run(file, "--attribute", "gender").stdout) == ["a", "b"]
 
 
-def test_a_row_with_more_cells_than_the_head_is_refused(tmp_path: Path) -> None:
+def test_a_row_with_more_cells_than_the_header_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "results.csv"
     file.write_text("id,score,gender\na,0.9,f\nb,0,8,m\n")
     with pytest.raises(InvalidInputError, match=r"line 3: expected 3 columns .*, got 4"):
         run(file, "--attribute", "gender")
 
 
-def test_results_of_qdrant_are_read_as_it_answers(tmp_path: Path) -> None:
+def test_responses_of_qdrant_are_read_unchanged(tmp_path: Path) -> None:
     points = [
         {"id": row["id"], "score": row["score"], "payload": {"gender": row["gender"]}}
         for row in RESULTS
@@ -150,7 +152,7 @@ def test_results_of_qdrant_are_read_as_it_answers(tmp_path: Path) -> None:
     for answer in ({"result": points, "status": "ok"}, {"result": {"points": points}}, points):
         file.write_text(json.dumps(answer))
         assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED
-    # A point without the attribute is of unknown group, and keeps its place.
+    # A point without the attribute has an unknown group, and keeps its rank.
     del points[4]["payload"]["gender"]
     file.write_text(json.dumps(points))
     assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED

@@ -1,4 +1,5 @@
-"""`vldebias train`: flags and --set are the settings, JSON alone on stdout, errors in one line."""
+"""Test `vldebias train`: flags and --set are the settings, only JSON on stdout, errors on one
+line."""
 
 import json
 import re
@@ -40,7 +41,7 @@ SMALL = [
 FAST = [*SMALL, "--set", "items=24", "--set", "val_items=12", "--set", "workers=0"]
 
 
-def test_few_settings_have_a_flag_and_every_one_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_settings_have_a_flag_and_all_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("vldebias.training.run.train_model")
     wide = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
     help_text = wide.invoke(app, ["train", "--help"]).stdout
@@ -56,7 +57,7 @@ def test_few_settings_have_a_flag_and_every_one_is_listed(monkeypatch: pytest.Mo
     assert "workers\t" + str(load_settings(data="birds").workers) in listed
 
 
-def test_flags_other_settings_and_a_file_mean_the_same(tmp_path: Path) -> None:
+def test_flags_set_options_and_a_file_are_equivalent(tmp_path: Path) -> None:
     options = [
         "--loss",
         "hard_negative",
@@ -118,7 +119,7 @@ SOURCES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", SOURCES)
-def test_the_settings_of_the_sources_are_lines_of_set(loss: str, tmp_path: Path) -> None:
+def test_settings_of_the_sources_are_printed_as_set_options(loss: str, tmp_path: Path) -> None:
     command = ["train", *FAST, "--loss", loss, "--out", str(tmp_path)]
     for line in SOURCES[loss]:
         command += ["--set", line]
@@ -153,7 +154,7 @@ def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Mon
     )
 
 
-def test_a_run_that_made_scores_worse_lists_them_at_the_end(tmp_path: Path) -> None:
+def test_worse_scores_are_listed_at_the_end(tmp_path: Path) -> None:
     command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1"]
     with pytest.warns(VldebiasWarning, match="training made the model worse: zero-shot accuracy"):
         output = call(*command, "--out", str(tmp_path), heard=True)
@@ -165,10 +166,10 @@ def test_a_run_that_made_scores_worse_lists_them_at_the_end(tmp_path: Path) -> N
     assert f"# {accuracy['sentence']}" in output
     assert "worse" in {conclusion["verdict"] for conclusion in conclusions.values()}
     assert record["below_start"]["score"] == "zero_shot_accuracy"
-    assert "if a score that got worse matters" not in output, "the warning has said so"
+    assert "if a score that got worse matters" not in output, "the warning already said so"
 
 
-def test_a_run_that_made_only_further_scores_worse_gives_advice_and_no_warning(
+def test_worse_secondary_scores_give_advice_and_no_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = torch.tensor([1.0] * 50 + [0.0] * 50)
@@ -200,7 +201,7 @@ def test_errors_explain_what_to_do(tmp_path: Path, arguments: list[str]) -> None
     )
 
 
-def test_an_interrupt_explains_what_the_same_command_would_do(
+def test_an_interrupt_explains_what_rerunning_the_command_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stops = [KeyboardInterrupt(), KeyboardInterrupt(), KeyboardInterrupt(signal.SIGTERM)]
@@ -216,7 +217,7 @@ def test_an_interrupt_explains_what_the_same_command_would_do(
     call(*arguments, code=143)
 
 
-def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -> None:
+def test_the_tutorial_and_the_help_print_the_same_commands(tmp_path: Path) -> None:
     tutorial = (Path(__file__).parents[2] / "docs" / "tutorials" / "fine-tune.md").read_text(
         encoding="utf-8"
     )
@@ -244,7 +245,7 @@ def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -
         Objective(shown, temperature=0.07, items=100, groups=groups)
 
 
-def test_a_table_whose_images_are_elsewhere_is_refused_before_torch_is_imported(
+def test_a_table_with_missing_images_is_refused_before_torch_is_imported(
     tmp_path: Path,
 ) -> None:
     table = tmp_path / "captions.csv"

@@ -1,5 +1,5 @@
-"""Commands whose files cannot be written end with one sentence and exit code 2, and leave no
-partial file."""
+"""Test that commands whose files cannot be written end with a one-sentence message and exit code 2,
+and leave no partial file."""
 
 import subprocess
 import sys
@@ -90,7 +90,7 @@ def test_a_command_reports_a_full_disk(
         assert any(Path("out").iterdir())
 
 
-def test_an_annotation_without_room_leaves_the_file_as_before(tmp_path: Path) -> None:
+def test_a_failed_annotation_leaves_the_file_unchanged(tmp_path: Path) -> None:
     log = AnnotationLog(tmp_path / "answers.jsonl")
     answer = {"annotator": "ada", "attribute": "gender", "value": "female"}
     log.append(image="1.png", **answer)
@@ -105,7 +105,7 @@ def test_an_annotation_without_room_leaves_the_file_as_before(tmp_path: Path) ->
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["tabs", "json"])
-def test_reranked_results_without_room_end_with_one_sentence(form: tuple[str, ...]) -> None:
+def test_reranked_results_on_a_full_disk_end_with_one_sentence(form: tuple[str, ...]) -> None:
     lines = ["id,score,gender"]
     lines += [f"{row},{row / 100},{['female', 'male'][row % 2]}" for row in range(100)]
     Path("results.csv").write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""No command loses a word in a terminal of 80 columns."""
+"""Test that no command truncates a word in a terminal of 80 columns."""
 
 import re
 import sys
@@ -65,11 +65,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", LISTS[:2])
-def test_lists_lose_no_word(command: str, folder: Path) -> None:
+def test_lists_truncate_no_word(command: str, folder: Path) -> None:
     check(command, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [*LISTS[2:], *HELP, *MODELS])
-def test_no_command_loses_a_word(command: str, folder: Path) -> None:
+def test_commands_truncate_no_word(command: str, folder: Path) -> None:
     check(command, folder)

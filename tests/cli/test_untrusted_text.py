@@ -1,4 +1,5 @@
-"""Prompts are data: anything that spreadsheets or terminals would execute is escaped."""
+"""Test that prompts are treated as data: anything that spreadsheets or terminals would execute is
+escaped."""
 
 import csv
 import json
@@ -28,7 +29,7 @@ def on_terminal(*arguments: str) -> str:
     while True:
         try:
             chunk = os.read(terminal, 65536)
-        except OSError:  # Linux reports the end of the terminal as an error
+        except OSError:  # Linux reports end of file on a terminal as an error
             break
         if not chunk:
             break
@@ -82,7 +83,7 @@ def test_json_preserves_every_character_of_a_text(capsys: pytest.CaptureFixture[
     assert not {"\x1b", "\x07", "\x9b", "\x7f"} & set(printed)
 
 
-def test_no_prompt_in_the_list_of_an_audit_is_a_formula(tmp_path: Path) -> None:
+def test_prompts_in_the_list_of_an_audit_are_never_formulas(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(FORMULAS), encoding="utf-8")
     command = ("audit", str(prompts), "--attribute", "gender", "--model", "miniature")

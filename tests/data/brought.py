@@ -148,7 +148,7 @@ def img2dataset_row(number: int) -> dict[str, object]:
 
 
 def img2dataset_sides(root: Path) -> None:
-    """Write the table and the statistics that img2dataset writes next to each shard."""
+    """Write the table and the statistics that img2dataset puts next to each shard."""
     rows = [img2dataset_row(number) for number in range(N)]
     parquet.write_table(pa.Table.from_pylist(rows), root / "00000.parquet")
     (root / "00000_stats.json").write_text('{"count": 4, "successes": 4}')

@@ -40,7 +40,7 @@ def stand_ins(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hf_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a folder of the test for the caches of `datasets`."""
+    """Use a temporary folder for the caches of `datasets`."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf-cache")
     datasets.disable_progress_bars()

@@ -30,7 +30,7 @@ ATTRIBUTES = _NAMES.split()
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
-    """Return an image that was decoded from PNG, because Pillow compares classes."""
+    """Return an image decoded from PNG, because Pillow distinguishes image classes."""
     pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     return Image.open(io.BytesIO(as_bytes(Image.fromarray(pixels))))
 
@@ -60,7 +60,7 @@ def waterbirds(root: Path, rows: Sequence[tuple[int, int, int]]) -> Path:
 def celeba(
     tables: Path, images: Path, values: np.ndarray, splits: Sequence[int], *, kaggle: bool = False
 ) -> None:
-    """Write CelebA with attributes (n, 40) of -1 and 1, as padded text files or as csv as on
+    """Write CelebA with attributes (n, 40) of -1 and 1, as padded text files or as the csv files on
     Kaggle."""
     tables.mkdir(parents=True, exist_ok=True)
     files = [f"{i + 1:06d}.jpg" for i in range(len(values))]
@@ -108,7 +108,7 @@ class Tower(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.linear = nn.Linear(12, DIM)
-        with torch.no_grad():  # small whole numbers: sums are exact, whatever the batch
+        with torch.no_grad():  # small whole numbers, so that sums are exact for any batch size
             self.linear.weight.copy_(torch.randint(-2, 3, (DIM, 12), generator=generator))
             self.linear.bias.fill_(1.0)
 

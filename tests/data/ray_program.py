@@ -1,4 +1,4 @@
-"""A program that embeds on Ray, which tests start and kill.
+"""Embed on Ray; tests start and kill this program.
 
 python ray_program.py FOLDER [DEADLY]: DEADLY is the row at which this process is killed.
 """
@@ -18,7 +18,7 @@ HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
 
 
 def main(folder: str, deadly: int = -1) -> None:
-    import ray  # not every environment has it
+    import ray  # not installed in every environment
 
     data = make_data(50, {7})
     program = os.getpid()

@@ -1,6 +1,7 @@
-"""`vldebias` with the paper's suites made small: one image of every fifth prompt in two
-steps, twenty resamples, and the embedded model as the judge. A process of its own, for tests that
-kill it.
+"""Run `vldebias` with small versions of the paper's suites.
+
+They generate one image for every fifth prompt in two steps, resample twenty times, and use the
+embedded model as the judge. Tests start and kill this program.
 
     python tests/data/small_paper.py eval paper --only human --pipeline miniature --out DIR
 """
@@ -17,7 +18,7 @@ from vldebias.study.tasks.people import PeopleTask
 
 
 def small(name: str) -> Suite:
-    """Return a suite of the paper in the size of a test."""
+    """Return a small version of one of the paper's suites."""
     suite = load_suite(name)
     tasks = []
     for task in suite.tasks:

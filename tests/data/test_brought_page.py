@@ -34,7 +34,7 @@ def rows(name: str, forms: Mapping[str, Callable[[Path], Path]]) -> list[Any]:
 
 
 def begins_with(path: Path, example: str) -> bool:
-    """Return True if a file, or a file in a folder, starts with the line of the page."""
+    """Return True if a file, or a file in a folder, starts with the given line of the page."""
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
     content = files[0].read_bytes()
     encoding = "utf-16" if content.startswith(b"\xff\xfe") else "utf-8-sig"

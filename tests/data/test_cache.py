@@ -1,5 +1,5 @@
-"""Test that the cache is correct, computed once, resumed, repaired, and not shared by different
-settings."""
+"""Test that cached features are correct, computed once, resumed, repaired, and not shared between
+different settings."""
 
 import errno
 import re
@@ -46,7 +46,7 @@ def test_features_match_a_naive_implementation(
             return
         for _ in range(2):
             embeddings = embed(data, encoder, Path(folder), **how)
-            assert encoder.images == len(good)  # computed by the first call alone
+            assert encoder.images == len(good)  # only the first call computes them
             assert np.array_equal(embeddings.features.astype(np.float32), naive(good))
             assert embeddings.ids == tuple(f"img{i}" for i in good)
             assert embeddings.captions == tuple(f"picture {i}" for i in good)
@@ -90,7 +90,9 @@ def test_a_run_reports_existing_shards_and_how_to_resume(
         "resuming from an earlier run(.|\n)*5/5",
         progress_of(Counting(), runner=SimpleNamespace(map=map)),
     )
-    assert not progress_of(Counting()).strip(), "everything is there: no line and no bar"
+    assert not progress_of(Counting()).strip(), (
+        "everything is cached, so there is no message and no progress bar"
+    )
     assert "9/9" in progress_of(Counting(), dtype="bfloat16")
 
 
@@ -156,11 +158,11 @@ def test_errors_of_the_machine_or_the_drive_are_not_attributed_to_the_image(tmp_
     assert not shards(tmp_path)
     with pytest.raises(InvalidInputError, match=r"none of the 16 images from 'img16' to 'img31'"):
         embed(make_data(32, set(range(16, 32))), Counting(), tmp_path, shard_size=16)
-    assert len(shards(tmp_path)) == 1  # nothing is written down about the others
+    assert len(shards(tmp_path)) == 1  # the unreadable shard is not saved
     assert len(embed(make_data(32), Counting(), tmp_path, shard_size=16)) == 32
     assert (
         len(embed(make_data(30, set(range(15, 30))), Counting(), tmp_path, shard_size=15)) == 15
-    )  # too few to tell
+    )  # too few to be sure
 
 
 def test_features_that_overflow_half_precision_raise_an_error(tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_features_that_overflow_half_precision_raise_an_error(tmp_path: Path) ->
         embed(make_data(3), Counting(scale=float("nan")), tmp_path, dtype="float32")
 
 
-def test_everything_that_affects_features_has_a_separate_folder_and_labels_do_not(
+def test_each_setting_that_affects_features_has_a_separate_folder_and_labels_have_none(
     tmp_path: Path,
 ) -> None:
     def folder(encoder: Counting | None = None, data: Any = None, **options: Any) -> str:
@@ -184,7 +186,7 @@ def test_everything_that_affects_features_has_a_separate_folder_and_labels_do_no
     assert folder() == folder()
     assert (
         Path(folder()).name == "tiny-set-test-60c8c951287b80271750"
-    )  # else what lies there is computed again
+    )  # otherwise the existing shards are computed again
     cases = [
         folder(),
         folder(Counting(seed=1)),
@@ -237,7 +239,7 @@ def test_processes_divide_the_shards_and_need_a_common_folder(
     options = {"shard_size": 3, "batch_size": 2}
     alone = Counting()
     embed(data, alone, tmp_path / "one", **options)
-    assert alone.batches == [2, 1, 2, 2, 1, 2, 1, 2]  # none crosses shards
+    assert alone.batches == [2, 1, 2, 2, 1, 2, 1, 2]  # batches do not cross shards
     second = Mock(Processes, rank=1, world=2)
     second.share.return_value = [0, 1, 2, 3, 4]
     monkeypatch.setattr(cache, "processes", lambda: second)
@@ -246,7 +248,9 @@ def test_processes_divide_the_shards_and_need_a_common_folder(
     assert [path.stem for path in shards(tmp_path / "two")] == ["shard-00001", "shard-00003"]
 
 
-def test_a_single_process_does_not_initialise_accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_does_not_initialise_accelerate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from accelerate import PartialState
 
     before = dict(PartialState._shared_state)
@@ -255,9 +259,9 @@ def test_a_single_process_does_not_initialise_accelerate(monkeypatch: pytest.Mon
     monkeypatch.setenv("WORLD_SIZE", "2")
     cpu_choices: list[bool] = []
     monkeypatch.setattr("accelerate.PartialState", lambda cpu: cpu_choices.append(cpu))
-    assert processes() == Processes(0, 1)  # accelerate made no group
+    assert processes() == Processes(0, 1)  # accelerate did not create a process group
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     processes()
-    # Hosted CI has no such group; other machines keep theirs.
+    # Hosted CI has no process group; on other machines an existing one is preserved.
     has_accelerator = torch.cuda.is_available() or torch.backends.mps.is_available()
     assert cpu_choices == [not has_accelerator, True]

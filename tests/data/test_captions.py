@@ -41,7 +41,7 @@ def test_every_format_is_read_without_settings(form: str, tmp_path: Path) -> Non
     for number in range(N):
         image = data.read(number)
         assert image.size == picture(number).size
-        # The bytes of the same image as written.
+        # The bytes of the image are unchanged.
         assert image.tobytes() == brought_pixels(number)
     for message in said:
         assert "images were found in" in message or "quotes are not closed" in message
@@ -70,7 +70,7 @@ def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None
     assert data.captions == CAPTIONS
     expected = "1 of 25 rows lack their last cell ('comment'), which was read as empty"
     assert f"{expected}; the first is in line 26" in "".join(said)
-    # Several such rows are not an accident.
+    # Several such rows are not accidental.
     table.write_text("\n".join([rows[0], *[row for row in rows if "| 0|" in row], "1.jpg| 0 a"]))
     with pytest.raises(InvalidInputError, match="line 6: expected 3 columns, got 2"):
         opened(table)
@@ -358,7 +358,7 @@ def test_splits_of_folders_and_coco_are_separated(tmp_path: Path) -> None:
         ("denise%27s+chicken", "denise's chicken"),
         ("a nurse%27s hat", "a nurse's hat"),
         ("caf%C3%A9", "café"),
-        # similar texts that must not be changed
+        # similar texts that must not change
         ("AT&T and R&B;", "AT&T and R&B;"),
         ("a <3 heart, 2 < 3 > 1", "a <3 heart, 2 < 3 > 1"),
         ("portrait of <PERSON>", "portrait of <PERSON>"),
@@ -419,7 +419,7 @@ def test_paths_of_windows_and_endings_in_another_case_are_found(tmp_path: Path) 
     assert existing_names(tmp_path, names) == found
 
 
-def test_files_created_by_programs_are_litter() -> None:
+def test_files_created_by_operating_systems_are_ignored() -> None:
     litter = (
         ".ipynb_checkpoints/a.png",
         "__MACOSX/a/._b.png",

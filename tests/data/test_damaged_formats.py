@@ -1,4 +1,5 @@
-"""Damage files of other tools randomly: errors, warnings, or a complete result must follow."""
+"""Randomly damage files of other tools: the reader must raise an error, warn, or return a complete
+result."""
 
 import json
 import random
@@ -22,7 +23,7 @@ from vldebias.wording.prompt_file import read_prompts
 WORDS = ("nurse", "pilot", "Köchin", "judge", "café owner", "farmer", "tired man", "niño")
 GROUPS = ("female", "male", "N/A", "cannot determine")
 Records = list[dict[str, Any]]
-N = 8  # records of a sound file
+N = 8  # records per sound file
 
 
 def records(rng: random.Random) -> Records:
@@ -34,7 +35,7 @@ def records(rng: random.Random) -> Records:
     return rows
 
 
-# Functions that write a file and count the records that are read.
+# Functions that write a file and count its readable records.
 Written = Callable[[Records], str]
 
 
@@ -199,7 +200,7 @@ def test_an_intact_file_is_read_completely(name: str, folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_no_damage_shortens_a_file_silently(part: int, folder: Path, tmp_path: Path) -> None:
+def test_damage_never_shortens_a_file_silently(part: int, folder: Path, tmp_path: Path) -> None:
     ends = {"read": 0, "refused": 0, "refused without words": 0}
     for seed in range(25 * part, 25 * part + 25):
         rng = random.Random(seed)
@@ -219,13 +220,13 @@ def test_no_damage_shortens_a_file_silently(part: int, folder: Path, tmp_path: P
             finally:
                 path.unlink()
         ends["read"] += 1
-        # Truncated files have lost records before they are read. JSON documents raise an error,
-        # and all remaining lines are read.
+        # Truncated files lost their records before reading. JSON documents raise an error, and all
+        # remaining lines are read.
         if may_lose:
             filled = [line for line in content.split(b"\n") if line.strip()]
             expected = len(filled) if name.endswith("jsonl") or name == "options.txt" else 1
         else:
-            # Each method of a run is shown once.
+            # Each method of a run appears once.
             methods = {row["name"] for row in rows}
             expected = len(methods if name == "result.json" else rows)
         assert count >= expected or caught, (seed, name, count, expected)

@@ -1,4 +1,4 @@
-"""Damage tables and lists randomly: they raise errors, or every row is read or counted."""
+"""Randomly damage tables and lists: the reader must raise an error, or read or count every row."""
 
 import json
 import random
@@ -94,8 +94,8 @@ def damaged_bytes(text: str, rng: random.Random) -> bytes:
 
 
 def expected_rows(content: bytes, name: str) -> int | None:
-    """Return the number of rows by counting lines; None if the bytes are not text in these
-    encodings."""
+    """Return the number of rows by counting lines; None if the bytes are not text in any supported
+    encoding."""
     for encoding in ("utf-16",) if content[:2] == b"\xff\xfe" else ("utf-8-sig", "cp1252"):
         try:
             filled = [line for line in content.decode(encoding).split("\n") if line.strip()]
@@ -107,7 +107,7 @@ def expected_rows(content: bytes, name: str) -> int | None:
 
 
 def read(path: Path, name: str) -> int:
-    """Return how many rows are read."""
+    """Return the number of rows that are read."""
     if name.startswith("prompts"):
         return len(read_prompts(path).prompts)
     if name.startswith("labels"):
@@ -116,7 +116,8 @@ def read(path: Path, name: str) -> int:
         return len(data)
     data = open_data("captions", path)
     assert isinstance(data, ImageData)
-    # Rows with the same image are its captions; an empty caption is a row of an image without any.
+    # Rows with the same image are its captions; an empty caption is a row for an image without
+    # captions.
     further: Sequence[tuple[str, ...]] = data.more_captions or [()] * len(data)
     return len(data) + sum(map(len, further))
 
@@ -129,7 +130,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_no_damage_shortens_a_table_silently(part: int, folder: Path) -> None:
+def test_damage_never_shortens_a_table_silently(part: int, folder: Path) -> None:
     refusals = []
     for seed in range(25 * part, 25 * part + 25):
         rng = random.Random(seed)
@@ -146,5 +147,5 @@ def test_no_damage_shortens_a_table_silently(part: int, folder: Path) -> None:
                 continue
         expected = expected_rows(path.read_bytes(), name)
         assert expected is None or count >= expected or caught, (seed, count, expected)
-    # The message contains the file.
+    # The message names the file.
     assert all(stem in message for _, stem, message in refusals), refusals

@@ -1,4 +1,5 @@
-"""Test errors of invalid declarations of data sets, and that training and evaluation share them."""
+"""Test the errors for invalid data-set declarations, and that training and evaluation share the
+declarations."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_fewer_rows_than_a_batch_raise_an_error_before_torch_is_imported(
     rows = ["image,caption"]
     for number in range(3):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
-        # Each image has two captions, so rows are not images.
+        # Each image has two captions, so there are more rows than images.
         rows += [f"{number}.png,a picture", f"{number}.png,the same picture"]
     table = tmp_path / "pairs.csv"
     table.write_text("\n".join(rows))

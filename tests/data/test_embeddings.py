@@ -37,7 +37,7 @@ def make(n: int = 5, **fields: Any) -> Embeddings:
 
 
 @given(st.data())
-def test_rows_stay_consistent_copied_or_picked(data: st.DataObject) -> None:
+def test_rows_stay_consistent_when_copied_or_selected(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 9))
     rows: Any = data.draw(
         st.one_of(
@@ -165,7 +165,7 @@ def test_a_file_written_with_numpy_is_loaded(tmp_path: Path) -> None:
         },
     )
     embeddings, texts = open_embeddings(path)
-    assert list(texts or ()) == ["a"]  # twice with the same embedding
+    assert list(texts or ()) == ["a"]  # the same embedding twice
     assert embeddings.ids == ("x.jpg", "y.jpg", "z.jpg")
     assert embeddings.captions == ("one", "two", "drei ü")
     assert embeddings.column("gender").counts == {"female": 1, "male": 1}
@@ -210,7 +210,7 @@ def test_a_flipped_bit_and_an_unlisted_column_raise_errors(
     for place in (
         content.index(complete.features.tobytes()),
         len(content) - 12,
-    ):  # the number of arrays at the end
+    ):  # the number of arrays, at the end of the file
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(InvalidInputError, match=r"file.npz: .*cannot be read"):
             load_embeddings(path)

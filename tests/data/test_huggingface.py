@@ -302,7 +302,9 @@ def test_the_column_of_images_is_found_by_name_or_by_type(
         r"expected columns \['sex'\]; there are \['txt'\]",
     ),
 )
-def test_what_cannot_be_opened_says_why(tmp_path: Path, root: str, options: dict[str, Any]) -> None:
+def test_data_that_cannot_be_opened_raises_an_error_with_the_reason(
+    tmp_path: Path, root: str, options: dict[str, Any]
+) -> None:
     for name, images in (("none", ()), ("two", ("jpg", "png"))):
         parquet_of(tmp_path / f"{name}.parquet", images, txt=["x"] * 5)
     for name in ("a.tar", "a.txt"):

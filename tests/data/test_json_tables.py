@@ -87,7 +87,7 @@ def test_deeply_nested_objects_need_no_recursion() -> None:
     for _ in range(5000):
         row = {"a": row}
     assert list(flat(row, "a").values()) == [1]
-    # The parser rejects documents of this depth.
+    # The parser rejects documents this deep.
     with pytest.raises(InvalidInputError, match="expected JSON"):
         rows_of_json("[" * 100_000, "a.json")
 

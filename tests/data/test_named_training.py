@@ -16,7 +16,7 @@ from vldebias.report.result import Result
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 
-# data set -> settings in addition to its defaults, and the columns of its groups
+# data set -> settings in addition to its defaults, and the columns with its groups
 OF_PAPER = {
     "waterbirds": ({}, "label,place"),
     "celeba": ({}, "label,gender"),
@@ -148,7 +148,8 @@ def test_codes_in_a_table_can_be_named_by_a_setting(coded: Path, stand_ins: Path
 
 
 def write_cifar_10(folder: Path, split_sizes: dict[str, int]) -> None:
-    """Return records of a class and the red, green and blue rows of an image with a shade."""
+    """Return records, each with a class and the red, green and blue planes of an image of one
+    shade."""
     folder.mkdir(parents=True)
     (folder / "batches.meta.txt").write_text("airplane\naquarium_fish\nbird\n")
     for file, size in split_sizes.items():
@@ -203,7 +204,7 @@ def test_cifar_10_is_found_in_the_working_directory(
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize("name", list(OF_PAPER))
-def test_all_commands_run_from_the_first_to_the_page(
+def test_all_commands_run_from_training_to_the_page(
     name: str, stand_ins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Train with group DRO on the layout of the release, then evaluate the model, as in the
@@ -221,7 +222,7 @@ def test_all_commands_run_from_the_first_to_the_page(
     assert Path("run/pairs.html").is_file()
 
     measured = ["eval", name, "--data-root", ".", "--model", "run/model", "--out", "after"]
-    if name == "fairface":  # whose protocol ranks a thousand images
+    if name == "fairface":  # the protocol of this suite ranks a thousand images
         return
     ran = CliRunner().invoke(app, measured)
     assert ran.exit_code == 0, (ran.output, ran.exception)

@@ -1,6 +1,6 @@
-"""Test on Ray that results match those of one array, nothing is printed, all objects are freed, and
-killed workers and programs are handled. Skipped if Ray is not installed; `.ci/environments ray`
-installs it."""
+"""Test that results on Ray match those of a single array, nothing is printed, all objects are
+freed, and killed workers and programs are handled. Skipped if Ray is not installed;
+`.ci/environments ray` installs it."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(
         find_spec("ray") is None, reason="Ray is not installed: .ci/environments ray has it"
     ),
-    pytest.mark.filterwarnings("ignore"),  # of Ray itself, and those of made features
+    pytest.mark.filterwarnings("ignore"),  # tasks of Ray itself, and those of generated features
 ]
 PROGRAM = Path(__file__).with_name("ray_program.py")
 
@@ -49,14 +49,13 @@ def two() -> Iterator[OnRay]:
         ray.init("local", num_cpus=2, object_store_memory=200_000_000, **quiet)
         with OnRay() as runner:
             yield runner
-        # The runner only shuts Ray down if it started it.
+        # The runner only shuts Ray down if it started Ray.
         assert ray.is_initialized()
         ray.shutdown()
 
 
 def wait_until(is_so: Callable[[], bool]) -> bool:
-    """Return True if the condition is met within two minutes, because Ray frees objects with a
-    delay."""
+    """Return True if the condition is met within two minutes. Ray frees objects with a delay."""
     end = time.monotonic() + 120
     while not is_so() and time.monotonic() < end:
         time.sleep(0.1)
@@ -75,12 +74,13 @@ def is_running(process: int) -> bool:
 
 
 def processes_with(mark: str) -> list[str]:
-    """Return the processes with a text in their environment, which their children inherit."""
+    """Return the processes with a given text in their environment, which child processes
+    inherit."""
     found = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
             environment = file.read_bytes()
-        except OSError:  # ended in the meantime, or of somebody else
+        except OSError:  # it ended in the meantime, or belongs to another user
             continue
         if mark.encode() in environment:
             found.append(file.parent.name)
@@ -119,7 +119,7 @@ def test_passes_print_nothing_issue_no_warnings_and_free_all_objects(
     stopped = runner.map(large, range(40))
     assert next(stopped)[1][0] == 0
     stopped.close()
-    # Keep the error with the variables of its frames, like a notebook.
+    # Keep the error and the variables of its frames alive, as a notebook does.
     assert kept.value.__traceback__ is not None
     assert wait_until(is_all_free)
     if workers is not None:
@@ -138,7 +138,8 @@ def unpicklable(part: int) -> Unpicklable:
 
 @pytest.fixture
 def one_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new worker imports all modules, which takes most of the time of these tests."""
+    """Allow a single retry: a new worker imports all modules, which takes most of the time of these
+    tests."""
     monkeypatch.setattr("vldebias.data.parallel.RETRIES", 1)
 
 
@@ -190,7 +191,7 @@ class Deadly(OnRay):
 
 
 @pytest.mark.parametrize("task", ["retrieval", "groups"])
-def test_two_workers_return_the_results_of_one_array_even_if_one_is_killed(
+def test_two_workers_match_a_single_array_even_if_one_is_killed(
     two: OnRay, files: Shards, tmp_path: Path, task: str
 ) -> None:
     expected = figures(task, FEATURES)

@@ -1,4 +1,4 @@
-"""Test the command for the paper's tables on tiny images in the layouts of the real data sets."""
+"""Test the command for the paper's tables with tiny images in the layouts of the real data sets."""
 
 import os
 import re
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 
 @pytest.fixture
 def many(stand_ins: Path) -> Path:
-    """Return the stand-ins with more than 1,000 images of FairFace, which its protocol ranks."""
+    """Return the stand-ins with the more than 1,000 FairFace images that its protocol ranks."""
     races = (
         "White",
         "Black",
@@ -67,7 +67,7 @@ def many(stand_ins: Path) -> Path:
     return stand_ins
 
 
-def test_the_plan_lists_existing_and_missing_data(stand_ins: Path, tmp_path: Path) -> None:
+def test_the_plan_lists_available_and_missing_data(stand_ins: Path, tmp_path: Path) -> None:
     runs = {(run.suite.name, run.model): run for run in plan(stand_ins)}
     models = [
         "RN50:openai",
@@ -111,12 +111,13 @@ def test_the_generation_part_matches_the_paper() -> None:
     assert [task.name for task in run.suite.tasks] == ["pairs", "gender", "race"]
 
 
-def test_people_label_as_many_images_as_the_papers_did() -> None:
+def test_people_label_as_many_images_as_in_the_papers() -> None:
     (run,) = plan(None, ["human"])
     unseen_professions = 20
     images = 25
     ways = 2
-    assert run.sizes == [unseen_professions * images * ways] * 2  # by gender and by race
+    # once for gender and once for race
+    assert run.sizes == [unseen_professions * images * ways] * 2
     generated = load_suite("generation").tasks[1].plan()
     noise = {image.noise for image in generated.all_images}
     assert {image.noise for image in run.suite.tasks[0].plan().all_images} <= noise
@@ -151,10 +152,13 @@ COMMANDS = [
 
 @pytest.fixture
 def hub(many: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with the data sets as "DIR". The miniature models replace weights under names
-    of open_clip, and generation makes one image per profession in two steps."""
+    """Return a folder with the data sets as "DIR".
+
+    The miniature models replace weights under names of open_clip, and one image per profession is
+    generated in two steps.
+    """
     monkeypatch.chdir(many)
-    # the parent of each release, unpacked next to each other
+    # the parent folder of the releases, which are unpacked next to each other
     (many / "DIR").mkdir()
     for path in list(many.iterdir()):
         if path.name in ("waterbirds", "celeba", "fairface"):
@@ -185,7 +189,7 @@ def test_the_page_prints_the_list_of_parts() -> None:
 
 
 def label_everything(out: Path) -> None:
-    """Let two annotators answer about all images that a run wants labelled."""
+    """Answer for two annotators about all images that a run needs labelled."""
     for attribute, values in (("gender", ("male", "female")), ("race", ("White", "Black"))):
         (folder,) = out.glob(f"human-*/images/{attribute}-by-people")
         log = AnnotationLog(folder / "answers.jsonl")
@@ -196,7 +200,7 @@ def label_everything(out: Path) -> None:
 
 
 def one_of_each_part() -> list[str]:
-    """Run the printed commands, except those for the second model of a part, which the command of
+    """Run the printed commands, except those for the second model of a part, which the command for
     all parts covers."""
     commands = [text for text in COMMANDS if "--estimate" in text]
     for part, models in PARTS.items():
@@ -233,7 +237,7 @@ def test_the_printed_command_of_a_part_runs_to_the_end(printed: str) -> None:
 def test_a_failing_part_is_reported_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Run the command of all parts with all models; other tests check that commands print no
+    """Run the command for all parts with all models. Other tests check that commands print no
     errors."""
     load = open_clip.create_model_from_pretrained
 
@@ -255,7 +259,7 @@ def test_a_failing_part_is_reported_and_the_others_are_measured(
     runs = set(zip(measured.suite, measured.model, strict=True))
     expected = {(part, model) for part, models in PARTS.items() for model in models}
     broken_runs = {("fairface", "ViT-B-32:openai"), *((n, m) for n, m in expected if n == "celeba")}
-    waiting = {(part, model) for part, model in expected if part == "human"}  # for answers
+    waiting = {(part, model) for part, model in expected if part == "human"}  # it waits for answers
     assert runs == expected - broken_runs - waiting
     pipelines = frame[frame.suite == "generation"]
     assert set(pipelines["published of"]) == {PUBLISHED_PIPELINE}
@@ -263,7 +267,8 @@ def test_a_failing_part_is_reported_and_the_others_are_measured(
 
 
 def send_back(out: Path) -> None:
-    """Run the line of the page that copies the results, and check them like CI does."""
+    """Run the command with which the page tells users to copy their results, and check them like CI
+    does."""
     (line,) = (line for line in PAGE.read_text().splitlines() if line.startswith("for run in "))
     subprocess.run(
         ["bash", "-c", line.replace("paper/", f"{out.name}/")], cwd=out.parent, check=True
@@ -271,7 +276,7 @@ def send_back(out: Path) -> None:
     (folder,) = (out.parent / "eval/results/real").iterdir()
     assert folder.name == "waterbirds-miniature"
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "result.json"]
-    # A checkout with changes is not clean; a contributor's is.
+    # A checkout with uncommitted changes is not clean; a contributor's is.
     assert [text for text in problems(folder) if "changed files" not in text] == []
 
 
@@ -285,7 +290,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
 ) -> None:
     runs = plan(stand_ins, ["waterbirds"], ["miniature"])
     frame = paper(tmp_path / "out", runs, Options(out=tmp_path, resamples=20), SILENT)
-    # The paper has no figures for this model, so everything in its tables is measured.
+    # The paper has no figures for this model, so all figures in its tables are measured.
     assert frame.published.isna().all()
     assert frame.measured.notna().all()
     assert frame["published of"].eq("").all()
@@ -295,7 +300,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert (tmp_path / "out/waterbirds-miniature/result.json").is_file()
     send_back(tmp_path / "out")
     (run,) = runs
-    run.model = "RN50:openai"  # the same measurements beside the figures of another model
+    run.model = "RN50:openai"  # the same measurements next to the figures of another model
     measured = Result.read(tmp_path / "out/waterbirds-miniature/result.json")
     frame = compared([run], {run.name: measured}, tmp_path)
     assert tuple(frame) == HEAD
@@ -305,7 +310,8 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert sorted(cosines.published) == [0.65, 0.66, 0.70, 0.75]
     assert cosines.measured.notna().all()
     assert len(frame) == len(expected) + len(cosines) + sum(map(len, swept.values())) > 20
-    # No published average or gap of a method with labels is compared with one without.
+    # Published averages and gaps of methods that use labels are not compared with those that do
+    # not.
     has_labels = frame.method.isin(["erm-linear", "wise-ft", "dfr-sub", "contrastive-adapter"])
     assert set(frame[has_labels].metric) == {"worst_group", "average_reweighted", "gap_reweighted"}
     assert "weight the groups by their frequency in training" in page_of(tmp_path)
@@ -320,12 +326,12 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert row.low <= row.measured <= row.high
     assert row.difference == pytest.approx(row.measured - row.published)
     assert all(text in page_of(tmp_path) for text in ("0.740", f"{row.measured:.3f}"))
-    # The same measurements, compared with the paper's other model, which is missing in some tables.
+    # The same measurements, compared with the paper's other model, which some tables omit.
     run.model = "ViT-L-14:openai"
     frame = compared([run], {run.name: measured}, tmp_path)
     lacking = frame[frame.published.isna()]
     assert set(lacking.method) == {"cali", *(f"orth-cali at lambda {lam:g}" for lam in SWEPT)} | {
-        "orth-cali"  # of pairs without the class
+        "orth-cali"  # pairs without the class
     }
     assert lacking.measured.notna().all()
 
@@ -361,7 +367,7 @@ def test_a_baseline_that_cannot_be_fitted_has_rows_with_the_reason(
     assert f"not measured: {reason}" in page_of(tmp_path)
 
 
-# All parts run in the same way, except the one that waits for annotators.
+# All parts run alike, except the one that waits for annotators.
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(("part", "made"), [("fairface", "shard-*"), ("human", "*.png")])
@@ -393,12 +399,12 @@ def test_a_killed_part_resumes_to_the_same_result(
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
     while len(list(killed.rglob(made))) < half:
-        assert process.poll() is None, "it ended before it was killed"
+        assert process.poll() is None, "the run ended before it was killed"
         time.sleep(0.05)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     run(killed)
-    if part == "human":  # the images are the part that takes time
+    if part == "human":  # the images take most of the time
         for out in (uninterrupted, killed):
             label_everything(out)
             run(out)

@@ -37,9 +37,9 @@ def test_the_table_lists_the_lowest_score_first_and_rows_without_a_score_last(
         csv.DictReader(suspects.write(tmp_path / "t.csv", {"row": str}).read_text().splitlines())
     )
     assert [row["row"] for row in rows] == ["2", "0", "3", "1"]
-    assert rows[0]["id"] == "'=c"  # no formula
+    assert rows[0]["id"] == "'=c"  # escaped, so that it is not a formula
     figures = [(row["rank"], row["percentile"], row["score"]) for row in rows[::3]]
-    assert figures == [("1", "16.6667", "-0.250000"), ("", "", "")]  # half of the one row, of three
+    assert figures == [("1", "16.6667", "-0.250000"), ("", "", "")]  # half of one row of three
     assert list(rows[0]) == ["rank", "percentile", "score", "id", "row", "path"]
 
 
@@ -60,7 +60,7 @@ def test_ids_are_images_in_a_folder_with_or_without_their_ending(tmp_path: Path)
     )
     assert [readers["read"](row).getpixel((0, 0)) for row in (0, 1)] == [(255, 0, 0)] * 2
     paths = [readers["path"](row) for row in range(2, 6)]
-    assert paths == [str(folder / "2.jpg.png"), "", "", ""]  # no id leads out of the folder
+    assert paths == [str(folder / "2.jpg.png"), "", "", ""]  # an id cannot point outside the folder
     with pytest.raises(OSError, match="no such image in"):
         readers["read"](3)
     for where in (folder, folder / "none"):

@@ -1,4 +1,4 @@
-"""Test that rows, products, rankings and evaluations of parts match those of one array."""
+"""Test that rows, products, rankings and evaluations in parts match those of a single array."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from vldebias.errors import InvalidInputError
 
 RNG = np.random.default_rng(0)
 SMALL = RNG.normal(size=(300, 64)).astype(np.float16)
-SMALL[100:140] = SMALL[0]  # equal images, which tie
+SMALL[100:140] = SMALL[0]  # identical images, which tie
 QUERIES = torch.from_numpy(RNG.normal(size=(5, 64)).astype(np.float32))
 WHOLE = Embeddings.from_arrays(SMALL).unit
 PLAIN = normalize(torch.from_numpy(SMALL).float(), dim=1)
@@ -71,7 +71,7 @@ def test_rows_and_passes_match_a_single_array(kind: str, tmp_path: Path) -> None
 def test_results_do_not_depend_on_the_parts(
     places: list[int], k: int, chosen: str, moved: bool
 ) -> None:
-    """This includes products of single rows, and ranks with ties across parts."""
+    """This includes products with single rows, and ranks with ties across parts."""
     uncut = WHOLE
     parts = Shards(cut(places)).unit
     if chosen != "all":
@@ -135,7 +135,7 @@ def test_a_large_file_is_several_parts_and_numbers_sort_by_value(
     (tmp_path / "b").mkdir()
     for i, part in zip((9, 10, 100), cut([40, 80]), strict=True):
         np.save(tmp_path / "b" / f"emb_{i}.npy", part)
-    shards = Shards.open(f"{tmp_path}/**/emb_*.npy")  # also in folders below
+    shards = Shards.open(f"{tmp_path}/**/emb_*.npy")  # also in subfolders
     assert [len(array) for array in shards.arrays][:5] == [16, 16, 8, 16, 16]
     assert np.array_equal(shards[:], SMALL)
 
@@ -160,7 +160,7 @@ def test_a_file_that_has_changed_raises_an_error(n: int, tmp_path: Path) -> None
     ):
         with pytest.raises(InvalidInputError, match=path.name):
             read()
-    assert np.array_equal(shards[:40], first[:40])  # the others are as they were
+    assert np.array_equal(shards[:40], first[:40])  # the other files are unchanged
 
 
 def test_a_digest_depends_on_every_row_and_the_order() -> None:
@@ -228,7 +228,8 @@ def test_labels_are_read_from_a_separate_table(tmp_path: Path) -> None:
     embeddings, texts = open_embeddings(write_npy(tmp_path), table=tmp_path / "meta_*.parquet")
     expected = Labels.from_array(GENDER)
     assert np.array_equal(embeddings.column("gender").codes, expected.codes)
-    assert list(embeddings.labels) == ["gender"]  # as many urls as rows are no labels
+    # a column with as many urls as rows is not a label
+    assert list(embeddings.labels) == ["gender"]
     assert embeddings.about["ignored"] == ["url", "list"]
     assert (embeddings.ids[3], texts) == (str(FEATURES[3, 0]), None)
 
@@ -265,14 +266,14 @@ def clip_retrieval(folder: Path, *, dropped: int = 0) -> Path:
 
 
 def test_a_folder_of_clip_retrieval_includes_its_metadata(tmp_path: Path) -> None:
-    # Brackets in a name are not a pattern.
+    # Brackets in a folder name are not a glob pattern.
     folder = clip_retrieval(tmp_path / "laion [2]")
     (folder / "text_emb").mkdir()
     np.save(folder / "text_emb/text_emb_0.npy", np.ones((60, 4), "f2"))
     embeddings, _ = open_embeddings(folder)
     assert list(embeddings.labels) == ["shard"]
     for row in range(60):
-        # 10 comes after 9 in both.
+        # 10 must come after 9 in both.
         part = int(embeddings.features[[row]][0, 0]) - 1
         labels = embeddings.column("shard")
         assert labels.names[labels.codes[row]] == f"shard {part}"

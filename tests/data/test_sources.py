@@ -83,14 +83,14 @@ def test_every_data_set_opens_by_name_with_its_usual_split(
     ("celeba", "no/where", {}, "celeba: no/where .* list_attr_celeba .* mmlab"),
     ("celeba", None, {}, "celeba: .* list_attr_celeba .* mmlab"),
 )
-def test_what_cannot_be_opened_says_why(
+def test_data_that_cannot_be_opened_raises_an_error_with_the_reason(
     name: str, root: str | None, options: dict[str, Any]
 ) -> None:
     open_data(name, root, **options)
 
 
 @pytest.mark.parametrize("folder", ["", "waterbird_complete95_forest2water2", "waterbirds_v1.0"])
-def test_waterbirds(tmp_path: Path, folder: str) -> None:
+def test_waterbirds_matches_its_release(tmp_path: Path, folder: str) -> None:
     waterbirds(tmp_path / folder, BIRDS)
     assert [len(open_waterbirds(tmp_path, split)) for split in ("train", "val", "test", "all")] == [
         4,
@@ -214,7 +214,7 @@ def test_celeba_with_another_table(tmp_path: Path, file: str, old: str, new: str
         ("faces/labels", "faces"),
     ],
 )
-def test_fairface(tmp_path: Path, labels: str, images: str) -> None:
+def test_fairface_matches_its_release(tmp_path: Path, labels: str, images: str) -> None:
     fairface(tmp_path / labels, "val", VAL, tmp_path / images)
     fairface(tmp_path / labels, "train", TRAIN, tmp_path / images)
     data = open_fairface(tmp_path)

@@ -195,5 +195,5 @@ def test_values_that_are_not_groups_are_reported(values: list[str], doubt: str) 
         ["American Indian or Alaska Native", "Black or African American"],
     ],
 )
-def test_long_names_of_groups_are_not_sentences(values: list[str]) -> None:
+def test_long_group_names_are_not_treated_as_sentences(values: list[str]) -> None:
     assert not any(map(is_sentence, values))

@@ -127,7 +127,7 @@ def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
         ([0, 1, 2] * 5, []),
         ([-1, 1] * 5, []),
         ([-1, 0, 1] * 5, [r"named '-1'; .* set unknown='-1'"]),  # codes of pandas
-        ([-2, -1, 0, 1] * 5, []),  # a scale
+        ([-2, -1, 0, 1] * 5, []),  # a rating scale
         (["m", "f", "Unknown"] * 5, [r"named 'Unknown'; .* set unknown='Unknown'"]),
         (["none", "glasses"] * 5, []),
         (["Male", "male", "f"] * 5, [r"'Male' and 'male' differ only in case or spaces"]),
@@ -135,12 +135,13 @@ def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
         (["None", "NaN", "f"] * 5, [r"'NaN' and 'None'; .* set unknown='NaN'"]),
         ([-99, 0, 1] * 5, [r"named '-99'"]),
         ([99, 98, 97] * 5, []),  # ages
-        (Labels(np.zeros(9, int), ("a", "b")), []),  # a name without a row is no small group
+        # a column that names every row, not a small group
+        (Labels(np.zeros(9, int), ("a", "b")), []),
         (["a"] * 5 + ["b"] * 4, []),  # nearly half of a small table
         (["a"] * 500 + list("bcdefgh"), [r"7 of 8 groups have fewer than 5 rows: 'b' \(1\)"]),
         (list(range(100)), [r"100 of 100 groups"]),
         (["female"] * 19 + ["femle"] + ["male"] * 20, [r"'femle' \(1 of 40 rows\).*'female'"]),
-        (["female"] * 30 + ["male"] * 4, []),  # a word of its own
+        (["female"] * 30 + ["male"] * 4, []),  # a separate word
     ],
 )
 def test_probable_mistakes_in_columns_are_reported(rows: list, patterns: list[str]) -> None:
@@ -226,7 +227,8 @@ def test_cells_of_csv_are_unchanged_and_nested_objects_are_dotted_columns(
 
 
 def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
-    """The quote swallowed the rest of the file, and only 131 of 200 rows were read."""
+    """Regression test: the quote swallowed the rest of the file, and only 131 of 200 rows were
+    read."""
     path = tmp_path / "a.csv"
     rows = [f"{i}.png,{'female' if i % 2 else 'male'},caption {i}" for i in range(200)]
     rows[131] = rows[131].replace("caption", '"caption')
@@ -298,7 +300,7 @@ def test_rows_of_the_same_image_are_joined_in_order() -> None:
         [0, 1],
         ["one", "nan"],
         [],
-    )  # nothing to put together
+    )  # no rows to join
 
 
 @refused(
@@ -317,7 +319,7 @@ def test_rows_that_cannot_be_joined_raise_errors(
 
 
 def test_placeholders_are_not_captions() -> None:
-    with pytest.warns(match="1 of 2 captions"):  # no more than half of them
+    with pytest.warns(match="1 of 2 captions"):  # at most half of them
         check_captions("own", ["17", "a dog"], "")
     assert not any(map(says_something, ["", " ", "nan", "NaN", "None", " null ", "N/A", "<NA>"]))
     assert all(map(says_something, ["nan bread on a plate", "a nun", "7", "none of them sits"]))

@@ -1,7 +1,7 @@
-"""Stand-ins for what the documentation's commands need but is not available: weights, data sets and
-the reader's files.
+"""Provide stand-ins for what the documentation's commands need but a test machine lacks: weights,
+data sets and users' own files.
 
-They are small and have the printed names.
+They are small and have the names that the documentation prints.
 """
 
 import csv
@@ -47,13 +47,13 @@ RACES = (
 )
 AGES = ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70")
 PEOPLE = list(product(AGES, ("Male", "Female"), RACES))
-RANKED = 1026  # people, a little more than the 1,000 that FairFace's protocol ranks
+RANKED = 1026  # slightly more people than the 1,000 that FairFace's protocol ranks
 DIM = 16
 
 
 def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the embedded models under other names: those that open_clip lists with such weights, and
-    those that look like an id on the hub or a folder."""
+    those that look like a hub id or a folder."""
 
     def clip(name: str, pretrained: str | None = None, **_: Any) -> tuple[Any, Any]:
         assert (name, pretrained) in open_clip.list_pretrained()
@@ -62,7 +62,7 @@ def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def pipeline(name: str, **_: Any) -> Any:
         assert name == "DIR" or name.count("/") == 1
         pipe = miniature.load_pipeline()
-        # in single precision whatever is asked for, which CPUs and small models are made for
+        # always single precision, which suits CPUs and small models
         monkeypatch.setattr(pipe, "to", lambda *_, **__: pipe, raising=False)
         return pipe
 
@@ -73,18 +73,18 @@ def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffusers.DiffusionPipeline.from_pretrained", pipeline)
     monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda name, **_: model)
     monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda name, **_: processor)
-    # The embedded CLIP is sure of nobody in its own small pictures; the embedded judge is.
+    # The embedded CLIP is too unsure about its own small pictures; the embedded judge is not.
     monkeypatch.setattr("vldebias.study.pilot.suite_judge", lambda *_: MiniatureJudge().ready())
 
 
 def in_place_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the CPU whatever device is named."""
+    """Use the CPU whatever device is requested."""
     for module in ("apps", "audit", "debias", "evaluate", "results"):
         monkeypatch.setattr(f"vldebias.cli.{module}.device_of", lambda name: "cpu")
 
 
 def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generate pictures that nobody looks at in two steps."""
+    """Generate pictures in two steps, because nobody looks at them."""
     set_timesteps = DDIMScheduler.set_timesteps
 
     def set_few(scheduler: Any, num_inference_steps: int, *arguments: Any, **named: Any) -> None:
@@ -94,9 +94,12 @@ def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Suites generate an image of every tenth prompt in two steps, read 300 pictures of an embedded
-    world, try two lambdas and a baseline, and resample 20 times; training reads as few pictures and
-    ends after two updates of at most 64 pictures."""
+    """Shorten measurements and training.
+
+    Suites generate an image for every tenth prompt in two steps, read 300 pictures of an embedded
+    world, try two values of lambda and a baseline, and resample 20 times. Training reads as few
+    pictures and ends after two updates of at most 64 pictures.
+    """
 
     def small(name: Any) -> Suite:
         suite = load_suite(name)
@@ -132,11 +135,11 @@ def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Build pages completely, but record them in the list instead of waiting for visitors."""
+    """Build pages completely, but append them to a list instead of waiting for visitors."""
     from vldebias.cli import apps
 
     served: list[Any] = []
-    # Models that are loaded in the background would outlive the stand-ins.
+    # Models loaded in the background would outlive the stand-ins.
     monkeypatch.setattr(apps.page("demo.engine").Engine, "warm", lambda engine: None)
     for name in ("demo.page", "label.page"):
         monkeypatch.setattr(apps.page(name), "serve", lambda page, **_: served.append(page))
@@ -147,7 +150,7 @@ def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]
 
 def data_sets(root: Path) -> None:
     """Create the three data sets in the layouts of their releases, each in a separate folder."""
-    # Training takes batches of 64.
+    # Training uses batches of 64.
     waterbirds(root / "waterbirds", [*product((0, 1), (0, 1, 2), (0, 1))] * 20)
     values = np.random.default_rng(0).integers(0, 2, (24, 40)) * 2 - 1
     celeba(root / "CelebA/Anno", root / "CelebA/Img/img_align_celeba", values, [0, 1, 2] * 8)
@@ -182,7 +185,7 @@ def features() -> None:
 
 
 def tables() -> None:
-    """Create answers by people and judges about generated images, and a table of pictures."""
+    """Create answers of people and judges about generated images, and a table of pictures."""
     draw = np.random.default_rng(0)
     rows = pd.DataFrame({"prompt": ["a nurse", "a pilot"] * 60})
     rows["gender"] = rows["judge"] = draw.choice(["female", "male"], 120)
@@ -207,7 +210,7 @@ def tables() -> None:
     for i in range(6):
         save(Path(f"{i}.png"), i)
     Path("prompts.txt").write_text("A photo of a nurse.\nA photo of a pilot.\nA red chair.\n")
-    # What users wrote, and what a language model made of it.
+    # What users wrote, and a language model's version of it.
     Path("users.txt").write_text("A photo of a nurse.\nA photo of a pilot.\n" * 6)
     Path("enhanced.txt").write_text(
         "A smiling woman, a nurse, in a bright ward.\nA pilot in a cockpit at dawn.\n" * 6
@@ -238,7 +241,7 @@ def pictures() -> None:
 
 
 def answers() -> None:
-    """Create a folder of generated images, with the answers of three people about each."""
+    """Create a folder of generated images with the answers of three people about each."""
     draw = np.random.default_rng(0)
     task = GenerationTask.build(
         {

@@ -1,4 +1,4 @@
-"""Counts of some models, compared with those of a held-out model."""
+"""Test how well counts of some models predict those of a held-out model."""
 
 import pandas as pd
 import pytest
@@ -19,13 +19,13 @@ def counts(**women_of_ten: int) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(("female", "expected"), [(10, 1), (9, 1), (8, 0), (5, 0), (1, -1)])
-def test_an_occupation_leans_if_an_even_share_would_rarely_give_its_counts(
+def test_an_occupation_leans_if_even_shares_would_rarely_give_its_counts(
     female: int, expected: int
 ) -> None:
     assert lean(counts(nurse=female).loc["nurse"]) == expected
 
 
-def test_others_agree_only_if_every_model_that_counted_the_occupation_does() -> None:
+def test_other_models_agree_only_if_all_that_counted_the_occupation_do() -> None:
     others = {"a": counts(nurse=10, pilot=0, cook=10, baker=5), "b": counts(nurse=9, cook=0)}
     table = compared(counts(nurse=0, pilot=0, cook=10, baker=10, miner=0), others)
     assert list(table.index) == ["nurse", "pilot", "cook", "baker"]
@@ -36,15 +36,15 @@ def test_others_agree_only_if_every_model_that_counted_the_occupation_does() -> 
     assert (nurse["low"], nurse["high"], nurse["mean"]) == pytest.approx((0.9, 1.0, 0.95))
 
 
-def test_the_counts_of_stable_bias_are_of_at_most_210_images() -> None:
+def test_the_counts_of_stable_bias_include_at_most_210_images() -> None:
     for table in stable_bias_counts().values():
         assert len(table) == 10
-        # An image whose caption names both is in both columns.
+        # An image whose caption names both genders is in both columns.
         assert table.sum(axis=1).between(30, 215).all()
     assert not set(stable_bias_counts()) & set(shipped_counts())
 
 
-def test_the_committed_result_is_what_the_tables_give() -> None:
+def test_the_committed_result_matches_the_tables() -> None:
     committed = read("audit_other_models").rows
     again = [row for task in measure() for row in task.rows]
     assert len(again) == len(committed)
@@ -54,8 +54,8 @@ def test_the_committed_result_is_what_the_tables_give() -> None:
         assert row.interval == pytest.approx(old.interval)
 
 
-def test_models_that_agree_are_no_guide_to_another_one() -> None:
-    """The audit gives no verdict on a model that nobody judged; this is why."""
+def test_agreement_among_models_does_not_predict_another_model() -> None:
+    """This is why the audit gives no verdict on a model for which there are no counts."""
     (opposite,) = [
         row
         for row in read("audit_other_models").rows

@@ -1,5 +1,5 @@
-"""Benchmarks at tiny sizes, without testing times, and the command that compares this version with
-another."""
+"""Test benchmarks at tiny sizes, without checking times, and the command that compares this version
+with another."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ from vldebias.miniature import load_clip
 from vldebias.report.result import Result
 
 
-def test_sorts_figures_into_equal_moved_went_and_came():
+def test_figures_are_sorted_into_equal_changed_removed_and_added():
     old = {
         "a": np.ones((3, 3)),
         "b": [0.5, float("nan")],
@@ -34,7 +34,7 @@ def test_sorts_figures_into_equal_moved_went_and_came():
     assert (comparison.missing, comparison.added) == (["e"], ["f"])
 
 
-def test_reads_rows_from_json_and_parquet_alike(tmp_path):
+def test_rows_from_json_and_parquet_are_read_alike(tmp_path):
     row = {"task": "groups", "metric": "gap", "method": "cali", "value": 0.25, "change": None}
     figure = row | {"interval": [0.1, 0.4]}
     (tmp_path / "one.json").write_text(json.dumps({"figures": [figure]}))
@@ -46,7 +46,7 @@ def test_reads_rows_from_json_and_parquet_alike(tmp_path):
         np.testing.assert_allclose(values, [0.25, 0.1, 0.4, np.nan, np.nan, np.nan])
 
 
-def test_ours_gives_what_the_plain_way_gives() -> None:
+def test_our_results_match_the_plain_implementation() -> None:
     assert all(row["difference"] < 1e-5 for row in speed.of_losses([64], repetitions=1))
     assert speed.fit(16, 4, 2, repetitions=1)["difference"] < 1e-8
     assert speed.ranks(2000, queries=3, k=50, repetitions=1)["difference"] < 0.01
@@ -54,7 +54,7 @@ def test_ours_gives_what_the_plain_way_gives() -> None:
     assert speed.reference(1000, repetitions=1)["difference"] == 0
 
 
-def test_pictures_and_folders_are_read_alike() -> None:
+def test_pictures_and_folders_are_read_alike_in_benchmarks() -> None:
     rows = list(towers.pictures(((96, 64),), side=16, rounds=1))
     assert speed.unequal(rows[0]) == ""
     assert rows[0]["mean pixel change of a draft, sd"] < 0.2
@@ -73,7 +73,7 @@ def test_an_attached_tower_changes_some_texts(monkeypatch: pytest.MonkeyPatch) -
     assert speed.unequal(row) == ""
 
 
-def test_a_row_is_printed_only_with_the_equality_of_what_was_timed(
+def test_a_row_is_only_printed_if_the_timed_results_are_equal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     times = {"what": "this / that", "ours": 0.1, "plain": 0.2, "ratio": 2.0}
@@ -98,7 +98,7 @@ def test_a_row_is_printed_only_with_the_equality_of_what_was_timed(
     assert speed.main() == 0
 
 
-def test_every_part_says_how_far_its_ways_are_apart() -> None:
+def test_every_part_reports_the_difference_between_its_implementations() -> None:
     rows = [
         *speed.of_losses([64], repetitions=1),
         speed.fit(16, 4, 2, repetitions=1),
@@ -109,7 +109,7 @@ def test_every_part_says_how_far_its_ways_are_apart() -> None:
     assert [speed.unequal(row) for row in rows] == [""] * len(rows)
 
 
-def test_losses_of_a_gpu_are_the_same(monkeypatch, tmp_path) -> None:
+def test_losses_on_a_gpu_are_the_same(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(torch, "compile", lambda function: function)
     (row,) = gpu_losses.gpu_losses((64,), rounds=1, device="cpu")
     plain = row["value, plain"]
@@ -119,7 +119,7 @@ def test_losses_of_a_gpu_are_the_same(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_figures_of_features_that_were_read_small_are_near() -> None:
+def test_figures_of_reduced_precision_features_are_close() -> None:
     rows = list(draft_figures.rows_of("birds", 24))
     assert rows[0]["read small"] > 0.999
     figures = {row["figure"] for row in rows[1:]}

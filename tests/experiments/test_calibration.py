@@ -1,4 +1,4 @@
-"""The counts from which `vldebias audit` predicts the embedded models' images."""
+"""Test the counts from which `vldebias audit` predicts the embedded models' images."""
 
 import pandas as pd
 import pytest
@@ -22,12 +22,12 @@ def test_every_profession_is_counted(counts: pd.DataFrame) -> None:
     assert tuple(counts.index) == names
     known = counts.male + counts.female
     assert known.between(1, IMAGES).all()
-    assert known.mean() > 0.9 * IMAGES, "few images show nobody whose gender is known"
+    assert known.mean() > 0.9 * IMAGES, "few images show nobody of known gender"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["actor", "author"])
-def test_the_counts_are_what_the_embedded_pipeline_generates(
+def test_the_counts_match_what_the_embedded_pipeline_generates(
     counts: pd.DataFrame, name: str
 ) -> None:
     pipe = load_pipeline()
@@ -35,5 +35,5 @@ def test_the_counts_are_what_the_embedded_pipeline_generates(
     prompt = PROFESSIONS.classes[PROFESSIONS.class_names.index(name)]
     values = values_seen(MiniatureJudge().ready(), generated(pipe, prompt))
     for value in ("male", "female"):
-        # Another CPU may move an image that is near to unknown.
+        # On another CPU, an image may cross the threshold to unknown.
         assert abs(values.count(value) - counts.loc[name, value]) <= 1

@@ -1,5 +1,5 @@
-"""Every figure in README and docs names its command or file, and quick commands reproduce their
-committed figures."""
+"""Test that every figure in README and docs names its command or file, and that quick commands
+reproduce their committed figures."""
 
 import re
 from collections import Counter
@@ -13,27 +13,26 @@ from vldebias.report.result import Measurement, Result, TaskProvenance
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# "0.97", ".97", "97 %", and not "3.11.7", "v4.4" or a part of a path.
+# Matches "0.97", ".97" and "97 %", but not "3.11.7", "v4.4" or a part of a path.
 FIGURE = re.compile(r"(?<![\w./=-])[-+]?\d*\.\d+\b(?!\.\d)|\b\d+(?:\.\d+)? ?%")
 SOURCE = re.compile(
     r"\w+\.(?:json|csv|txt|parquet)\b|python -m eval|vldebias (?:eval|quickstart|records)"
 )
-# What is no measurement of ours: numbers of tables, sections and theorems, levels of intervals,
-# versions.
+# Numbers that are not our measurements: tables, sections, theorems, confidence levels, versions.
 NO_FIGURE = re.compile(
     r"(?:Tables?|[Ss]ections?|Theorem|Lemma|eq\.|[Cc]hapter|Definition)\s+[\w.]*\d[\d.,\s-]*"
     r"(?:(?:and|to)\s+[\d.]+)?|95 %"
     r"|(?:Diffusion|[Pp]ython:?|WordNet|SD|BY-SA)\s+[\d.]+(?:\s+to\s+[\d.]+)?"
     r"|arXiv[: ][\d.]+|https?://\S+|\]\([^)]*\)"
 )
-# Pages whose numbers are versions of libraries, or of parts of papers.
+# Pages whose numbers are versions of libraries or sections of papers.
 OTHERS = {
     "docs/how-to/install.md": "versions of libraries",
     "docs/explanation/sources.md": "places in papers",
     "docs/explanation/coverage.md": "places in papers",
     "docs/explanation/pipelines.md": "names and versions of pipelines",
 }
-# Paragraphs that quote others, by words that they have, or that set a bound.
+# Phrases that mark paragraphs which quote others or state a bound.
 QUOTED = (
     "authors report",
     "1.5 times the images",
@@ -71,25 +70,25 @@ def unsourced(text: str) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_section_with_figures_names_what_gave_them(path: Path) -> None:
+def test_every_section_with_figures_names_its_source(path: Path) -> None:
     _, without = unsourced(path.read_text(encoding="utf-8"))
     assert without == [] or str(path.relative_to(ROOT)) in OTHERS, without
 
 
-def test_pages_have_many_figures_and_one_without_a_source_would_be_noticed() -> None:
+def test_pages_have_many_figures_and_one_without_a_source_is_detected() -> None:
     total = sum(unsourced(path.read_text(encoding="utf-8"))[0] for path in PAGES)
     assert total > 1000
     assert unsourced("# A\n\nIt is .97 of `none`.\n\n# B\n\n.5, from `x.json`.") == (2, [".97"])
     assert unsourced("# A\n\nSee Table 7.1 and Python 3.11.2, at 95 %.") == (0, [])
 
 
-def test_what_a_page_names_as_its_file_is_there() -> None:
+def test_files_that_a_page_names_exist() -> None:
     missing = []
     for path in PAGES:
         for name in re.findall(r"eval/results/([\w/-]+\.\w+)", path.read_text(encoding="utf-8")):
             if not (RESULTS / name).exists():
                 missing.append((path.name, name))
-    # Written by commands for those who have a GPU or real models.
+    # Written by commands that need a GPU or real models.
     assert [name for _, name in missing if name not in ("bench_gpu_losses.json",)] == []
 
 
@@ -107,7 +106,7 @@ def made(*rows: Measurement) -> Result:
     )
 
 
-def test_figures_are_equal_inside_apart_or_missing() -> None:
+def test_figures_are_classified_as_equal_within_outside_or_missing() -> None:
     committed = made(*(row(0.5, subset=name) for name in "abcd"), row(7.0, metric="ms"))
     again = made(row(0.5, subset="a"), row(0.58, subset="b"), row(0.7, subset="c"))
     expected = Counter(equal=1, inside=1, apart=1, missing=1)
@@ -125,7 +124,7 @@ def test_parts_of_a_replay_are_written_into_one_result(tmp_path: Path) -> None:
     assert rows == [("a", "equal", 5.0), ("b", "equal", 3.0)]
 
 
-def test_a_command_that_fails_is_counted_and_the_others_are_run(
+def test_a_failing_command_is_counted_and_the_others_still_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ("default_choice", "workers")
@@ -139,7 +138,7 @@ def test_a_command_that_fails_is_counted_and_the_others_are_run(
     assert "together: {'failed': 14}" in capsys.readouterr().out
 
 
-def test_a_result_is_replayed_or_says_why_not() -> None:
+def test_a_result_is_replayed_or_the_reason_reported() -> None:
     commands = replay.commands()
     assert len(commands) == len(list(RESULTS.glob("*.json")))
     replayed = [command for command in commands if not command.reason]
@@ -150,13 +149,13 @@ def test_a_result_is_replayed_or_says_why_not() -> None:
     assert set(replay.NOT_HERE) <= {command.name for command in commands}
 
 
-# Those that depend on no time and no model; `python -m eval.replay` runs all quick commands.
+# Commands that depend on neither time nor models; `python -m eval.replay` runs all quick commands.
 REPLAYED = ("default_choice", "prompt_rules_scenes")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPLAYED)
-def test_quick_commands_give_the_committed_figures_again(name: str) -> None:
+def test_quick_commands_reproduce_the_committed_figures(name: str) -> None:
     (command,) = [found for found in replay.commands() if found.name == name]
     ends = command.replay()
     assert ends["missing"] == 0

@@ -1,4 +1,4 @@
-"""The coverage table of the source papers: a row that works names something that exists."""
+"""Test the coverage table of the source papers: a row that works names something that exists."""
 
 import importlib
 import re
@@ -35,7 +35,8 @@ def is_suite(name: str) -> bool:
 
 
 def is_command(words: list[str]) -> bool:
-    """Return whether the command line has a command, or a suite of `eval`, with its options."""
+    """Return whether the command line has a command with these options, or `eval` has this
+    suite."""
     command = typer.main.get_command(app)
     for place, word in enumerate(words):
         if word.startswith("--"):
@@ -72,7 +73,7 @@ def exists(proof: str) -> bool:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_names_something_that_exists_or_a_reason(row: dict[str, str]) -> None:
+def test_a_row_names_an_existing_proof_or_a_reason(row: dict[str, str]) -> None:
     assert row["source"] in PAPERS
     assert row["state"] in STATES
     assert row["what"]
@@ -94,7 +95,7 @@ def test_a_row_names_something_that_exists_or_a_reason(row: dict[str, str]) -> N
         "vldebias.losses.rinse",
     ],
 )
-def test_what_does_not_exist_is_noticed(proof: str) -> None:
+def test_missing_names_are_detected(proof: str) -> None:
     assert not exists(proof)
 
 
@@ -113,7 +114,7 @@ def test_every_headline_names_one_committed_row_or_a_reason() -> None:
         row_of({"file": "popularity", "task": "popularity", "metric": "none"}, "NUCLR")
 
 
-def test_every_loss_of_the_table_has_what_its_authors_report() -> None:
+def test_every_loss_of_the_table_has_a_row_for_its_authors_results() -> None:
     rows = [line.strip("| ").split(" | ") for line in every_loss().splitlines() if "|" in line]
     head, _, *losses = rows
     assert head[-1] == "the authors report"

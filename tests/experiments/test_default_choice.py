@@ -1,5 +1,5 @@
-"""The rule that selects a default, on made-up tables and the committed ones, and the counting of
-generated images."""
+"""Test the rule that selects a default, on constructed tables and the committed ones, and the
+counting of generated images."""
 
 import json
 from dataclasses import replace
@@ -40,12 +40,12 @@ def places(scores: dict[str, list[float]], harm: dict[str, int] | None = None) -
     return places_of_forms
 
 
-def test_a_form_that_a_table_lacks_is_not_chosen() -> None:
+def test_a_method_missing_from_a_table_is_not_selected() -> None:
     assert choose([*places({"a": [0.1, 0.1]}), Place("t0", "b", 1.0, 0.0, False)]) == "a"
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_rule_by_a_naive_twin(seed: int) -> None:
+def test_the_rule_matches_a_naive_implementation(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = rng.uniform(-0.2, 0.8, size=(6, 4))
     bad = rng.random((6, 4)) < 0.05
@@ -59,7 +59,7 @@ def test_the_rule_by_a_naive_twin(seed: int) -> None:
     assert choose(made) == (f"f{max(near, key=lambda f: table[:, f].min())}" if allowed else None)
 
 
-def test_gains_and_costs_are_those_of_the_committed_table() -> None:
+def test_gains_and_costs_match_the_committed_table() -> None:
     result = read("rivals_real")
     place_of_form = {
         (place.table, place.form): place for place in of_models([result], FORMS["prompts"])
@@ -103,13 +103,13 @@ def test_what_assigns_values_is_chosen_by_the_gap_taken_away_and_the_professions
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # texts and images are noise
 @pytest.mark.parametrize("kind", FORMS)
-def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
+def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
     chosen = {
         protocol.task: protocol.settings["chosen"]["all"]
         for protocol in read("default_choice").provenance
     }
     assert chosen[kind] == choose(of_models([read(name) for name in TABLES], FORMS[kind]))
-    # The tables of classifications mark it.
+    # Marked in the tables of classifications.
     assert chosen[kind] == list(ATTACHED["worst_group"])[list(FORMS).index(kind)]
     assert chosen["pipelines"] == "default"
     noise = torch.Generator().manual_seed(0)
@@ -117,14 +117,14 @@ def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
     host = TextTable({text: torch.randn(16, generator=noise) for text in prompts.texts})
     (form,) = [method for method in compared() if method.name == chosen[kind]]
     if kind != "images":
-        # Of noise, texts expect no help: the entry of the table is what would be attached.
+        # For noise, texts predict no gain, so the entry of the table is attached.
         by_rule = fit_projection(host, prompts, method=form)
         default = METHODS["default"]
         assert isinstance(default, Preset)
         selected, _ = default.selected(Problem(host, prompts))
         assert selected.name == by_rule.method
         return
-    # The tables choose among forms within classes, which sets to classify with get.
+    # The tables choose among methods within classes, which class prompts get.
     pair = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     rows = torch.randn(60, 16, generator=noise)
     by_rule = fit_projection(host, pair, method=form, reference=rows)
@@ -141,7 +141,7 @@ def task() -> TaskResult:
     return TaskResult(TaskProvenance(task="t", description=""))
 
 
-def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
+def test_professions_used_in_a_fit_are_not_generated_under_it() -> None:
     prompt_sets = splits()
     shipped = load_prompts(SET)
     assert prompt_sets[0] == shipped
@@ -158,9 +158,9 @@ def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
         )
 
 
-def test_what_fits_differ_in_widens_the_interval() -> None:
-    """Values are alike within each fit and differ between fits: resampling only prompts would look
-    certain."""
+def test_differences_between_fits_widen_the_interval() -> None:
+    """Values are alike within each fit and differ between fits, so resampling only prompts would
+    understate the uncertainty."""
     values = {"none": np.ones(60), "one": np.repeat([0.0, 0.5, 1.0], 20)}
     widths = []
     for fits in (np.repeat(np.arange(3), 20), np.zeros(60, int)):
@@ -172,7 +172,7 @@ def test_what_fits_differ_in_widens_the_interval() -> None:
     assert widths[0] > 2 * widths[1]
 
 
-def test_only_images_that_show_it_without_a_method_count() -> None:
+def test_only_images_that_show_the_attribute_without_a_method_count() -> None:
     shown = {
         "none": np.array([[True, True], [True, False], [False, False]]),
         "one": np.array([[True, False], [True, True], [True, True]]),

@@ -1,5 +1,5 @@
-"""EquiSteer by its formulas: what is erased and added against loops over positions, its gate
-against maxima counted pair by pair, and a fit of the miniature against hooks of this file."""
+"""Test EquiSteer against its formulas: the edit against loops over positions, its gate against
+maxima counted pair by pair, and a fit on the miniature against hooks defined here."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def made(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def test_directions_are_those_of_texts_with_a_value_less_those_without() -> None:
+def test_directions_are_differences_of_texts_with_and_without_a_value() -> None:
     two = {"a": made(6), "b": made(6, seed=1), NEUTRAL: made(6, seed=2)}
     difference = (two["a"] - two["b"]).numpy()
     expected = difference / np.sqrt((difference**2).sum())
@@ -44,7 +44,7 @@ def test_directions_are_those_of_texts_with_a_value_less_those_without() -> None
         np.testing.assert_allclose(directions_of(three)[place].numpy(), expected)
 
 
-def test_the_gate_is_midway_between_both_kinds_of_texts() -> None:
+def test_the_gate_is_midway_between_the_two_kinds_of_texts() -> None:
     maxima = {"a": made(5, 2) + 1, "b": made(7, 2, seed=1), NEUTRAL: made(4, 2, seed=2)}
     for place, value in enumerate("ab"):
         with_it = sum(float(row[place]) for row in maxima[value]) / len(maxima[value])
@@ -70,7 +70,7 @@ def fitted() -> Fitted:
 
 
 @pytest.mark.slow
-def test_outputs_lose_the_span_and_get_one_direction(fitted: Fitted) -> None:
+def test_outputs_lose_the_span_and_gain_one_direction(fitted: Fitted) -> None:
     """Compare with a loop over directions, each made orthogonal to the previous ones, at every
     position."""
     _, edit, _ = fitted
@@ -90,7 +90,7 @@ def test_outputs_lose_the_span_and_get_one_direction(fitted: Fitted) -> None:
             for earlier in before:
                 direction -= (direction @ earlier) * earlier
             length = np.sqrt((direction**2).sum())
-            if length < 1e-3:  # two values point apart along one line
+            if length < 1e-3:  # two values are opposite along one line
                 continue
             before.append(direction / length)
             erased -= (erased @ before[-1]) * before[-1]
@@ -99,13 +99,13 @@ def test_outputs_lose_the_span_and_get_one_direction(fitted: Fitted) -> None:
 
 
 @pytest.mark.slow
-def test_fit_and_gate_are_those_of_outputs_that_are_recorded_here(
+def test_fit_and_gate_match_the_recorded_outputs(
     fitted: Fitted,
 ) -> None:
     pipe, edit, gate = fitted
 
     def first_output(layer: str, text: str, noise: int) -> Any:
-        """Return the output of a layer in the first pass, (positions, d)."""
+        """Return a layer's output in the first pass, (positions, d)."""
         seen = []
         module = dict(pipe.unet.named_modules())[layer.removeprefix("unet.")]
         handle = module.register_forward_hook(lambda module, args, output: seen.append(output[-1]))

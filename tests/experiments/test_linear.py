@@ -1,5 +1,4 @@
-"""Linear evaluation: its readers of binary layouts, and its figures compared with
-scikit-learn's."""
+"""Test linear evaluation: readers of binary formats, and figures compared with scikit-learn's."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -40,14 +39,14 @@ def write_cifar(folder: Path, labels: np.ndarray, images: np.ndarray, files: lis
 
 
 def write_stl(folder: Path, labels: np.ndarray, images: np.ndarray, split: str) -> None:
-    """Write STL-10's files: channels with pixels in column order, and labels from 1."""
+    """Write STL-10's files: channels with pixels in column-major order, and labels from 1."""
     folder.mkdir(exist_ok=True)
     (folder / "class_names.txt").write_text("\n".join(NAMES) + "\n")
     (folder / f"{split}_X.bin").write_bytes(images.transpose(0, 3, 2, 1).tobytes())
     (folder / f"{split}_y.bin").write_bytes((labels + 1).astype(np.uint8).tobytes())
 
 
-def test_the_layout_of_cifar_10_gives_the_pixels_and_classes_that_were_written(
+def test_the_cifar_10_format_is_read_back(
     tmp_path: Path,
 ) -> None:
     labels = np.array([2, 0, 1, 1])
@@ -61,7 +60,7 @@ def test_the_layout_of_cifar_10_gives_the_pixels_and_classes_that_were_written(
         assert np.array_equal(np.asarray(opened.read(row)), image)
 
 
-def test_the_layout_of_cifar_100_has_the_fine_class_behind_the_coarse_one(tmp_path: Path) -> None:
+def test_the_cifar_100_format_has_the_fine_class_after_the_coarse_one(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-100-binary"
     folder.mkdir()
     (folder / "fine_label_names.txt").write_text("\n".join(NAMES))
@@ -72,7 +71,7 @@ def test_the_layout_of_cifar_100_has_the_fine_class_behind_the_coarse_one(tmp_pa
     assert np.array_equal(np.asarray(opened.read(0)), image)
 
 
-def test_the_layout_of_stl_10_gives_the_pixels_and_classes_that_were_written(
+def test_the_stl_10_format_is_read_back(
     tmp_path: Path,
 ) -> None:
     labels = np.array([0, 2])
@@ -84,7 +83,7 @@ def test_the_layout_of_stl_10_gives_the_pixels_and_classes_that_were_written(
     assert np.array_equal(np.asarray(opened.read(1)), images[1])
 
 
-def test_pickled_and_damaged_layouts_are_refused(tmp_path: Path) -> None:
+def test_pickled_and_damaged_files_are_refused(tmp_path: Path) -> None:
     refused(lambda: open_binary("cifar10", tmp_path / "cifar-10-batches-py", "test"), "pickles")
     folder = tmp_path / "cifar-10-batches-bin"
     refused(lambda: open_binary("cifar10", folder, "test"), "test_batch.bin: not found")
@@ -96,8 +95,7 @@ def test_pickled_and_damaged_layouts_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mean_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An encoder that returns the mean colours of four parts of an image, so any other program gets
-    the same figures from these features."""
+    """Encode an image as the mean colours of four parts, which any other program can reproduce."""
 
     def embed(data: linear.ImageData, encoder: object) -> Embeddings:
         rows = [np.asarray(data.read(row), dtype=np.float64) for row in range(len(data))]
@@ -119,7 +117,7 @@ def coloured(labels: np.ndarray, side: int, seed: int) -> np.ndarray:
 
 @pytest.mark.usefixtures("mean_colours")
 @pytest.mark.parametrize("layout", ["cifar-10-batches-bin", "folder"])
-def test_accuracy_is_that_of_scikit_learn_on_the_same_features(layout: str, tmp_path: Path) -> None:
+def test_accuracy_matches_scikit_learn_on_the_same_features(layout: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     folder = tmp_path / layout
     images = {}
@@ -153,7 +151,7 @@ def test_accuracy_is_that_of_scikit_learn_on_the_same_features(layout: str, tmp_
     assert row.interval[0] < row.value < row.interval[1]
 
 
-def test_the_worst_group_is_the_lowest_of_its_rows_and_lies_in_its_interval() -> None:
+def test_the_worst_group_is_the_lowest_row_and_within_its_interval() -> None:
     rng = np.random.default_rng(0)
     n = 400
     classes = rng.integers(0, 2, n)
@@ -175,9 +173,9 @@ def test_the_worst_group_is_the_lowest_of_its_rows_and_lies_in_its_interval() ->
     assert worst.interval[0] <= worst.value <= worst.interval[1]
 
 
-def test_features_before_the_head_are_what_the_head_reads() -> None:
-    """Multiplied by the head, they are those of the joint space, for a matrix and for a layer; a
-    head that is never called is refused."""
+def test_features_before_the_head_are_its_inputs() -> None:
+    """Multiplied by the head, whether a matrix or a layer, they give the embeddings of the joint
+    space; a head that is never called is refused."""
     model, preprocess, _ = miniature.load_clip()
     encoder = image_encoder(model, preprocess)
     head = resolve(model).image_head
@@ -187,7 +185,7 @@ def test_features_before_the_head_are_what_the_head_reads() -> None:
     features = backbone.encode(images)
     product = features @ head.detach() if isinstance(head, nn.Parameter) else head(features)
     torch.testing.assert_close(product.detach(), joint, rtol=1e-4, atol=1e-5)
-    assert torch.equal(encoder.encode(images), joint), "the model is as it was"
+    assert torch.equal(encoder.encode(images), joint), "the model is unchanged"
 
     layer = nn.Linear(4, 2)
     called = replace(encoder, model=layer, tower=(layer,), forward=lambda batch: layer(batch["x"]))
@@ -199,7 +197,7 @@ def test_features_before_the_head_are_what_the_head_reads() -> None:
 
 
 @pytest.mark.usefixtures("mean_colours")
-def test_data_sets_are_read_by_name_from_their_root(tmp_path: Path) -> None:
+def test_data_sets_are_read_by_name_from_their_root_folder(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     labels = np.arange(30) % 3
     batches = [f"data_batch_{number}.bin" for number in range(1, 6)]

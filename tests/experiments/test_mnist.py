@@ -1,5 +1,5 @@
-"""The image experiments: readers, views and strata on small synthetic files, and each experiment
-from end to end."""
+"""Test the image experiments: readers, views and strata on small synthetic files, and each
+experiment end to end."""
 
 import struct
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ NAMES = ("coarse_digits", "noisy_mnist", "nuclr_variants", "rare_digit", "ssa")
 
 
 def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
-    """Write the IDX format: two zeros, the type code of bytes, the number of axes, and the
+    """Write the IDX format: two zero bytes, the type code for bytes, the number of axes, and the
     shape."""
     head = struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
     path.write_bytes(head + values.tobytes())
@@ -33,7 +33,7 @@ def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write both data sets in the layout of their files, with scikit-learn's small digits."""
+    """Write both data sets in their file formats, with scikit-learn's small digits."""
     folder = tmp_path_factory.mktemp("downloads")
     loaded = load_digits()
     pixels = interpolate(torch.from_numpy(loaded.images / 16)[:, None], (28, 28), mode="bilinear")
@@ -45,7 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_idx(folder / "mnist-data" / f"{prefix}-labels-idx1-ubyte", labels[rows])
     cifar = folder / "cifar-10-batches-bin"
     cifar.mkdir()
-    # Each channel has a value of its own, so that a wrong order of the axes shows.
+    # Each channel has a different value, so that a wrong order of the axes is detected.
     planes = np.repeat(np.array([10, 20, 30], np.uint8), 1024)
     for name, codes in (("data_batch_1", [3, 1]), ("data_batch_2", [7]), ("test_batch", [9])):
         records = [bytes([code]) + planes.tobytes() for code in codes]
@@ -63,7 +63,7 @@ def downloads(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class TestReaders:
-    def test_idx_files_come_back_as_they_were_written(self, downloads: Path) -> None:
+    def test_idx_files_are_read_back(self, downloads: Path) -> None:
         pixels, labels = mnist.read("mnist", "test")
         assert pixels.dtype == torch.uint8
         assert tuple(pixels.shape) == (597, 1, 28, 28)
@@ -71,14 +71,14 @@ class TestReaders:
         raw = (downloads / "mnist-data" / "t10k-images-idx3-ubyte").read_bytes()[16:]
         assert pixels.numpy().tobytes() == raw
 
-    def test_cifar_records_are_a_class_and_three_planes(self, downloads: Path) -> None:
+    def test_cifar_records_contain_a_class_and_three_planes(self, downloads: Path) -> None:
         pixels, labels = mnist.read("cifar10", "train")
         assert labels.tolist() == [3, 1, 7]
         assert pixels.amin((2, 3)).tolist() == pixels.amax((2, 3)).tolist() == [[10, 20, 30]] * 3
         assert mnist.read("cifar10", "test")[1].tolist() == [9]
 
     @pytest.mark.parametrize("data", ["mnist", "cifar10"])
-    def test_without_files_the_message_names_their_folder(
+    def test_the_error_for_missing_files_names_their_folder(
         self, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(mnist, "DOWNLOADS", tmp_path)
@@ -86,7 +86,7 @@ class TestReaders:
         with pytest.raises(InvalidInputError, match=r"expected its files in eval/downloads/"):
             mnist.read(data, "train")
 
-    def test_real_files_have_the_known_numbers_of_digits(self) -> None:
+    def test_the_real_files_have_the_known_numbers_of_digits(self) -> None:
         if not mnist.has_files("mnist"):
             pytest.skip("MNIST is not in eval/downloads: run `make mnist`")
         mnist.read.cache_clear()
@@ -103,7 +103,7 @@ CELL: dict[str, Any] = {"data": "mnist", "seed": 0}
 
 
 class TestSamples:
-    def test_seeds_learn_from_other_images_and_are_tested_on_the_same(
+    def test_seeds_train_on_different_images_and_are_tested_on_the_same(
         self, downloads: Path
     ) -> None:
         learn, test = mnist.sample(CELL, 100, 50)
@@ -112,7 +112,7 @@ class TestSamples:
         assert torch.equal(test.pixels, same.pixels)
         assert float(learn.pixels.max()) <= 1
 
-    def test_settings_are_chosen_by_training_images_that_no_seed_learns_from(
+    def test_settings_are_selected_on_training_images_that_no_seed_uses(
         self, downloads: Path
     ) -> None:
         learn, chosen_by = mnist.sample({**CELL, "tuning": True}, 1000, 200)
@@ -122,7 +122,7 @@ class TestSamples:
         pixels, _ = mnist.read("mnist", "train")
         assert torch.equal(chosen_by.pixels, pixels[-200:].float() / 255)
 
-    def test_a_share_of_zero_leaves_a_digit_out(self, downloads: Path) -> None:
+    def test_a_share_of_zero_excludes_a_digit(self, downloads: Path) -> None:
         shares = np.ones(10)
         shares[8] = 0
         learn, _ = mnist.sample(CELL, 500, 10, shares=shares)
@@ -130,12 +130,12 @@ class TestSamples:
 
 
 class TestViews:
-    def test_without_changes_a_view_is_the_image(self) -> None:
+    def test_a_view_without_changes_is_the_image(self) -> None:
         images = torch.rand(4, 1, 12, 12)
         assert torch.allclose(Views(1.0)(images, torch.Generator()), images, atol=1e-5)
 
-    def test_a_crop_shows_a_part_of_the_image_alone(self) -> None:
-        """If a pixel's value is its column, a crop spans the share of columns that was kept."""
+    def test_a_crop_only_shows_a_part_of_the_image(self) -> None:
+        """Each pixel's value is its column, so a crop spans the share of columns that was kept."""
         ramp = torch.linspace(0, 1, 32).expand(300, 1, 32, 32).clone()
         seen = Views(0.25)(ramp, torch.Generator().manual_seed(0))[:, 0, 0]
         area = (31 * (seen[:, 16] - seen[:, 15])) ** 2
@@ -150,8 +150,8 @@ class TestViews:
         assert 0.4 < float(mirrored.float().mean()) < 0.6
 
 
-def test_partners_share_the_label_of_their_image() -> None:
-    """Return images that only show their label: both views of a pair are equal."""
+def test_partners_have_the_label_of_their_image() -> None:
+    """Images only show their label, so both views of a pair are equal."""
     labels = torch.arange(3).repeat(20)
     images = (labels / 2).float()[:, None, None, None].expand(-1, 1, 8, 8)
     batches = mnist.Partners(
@@ -163,7 +163,7 @@ def test_partners_share_the_label_of_their_image() -> None:
     assert len(batch.images.unique()) >= 3
 
 
-def test_the_worst_digit_gains_from_the_groups_that_are_true(downloads: Path) -> None:
+def test_the_worst_digit_benefits_from_true_groups(downloads: Path) -> None:
     given = Experiment.read("rare_digit").given
     cell = {**given, "items": 1000, "tested": 500, "seed": 0, "classifier_steps": 2}
     images, test = coarse_digits.data(cell)
@@ -174,7 +174,7 @@ def test_the_worst_digit_gains_from_the_groups_that_are_true(downloads: Path) ->
     assert low < high <= 1
 
 
-def test_clusters_do_not_cross_the_coarse_classes() -> None:
+def test_clusters_stay_within_the_coarse_classes() -> None:
     embeddings = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
     is_high = np.arange(80) % 3 == 0
     clusters = coarse_digits.strata(embeddings, is_high, 5, seed=0)
@@ -182,7 +182,7 @@ def test_clusters_do_not_cross_the_coarse_classes() -> None:
     assert set(clusters[is_high].tolist()) == set(range(5, 10))
 
 
-def test_cosines_are_sorted_by_what_a_pair_has_in_common() -> None:
+def test_cosines_are_sorted_by_what_the_images_of_a_pair_share() -> None:
     digits = np.array([0, 0, 4, 5])
     angles = torch.tensor([0.0, 0.1, 1.0, 2.0])
     embeddings = torch.stack([angles.cos(), angles.sin()], 1)
@@ -193,7 +193,7 @@ def test_cosines_are_sorted_by_what_a_pair_has_in_common() -> None:
 
 
 class TestAttack:
-    def test_is_the_sign_of_the_gradient_of_the_cross_entropy(self) -> None:
+    def test_the_attack_is_the_sign_of_the_gradient_of_the_cross_entropy(self) -> None:
         torch.manual_seed(0)
         classifier = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
         images = 0.3 + 0.4 * torch.rand(5, 1, 4, 4)
@@ -204,13 +204,13 @@ class TestAttack:
         expected = images + 0.1 * pixels.grad.sign()
         torch.testing.assert_close(ssa.fgsm(classifier, images, labels, 0.1), expected)
 
-    def test_a_linear_classifier_is_right_less_often_under_a_larger_attack(self) -> None:
+    def test_a_linear_classifier_is_less_accurate_under_a_larger_attack(self) -> None:
         torch.manual_seed(0)
         linear = nn.Linear(16, 3, bias=False)
         classifier = nn.Sequential(nn.Flatten(), linear)
         pixels = 0.3 + 0.4 * torch.rand(200, 1, 4, 4)
         with torch.no_grad():
-            # Weights that sum to 0, so that no class wins by the mean of the pixels.
+            # The weights sum to 0, so that the mean of the pixels favours no class.
             linear.weight -= linear.weight.mean(1, keepdim=True)
             labels = classifier(pixels).argmax(1).numpy()
         rates = [
@@ -221,16 +221,16 @@ class TestAttack:
         assert rates[0] > rates[1] > rates[2]
 
 
-def test_the_shift_gap_by_hand() -> None:
+def test_the_shift_gap_matches_a_manual_computation() -> None:
     images = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0]])
     labels = torch.tensor([0, 0, 1])
-    # The mean view of each image; class means are (1, 0) and (5, 5).
+    # The mean view of each image; the class means are (1, 0) and (5, 5).
     means = torch.tensor([[1.0, 3.0], [1.0, 0.0], [5.0, 4.0]])
     views = torch.stack([means - 1, means + 1], 1)
     assert ssa.shift_gap(views, labels, images) == pytest.approx((3 + 0 + 1) / 3)
 
 
-def test_xi_of_zero_is_kept(downloads: Path) -> None:
+def test_a_xi_of_zero_is_accepted(downloads: Path) -> None:
     experiment = Experiment.read("nuclr_variants")
     cell = {**experiment.given, "seed": 0, "steps": 4, "temperature": 0.1, "batch_size": 16}
     images, _ = mnist.sample(cell, 64, 10)
@@ -247,7 +247,7 @@ def test_xi_of_zero_is_kept(downloads: Path) -> None:
     assert not torch.allclose(losses["no wait"], losses["xi = 0"])
 
 
-# lam = .4 of Table A.4, and a q / temperature that the small batches of a test do not need.
+# lam = .4 from Table A.4, and a q / temperature suited to the small batches of a test.
 @pytest.mark.filterwarnings("ignore:rince. lam")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_arm_runs_from_end_to_end_on_small_digits(
@@ -272,7 +272,7 @@ def test_every_arm_runs_from_end_to_end_on_small_digits(
         assert (tmp_path / "drawn.png").is_file()
 
 
-def test_the_cifar_experiment_is_that_of_mnist_on_other_files() -> None:
+def test_the_cifar_experiment_is_the_mnist_experiment_on_other_files() -> None:
     mine, other = (Experiment.read(name) for name in ("ssa", "ssa_cifar10"))
     assert mine.arms == other.arms
     assert mine.tables == other.tables
@@ -280,7 +280,7 @@ def test_the_cifar_experiment_is_that_of_mnist_on_other_files() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_committed_figures_are_of_three_seeds_or_more(name: str) -> None:
+def test_committed_figures_use_at_least_three_seeds(name: str) -> None:
     result = Result.read(ROOT / "eval" / "results" / f"{name}.json")
     assert min(row.n["seeds"] for row in result.rows) >= 3
     (protocol,) = result.provenance

@@ -1,4 +1,5 @@
-"""The notebooks of the documentation run from top to bottom and show their actual output."""
+"""Test that the notebooks of the documentation run from top to bottom and show their actual
+output."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from eval.notebooks import NOTEBOOKS, differences, executed
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_shows_what_is_kept(path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_and_reproduces_its_saved_output(path: Path, tmp_path: Path) -> None:
     assert list(differences(nbformat.read(path, 4), executed(path, tmp_path))) == []
 
 
-def test_another_text_another_number_and_a_picture_less_are_differences() -> None:
+def test_changed_texts_or_numbers_and_missing_pictures_are_differences() -> None:
     def notebook(*outputs: Any) -> Any:
         return nbformat.v4.new_notebook(
             cells=[nbformat.v4.new_code_cell("1", outputs=list(outputs))]

@@ -1,4 +1,4 @@
-"""How the packaged photographs and their model are built, and how heads are trained on real
+"""Test how the packaged photographs and their model are built, and how heads are trained on real
 pairs."""
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from vldebias.miniature.photographs import read_table
 EXPERIMENTS = ("real_titles", "real_captions")
 
 
-def test_a_split_is_even_and_its_parts_share_no_title() -> None:
+def test_a_split_is_even_and_its_parts_share_no_title_of_a_photograph() -> None:
     gender = np.array(["female"] * 12 + ["male"] * 7 + [""] * 21)
     titles = [f"title {row % 17}" for row in range(40)]
     files = [f"{row}.jpg" for row in range(40)]
@@ -31,7 +31,7 @@ def test_a_split_is_even_and_its_parts_share_no_title() -> None:
     assert np.array_equal(collection.split(1)[0], collection.split(1)[0])
 
 
-def test_the_packaged_table_is_the_split_of_seed_zero() -> None:
+def test_the_packaged_table_is_the_split_with_seed_zero() -> None:
     rows = read_table()
     columns = [[row[name] for row in rows] for name in ("file", "title", "gender", "part")]
     files, titles, gender, part = columns
@@ -41,7 +41,7 @@ def test_the_packaged_table_is_the_split_of_seed_zero() -> None:
     assert np.array_equal(np.array(part) == "reference", np.isin(np.arange(len(rows)), reference))
 
 
-def test_frequent_pieces_weigh_less() -> None:
+def test_frequent_pieces_have_smaller_weights() -> None:
     weights = pack.piece_weights(1000)
     assert (np.diff(weights) > 0).all()
     shares = pack.mean_matrix([[3], [3, 900, 900]], weights).toarray()
@@ -49,11 +49,11 @@ def test_frequent_pieces_weigh_less() -> None:
     assert shares[1, 900] > 2 * shares[1, 3]
 
 
-def test_distilled_vectors_come_closer_to_whole_texts_that_were_not_fitted() -> None:
+def test_distilled_vectors_approximate_held_out_texts() -> None:
     rng = np.random.default_rng(0)
     pieces, width = 300, 80
     truth, mixing = rng.normal(size=(pieces, 4)), rng.normal(size=(4, width))
-    # Alone, pieces differ most in what matters least to whole texts.
+    # Unweighted, pieces differ most in what matters least to whole texts.
     stretched = truth * [8, 4, 2, 1]
     alone = stretched @ rng.normal(size=(4, width)) + 0.1 * rng.normal(size=(pieces, width))
     rows = [rng.choice(pieces, 8) for _ in range(400)]
@@ -72,14 +72,14 @@ def test_distilled_vectors_come_closer_to_whole_texts_that_were_not_fitted() -> 
     assert fitted > before + 0.05
 
 
-def test_rounding_moves_a_vector_by_half_a_step_at_most() -> None:
+def test_rounding_changes_a_vector_by_at_most_half_a_step() -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 6))
     numbers, scale = pack.rounded(vectors)
     assert numbers.dtype == np.int8
     assert (np.abs(numbers * scale - vectors) <= scale / 2 + 1e-12).all()
 
 
-def test_heads_bring_pairs_together_that_share_a_cause() -> None:
+def test_heads_align_pairs_with_a_common_cause() -> None:
     rng = np.random.default_rng(0)
     cause = rng.normal(size=(600, 5))
     images = cause @ rng.normal(size=(5, 90)) + rng.normal(size=(600, 90))
@@ -100,7 +100,7 @@ def pairs(texts: list[str]) -> training.RealPairs:
     return training.RealPairs(images, texts, gender, vectors, place)
 
 
-def test_a_text_that_several_photographs_have_is_found_by_any_of_them(
+def test_a_text_shared_by_several_photographs_matches_any_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(training, "WITHIN", 1)
@@ -111,7 +111,7 @@ def test_a_text_that_several_photographs_have_is_found_by_any_of_them(
     for head in (heads.image_head, heads.text_head):
         head[1].weight.data.copy_(weight)
     assert training._found(heads, real).all()
-    # Every text now belongs to photographs of another.
+    # Each text now belongs to photographs of a different text.
     assert training._found(heads, real.with_texts_of(np.roll(np.arange(40), 1))).mean() < 1
 
 
@@ -125,7 +125,7 @@ def test_an_experiment_on_real_pairs_tunes_and_compares_every_arm(name: str) -> 
     assert experiment.seeds == 3
 
 
-def test_titles_are_learned_and_wrong_ones_cost() -> None:
+def test_heads_learn_titles_and_wrong_titles_cost_accuracy() -> None:
     given = Experiment.read("real_titles").given
     cell = {**given, "arm": "InfoNCE", "settings": {"loss": "info_nce"}, "temperature": 0.1}
     cell |= {"seed": 0, "steps": 60}
@@ -135,7 +135,7 @@ def test_titles_are_learned_and_wrong_ones_cost() -> None:
     assert set(training.real_captions({**cell, "share": 0.0, "tuning": True})) == {"validation"}
 
 
-def test_the_held_out_photographs_are_the_gallery_and_validation_shares_no_title() -> None:
+def test_held_out_photographs_are_the_gallery_and_validation_shares_no_title() -> None:
     learned, held_out = training.titles()
     assert len(held_out.texts) == 156
     assert not set(learned.texts) & set(held_out.texts)
@@ -145,9 +145,7 @@ def test_the_held_out_photographs_are_the_gallery_and_validation_shares_no_title
     assert 0.05 < len(validation.texts) / len(learned.texts) < 0.15
 
 
-def test_captions_that_are_missing_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_captions_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLDEBIAS_REAL", str(tmp_path))
     with pytest.raises(InvalidInputError, match="VLDEBIAS_REAL"):
         training.flickr()

@@ -1,5 +1,5 @@
-"""The measurement on real photographs: what it samples, counts and skips, and the reference test on
-the photographs themselves if they are available."""
+"""Test the measurement on real photographs: what it samples, counts and skips, and the reference
+test on the photographs themselves if they are available."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def test_a_gallery_is_even_and_shares_no_photograph_with_the_reference() -> None
         assert not set(gallery.features.ravel()) & set(reference.features.ravel())
 
 
-def test_what_is_missing_is_skipped_loudly(
+def test_missing_photographs_are_skipped_with_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("VLDEBIAS_REAL", str(tmp_path))
@@ -44,7 +44,7 @@ def recentred(**settings: Any) -> searches.Recentred:
     return searches.Recentred(directions, centre, spread, Provenance("x"), **settings)
 
 
-def test_moving_to_zero_is_a_projection_and_texts_within_the_width_stay() -> None:
+def test_equalising_to_zero_is_a_projection_and_narrow_texts_are_unchanged() -> None:
     texts = normalize(torch.tensor([[0.8, 0.6, 0.0, 0.0], [0.1, 0.9, 0.3, 0.0]]).double(), dim=1)
     assert torch.allclose(recentred()(texts), texts * torch.tensor([0.0, 1.0, 1.0, 1.0]))
     assert torch.allclose(recentred(share=0.5)(texts)[:, 0], texts[:, 0] / 2)
@@ -55,7 +55,7 @@ def test_moving_to_zero_is_a_projection_and_texts_within_the_width_stay() -> Non
 
 
 def made_part(draw: int, changes: dict[str, tuple[float, float, float]]) -> TaskResult:
-    """Return a part with one kind of query, of which `REFERENCE` has a given change."""
+    """Return a part with one kind of query, whose result for `REFERENCE` has the given change."""
     settings = {"world": "photographs", "attribute": "gender"}
     part = TaskResult(
         TaskProvenance(task=f"made, draw {draw}", description="made", settings=settings)
@@ -73,7 +73,7 @@ def made_part(draw: int, changes: dict[str, tuple[float, float, float]]) -> Task
     return part
 
 
-def test_kinds_that_get_worse_are_counted_in_each_draw_and_in_both() -> None:
+def test_kinds_that_get_worse_are_counted_in_each_sample_and_in_both() -> None:
     worse = (0.2, 0.1, 0.3)
     better = (-0.2, -0.3, -0.1)
     unclear = (0.1, -0.1, 0.3)
@@ -91,7 +91,7 @@ def test_kinds_that_get_worse_are_counted_in_each_draw_and_in_both() -> None:
     assert rows["worse"].value == pytest.approx(3 / 8)
     assert rows["better"].value == pytest.approx(2 / 8)
     assert rows["worse_twice"].value == pytest.approx(1 / 4)
-    # -.2 - .2 + .2 + .1 - .2 - .1 + .2 + .1 of eight times .4 above chance.
+    # -.2 - .2 + .2 + .1 - .2 - .1 + .2 + .1 over eight times .4 above chance.
     assert rows["removed"].value == pytest.approx(-0.1 / 3.2)
     (single,) = [row for row in tallies["single searches: photographs"].rows if row.value][:1]
     assert (single.value, single.n) == (0.25, {"searches": 16})
@@ -100,8 +100,8 @@ def test_kinds_that_get_worse_are_counted_in_each_draw_and_in_both() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not photographs.is_present("photos"), reason="no photographs in $VLDEBIAS_REAL")
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_more_photographs_are_never_used_less() -> None:
-    """Along the texts, the 4,050 scenes together look like one group, and a sixth of them like
+def test_more_reference_photographs_never_reduce_their_use() -> None:
+    """Along the texts, all 4,050 scenes together look like one group, and a sixth of them like
     two."""
     scenes = photographs.photographs("flickr_train").features
     table = photographs.texts()

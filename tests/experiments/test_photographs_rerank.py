@@ -1,4 +1,5 @@
-"""The parts of `eval.photographs.rerank`; the photographs themselves if they are present."""
+"""Test the parts of `eval.photographs.rerank`, and the photographs themselves if they are
+available."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ def gallery(true: list[str]) -> Gallery:
 def test_a_composed_gallery_has_the_requested_shares(shares: tuple[float, float]) -> None:
     composed = gallery(["a"] * 30 + ["b"] * 90).composed("other", shares)
     assert (composed.true == "a").mean() == pytest.approx(shares[0], abs=0.02)
-    # Rows keep their labels.
+    # Rows retain their labels.
     rows = composed.features.argmax(axis=1)
     assert np.array_equal(composed.true == "a", rows < 30)
 
 
-def test_one_cluster_that_differs_widens_the_interval() -> None:
+def test_one_outlying_cluster_widens_the_interval() -> None:
     clusters = pd.Series(np.repeat(np.arange(10), 20))
     mixed = pd.Series(np.tile([1.0, 0.0], 100))
     apart = (clusters < 5).astype(float)

@@ -1,8 +1,9 @@
-"""Every command that a page prints for data or weights of the reader's own runs to its end with its
-printed arguments; what this machine lacks has stand-ins (tests/experiments/stand_ins.py).
+"""Test that every command that a page prints for users' own data or weights runs with its printed
+arguments, using stand-ins for what this machine lacks (tests/experiments/stand_ins.py).
 
-Blocks of `bash` and `python` run offline as they stand: tests/experiments/test_readme.py. Those of
-`eval paper`: tests/data/test_paper.py. `vldebias quickstart`: tests/study/test_quickstart.py.
+Other tests cover the `bash` and `python` blocks that run offline unchanged
+(tests/experiments/test_readme.py), those of `eval paper` (tests/data/test_paper.py), and `vldebias
+quickstart` (tests/study/test_quickstart.py).
 """
 
 import re
@@ -27,9 +28,9 @@ from typer.testing import CliRunner
 
 from vldebias.cli import app
 
-# Of the reader's files these two folders are most, and no command writes into them.
+# These two folders are the largest of the user's files, and no command writes into them.
 READ_ONLY = ("DIR", "captions")
-# Commands that tests of their own run: tests/cli/test_cli_records.py, and test_tutorials.py.
+# Commands with separate tests: tests/cli/test_cli_records.py and test_tutorials.py.
 ELSEWHERE = (
     "eval paper",
     "vldebias quickstart",
@@ -37,12 +38,12 @@ ELSEWHERE = (
     "records check",
     "quick/images/generation",
 )
-# What an earlier command made, and only blocks that name it read.
+# Output of earlier commands, which only the blocks that name it read.
 MADE = ("sd15",)
 
 
 def printed() -> list[object]:
-    """Return the blocks of `console` with commands of this package."""
+    """Return the `console` blocks with commands of this package."""
     blocks = []
     for case in with_output("console"):
         block = str(case.values[0])
@@ -53,7 +54,7 @@ def printed() -> list[object]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a folder with every file and folder that a page names as the reader's."""
+    """Create a folder with every file and folder that a page refers to as the user's own."""
     folder = tmp_path_factory.mktemp("reader")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -69,7 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize("block", printed())
-def test_a_printed_block_runs_to_its_end(
+def test_a_printed_block_runs(
     block: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "here"
@@ -88,10 +89,10 @@ def test_a_printed_block_runs_to_its_end(
     in_place_of_steps(monkeypatch)
     with in_place_of_visitors(monkeypatch) as served:
         for words in commands(block):
-            if "a/result.json" in words:  # of two runs of the reader's
+            if "a/result.json" in words:  # from two of the user's own runs
                 for name in ("a", "b"):
                     shutil.copytree("audit", name)
-            if words[:2] == ["eval", "generation"]:  # it writes what stands in for other blocks
+            if words[:2] == ["eval", "generation"]:  # it writes the stand-in that other blocks read
                 shutil.rmtree("sd15", ignore_errors=True)
             if words[:2] == ["eval", "report"] and not Path(words[2]).exists():
                 pytest.fail(f"{words[2]}: no command before it has written this")
@@ -101,9 +102,9 @@ def test_a_printed_block_runs_to_its_end(
                 assert served.pop()
 
 
-def test_no_page_prints_a_command_that_nothing_runs() -> None:
-    """Return fences with commands that no test would find, of kinds other than `console` and
-    `bash`."""
+def test_every_printed_command_is_run_by_a_test() -> None:
+    """Look for commands in fences of kinds other than `console` and `bash`, which no test would
+    find."""
     fences = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for kind, block in fences.findall(path.read_text(encoding="utf-8")):

@@ -1,4 +1,5 @@
-"""Experiments on balanced prompts and the default's thresholds, on inputs whose answer is known."""
+"""Test the experiments on balanced prompts and the default's thresholds, on inputs with known
+answers."""
 
 import csv
 import json
@@ -24,7 +25,7 @@ def history(folder: Path, attribute: str, rows: list[tuple[str, str, list[str]]]
         table.writerows([group, event, str(named)] for group, event, named in rows)
 
 
-def test_both_errors_on_history_are_counted(tmp_path: Path) -> None:
+def test_both_kinds_of_error_on_historical_prompts_are_counted(tmp_path: Path) -> None:
     soldier = ("Wehrmacht soldiers", "World War II", ["male"])
     nurse = ("nurses", "a hospital", ["male"])
     cook = ("cooks", "a kitchen", ["male", "female"])
@@ -39,7 +40,7 @@ def test_both_errors_on_history_are_counted(tmp_path: Path) -> None:
     assert set(values(race, "written_into_one").values()) == {0.0}
 
 
-def test_history_without_a_table_is_refused(tmp_path: Path) -> None:
+def test_historical_prompts_without_a_table_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"gender.*_imggen.csv"):
         dofair.read(tmp_path, "gender")
     history(tmp_path, "gender", [])
@@ -47,10 +48,10 @@ def test_history_without_a_table_is_refused(tmp_path: Path) -> None:
         dofair.read(tmp_path, "gender")
 
 
-def test_invented_values_that_stay_are_counted(tmp_path: Path) -> None:
+def test_invented_values_that_remain_are_counted(tmp_path: Path) -> None:
     pairs = [
-        ("a nurse", "A nurse smiles, her hair tied back."),  # is turned
-        ("a soldier", "A soldier and his dog, Sergeant John Miller."),  # cannot be
+        ("a nurse", "A nurse smiles, her hair tied back."),  # replaced
+        ("a soldier", "A soldier and his dog, Sergeant John Miller."),  # cannot be replaced
         ("a waitress", "A waitress with her tray."),  # the user's own words
         ("a cook", "A cook at a stove."),
     ]
@@ -68,7 +69,7 @@ def test_invented_values_that_stay_are_counted(tmp_path: Path) -> None:
     assert rows[2]["balanced"] == pairs[2][1]
 
 
-def test_pairs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_mismatched_pairs_are_refused(tmp_path: Path) -> None:
     (tmp_path / rewritten_pairs.ORIGINALS).write_text("a nurse")
     with pytest.raises(InvalidInputError, match=r"prompts_occupations_rewrite\.txt"):
         rewritten_pairs.read_pairs(tmp_path)
@@ -79,7 +80,7 @@ def test_pairs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 LABELLED = [
     {"prompt": "a nurse", "attribute": "gender", "label": "open", "expected": "a {v} nurse"},
-    {"prompt": "a red chair", "attribute": "gender", "label": "open"},  # labelled wrongly
+    {"prompt": "a red chair", "attribute": "gender", "label": "open"},  # labelled incorrectly
     {"prompt": "a Zulu warrior", "attribute": "race", "label": "fixed"},
     {"prompt": "five engineers", "attribute": "gender", "label": "group"},
     {
@@ -91,7 +92,7 @@ LABELLED = [
 ]
 
 
-def test_labels_are_compared_with_what_was_done(tmp_path: Path) -> None:
+def test_labels_are_compared_with_the_result(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("\n".join(map(json.dumps, LABELLED)), encoding="utf-8")
     (part,) = prompt_rules.measure([path])
@@ -106,8 +107,8 @@ def test_labels_are_compared_with_what_was_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "limit"), [("one", 1), ("shared_counter", 1), ("four", 4)])
-def test_workers_are_as_even_as_their_memories(name: str, limit: int) -> None:
-    """Each memory is off by at most one image, and so is an odd number of requests."""
+def test_evenness_over_workers_depends_on_their_memories(name: str, limit: int) -> None:
+    """Each memory is off by at most one image, as is an odd number of requests."""
     arranged = getattr(workers, name)
     apart = [workers.apart(arranged(np.random.default_rng(seed)), 21) for seed in range(5)]
     assert max(apart) <= limit

@@ -1,8 +1,8 @@
-"""The Python and the commands of the documentation run as they stand and print what stands beneath
-them.
+"""Test that the Python code and commands of the documentation run unchanged and print the output
+shown below them.
 
-Outputs are made anew by
-`VLDEBIAS_REWRITE=1 python -m pytest -m slow tests/experiments/test_readme.py -k beneath`.
+To regenerate outputs, run `VLDEBIAS_REWRITE=1 python -m pytest -m slow
+tests/experiments/test_readme.py -k beneath`.
 """
 
 import argparse
@@ -44,13 +44,13 @@ def fenced(kind: str) -> list[Any]:
 
 
 def with_output(kind: str) -> list[Any]:
-    """Return each block with the output below it, or None, and its file."""
+    """Return each block with its file and the output below it, or None if there is no output."""
     blocks = re.compile(rf"```{kind}\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
     cases = []
     for path in FILES:
         name = path.relative_to(ROOT)
         for i, block in enumerate(blocks.finditer(path.read_text(encoding="utf-8"))):
-            # test_tutorials.py runs the other blocks of tutorials, in order.
+            # test_tutorials.py runs the other blocks of tutorials in order.
             is_tutorial = path.parent.name == "tutorials"
             if is_tutorial and kind != "console" and "pretrained" not in block[1]:
                 continue
@@ -59,7 +59,7 @@ def with_output(kind: str) -> list[Any]:
 
 
 def check_output(block: str, expected: str | None, path: Path, printed: str) -> None:
-    """The output below a block is what it prints; VLDEBIAS_REWRITE=1 rewrites it."""
+    """Check that a block prints the output below it; VLDEBIAS_REWRITE=1 rewrites it."""
     if expected is None:
         return
     printed = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
@@ -75,8 +75,7 @@ def check_output(block: str, expected: str | None, path: Path, printed: str) -> 
 
 
 def commands(block: str) -> Iterator[list[str]]:
-    """Return the words of each `vldebias` command in a block, without shell redirections and
-    pipes."""
+    """Return the words of each `vldebias` command in a block, without redirections and pipes."""
     for line in block.replace("\\\n", " ").splitlines():
         words = shlex.split(re.split(r" [>|] ", line)[0], comments=True)
         if "vldebias" in words:
@@ -84,7 +83,7 @@ def commands(block: str) -> Iterator[list[str]]:
 
 
 def known(words: list[str]) -> click.Command:
-    """Return the command that the words call, after checking that it has every option."""
+    """Return the command that the words call, after checking that it has all options."""
     command: Any = typer.main.get_command(app)
     rest = list(words)
     while getattr(command, "commands", None) and rest:
@@ -100,15 +99,15 @@ def known(words: list[str]) -> click.Command:
 
 
 @pytest.mark.parametrize("block", [*fenced("console"), *fenced("bash")])
-def test_commands_exist_with_their_options(block: str) -> None:
+def test_printed_commands_exist_with_their_options(block: str) -> None:
     for words in commands(block):
         known(words)
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the embedded models instead of those that the documentation loads from the hub; no page
-    prints what their pictures show."""
+    """Use the embedded models instead of those loaded from the hub; no page prints what their
+    pictures show."""
     import open_clip
     from diffusers import StableDiffusionPipeline
     from transformers import AutoTokenizer, CLIPModel
@@ -137,7 +136,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hub")
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize(("block", "expected", "path"), with_output("python"))
-def test_python_runs_and_prints_what_stands_beneath(
+def test_python_runs_and_prints_the_output_beneath(
     block: str,
     expected: str | None,
     path: Path,
@@ -152,8 +151,9 @@ def test_python_runs_and_prints_what_stands_beneath(
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_the_lines_for_an_index_run_on_stand_ins() -> None:
-    """Run the `py` block of README: `embed` is a function, and `index` searches vectors."""
+def test_the_lines_for_an_index_run_with_stand_ins() -> None:
+    """Run the `py` block of README with a function as `embed`, and an `index` that searches
+    vectors."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
     model, _, tokenize = load_clip()
@@ -172,10 +172,10 @@ def test_the_lines_for_an_index_run_on_stand_ins() -> None:
     assert names["found"].shape == (1, 10)
 
 
-def test_the_server_of_the_lines_for_a_hosted_api_balances_what_a_client_asks(
+def test_the_server_for_a_hosted_api_balances_a_client_s_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Replace the public server by one on this machine, and the printed port by a free one."""
+    """Replace the public server by a local one, and the printed port by a free one."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```console\n(vldebias serve .*?)```", text, re.DOTALL)
     block = block.replace("8790", str(free_port()))
@@ -184,7 +184,7 @@ def test_the_server_of_the_lines_for_a_hosted_api_balances_what_a_client_asks(
         block = block.replace("https://api.openai.com/v1", address)
         (words,) = commands(block)
         assert words[words.index("--upstream") + 1] == address
-        # The line that a client's program reads.
+        # The line with which a client configures its address.
         for name, value in re.findall(r"^export (\w+)=(\S+)$", block, re.MULTILINE):
             monkeypatch.setenv(name, value)
         base_url = os.environ["OPENAI_BASE_URL"]
@@ -227,7 +227,7 @@ def test_the_lines_for_comfyui_link_the_nodes_and_install_the_package(
     assert arguments == ["-m", "pip", "install"]
     project = tomllib.loads((Path(folder) / package / "pyproject.toml").read_text())["project"]
     assert project["name"] == "vldebias"
-    # As ComfyUI loads what it finds there.
+    # Load the nodes from the folder as ComfyUI does.
     (link,) = nodes.iterdir()
     spec = importlib.util.spec_from_file_location("nodes_of_comfyui", link / "__init__.py")
     assert spec is not None
@@ -237,7 +237,7 @@ def test_the_lines_for_comfyui_link_the_nodes_and_install_the_package(
     assert callable(module.comfy_entrypoint)
 
 
-def test_what_one_has_is_six_blocks_of_few_lines() -> None:
+def test_the_table_of_starting_points_has_six_short_blocks() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     section = text.partition("## You have")[2].partition("\n## ")[0]
     blocks = re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)
@@ -250,15 +250,15 @@ def test_what_one_has_is_six_blocks_of_few_lines() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize(("block", "expected", "path"), with_output("bash"))
-def test_commands_run_and_print_what_stands_beneath(
+def test_commands_run_and_print_the_output_beneath(
     block: str, expected: str | None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of `bash` run offline unchanged; those of `console` name models on the hub or the
-    reader's folders."""
+    """`bash` blocks run offline unchanged; `console` blocks name models on the hub or users' own
+    folders."""
     monkeypatch.chdir(tmp_path)
     printed = ""
     for line in block.replace("\\\n", " ").splitlines():
-        if line.startswith("printf "):  # which writes a file that the command reads
+        if line.startswith("printf "):  # it writes a file that the next command reads
             subprocess.run(["bash", "-ec", line], check=True)
         for words in commands(line):
             if known(words).name == "run":
@@ -283,7 +283,7 @@ def test_commands_run_and_print_what_stands_beneath(
         ("gain -0.30", "gain 0.30", False),
     ],
 )
-def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(
+def test_outputs_match_if_words_are_equal_and_numbers_close(
     first: str, second: str, is_alike: bool
 ) -> None:
     assert alike(first, second) == is_alike
@@ -301,10 +301,10 @@ def printed_modules() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("module", "arguments"), printed_modules())
-def test_a_printed_module_takes_its_arguments(
+def test_a_printed_module_accepts_its_arguments(
     module: str, arguments: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command parses its arguments; some measurements then take hours."""
+    """Only parse the arguments, because some measurements take hours."""
     path = ROOT / Path(*module.split("."))
     assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     loaded = importlib.import_module(module)

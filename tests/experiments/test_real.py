@@ -1,5 +1,5 @@
-"""Contributed results are verified by digest, versions and n, and shown as rows; an empty row names
-its command."""
+"""Test that contributed results are verified by digest, versions and n, and shown as rows; an empty
+row names its command."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from vldebias.report.result import Measurement, Result, TaskProvenance
 
 
 def contributed(folder: Path, **wrong: Any) -> Path:
-    """Return a folder as a run on a real model would leave it."""
+    """Return a folder as left by a run on a real model."""
     common = {
         "task": "waterbirds",
         "metric": "worst_group",
@@ -52,7 +52,7 @@ def contributed(folder: Path, **wrong: Any) -> Path:
     return folder
 
 
-def test_a_sound_result_passes_and_is_shown(
+def test_a_valid_result_passes_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = contributed(tmp_path / "rn50")
@@ -67,7 +67,7 @@ def test_a_sound_result_passes_and_is_shown(
     assert real.main() == 0
 
 
-def test_a_changed_figure_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_figure_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = contributed(tmp_path / "rn50")
     path = folder / "result.json"
     path.write_text(path.read_text().replace("0.7,", "0.9,", 1))
@@ -79,13 +79,13 @@ def test_a_changed_figure_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("wrong", "message"), [({"n": {}}, "how many"), ({"task": "else"}, "provenance")]
 )
-def test_a_figure_without_n_or_provenance_is_found(
+def test_a_figure_without_n_or_provenance_is_detected(
     tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
     assert any(message in text for text in real.problems(contributed(tmp_path / "rn50", **wrong)))
 
 
-def test_the_worst_group_is_picked_again_in_its_interval_and_other_figures_lie_inside(
+def test_the_worst_group_is_reselected_in_its_interval_and_other_figures_lie_inside(
     tmp_path: Path,
 ) -> None:
     outside = {"value": 0.01, "interval": (0.02, 0.05)}

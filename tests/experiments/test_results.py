@@ -1,5 +1,5 @@
-"""Every committed result can be read, its rows are consistent, a page quotes it, and pages show its
-current figures."""
+"""Test that every committed result is readable and consistent, is quoted by a page, and that pages
+show its current figures."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from vldebias.report.result import Measurement, Result
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval" / "results"
 COMMITTED = sorted(RESULTS.glob("*.json"))
-# Of these each task compares methods by a measure of bias, so that it has a conclusion.
+# Every task in these results compares methods by a measure of bias, and therefore has a conclusion.
 CONCLUDED = {
     "quickstart": 4,
     "miniature": 10,
@@ -34,7 +34,7 @@ CONCLUDED = {
 
 
 def problems(result: Result) -> list[str]:
-    """Return the problems of rows and protocol."""
+    """Return the problems found in rows and protocol."""
     messages = []
     tasks = {protocol.task for protocol in result.provenance}
     for row in result.rows:
@@ -66,7 +66,7 @@ def problems(result: Result) -> list[str]:
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
-def test_rows_and_protocol_hold_together(path: Path) -> None:
+def test_rows_and_protocol_are_consistent(path: Path) -> None:
     result = Result.read(path)
     assert result.name.replace(" ", "_") == path.stem
     assert result.rows
@@ -74,7 +74,7 @@ def test_rows_and_protocol_hold_together(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
-def test_a_file_has_the_conclusions_of_its_rows(path: Path) -> None:
+def test_a_file_contains_the_conclusions_of_its_rows(path: Path) -> None:
     written = [Conclusion(**facts) for facts in json.loads(path.read_text())["conclusions"]]
     conclusions = Result.read(path).conclusions()
     shown = [(conclusion.task, conclusion.verdict, conclusion.sentence) for conclusion in written]
@@ -84,7 +84,7 @@ def test_a_file_has_the_conclusions_of_its_rows(path: Path) -> None:
     assert len(written) >= CONCLUDED.get(path.stem, 0)
 
 
-def test_conclusions_are_written_anew_and_nothing_else_is(tmp_path: Path) -> None:
+def test_rewriting_conclusions_changes_nothing_else(tmp_path: Path) -> None:
     for name in ("quickstart.json", "rivals_few.json", "rivals_few.parquet"):
         (tmp_path / name).write_bytes((RESULTS / name).read_bytes())
     for name in ("quickstart.json", "rivals_few.json"):
@@ -107,7 +107,7 @@ def row(**changed: Any) -> Measurement:
     return Measurement(**{**fields, "n": {"images": 3}, **changed})
 
 
-def test_a_result_names_its_command_and_date_and_a_page_quotes_it() -> None:
+def test_a_result_states_its_command_and_date_and_is_quoted_by_a_page() -> None:
     pages = [ROOT / "README.md", ROOT / "eval" / "README.md", *(ROOT / "docs").rglob("*.md")]
     quoted = " ".join(path.read_text(encoding="utf-8") for path in pages)
     for path in (path for path in RESULTS.iterdir() if path.is_file()):
@@ -121,7 +121,7 @@ def test_a_result_names_its_command_and_date_and_a_page_quotes_it() -> None:
         assert result.date, path
 
 
-def test_tables_of_pages_are_those_of_the_committed_results() -> None:
+def test_tables_of_pages_match_the_committed_results() -> None:
     for page in readme.BLOCKS:
         assert readme.render(page) == (ROOT / page).read_text(encoding="utf-8"), (
             "run python -m eval.readme"
@@ -145,11 +145,9 @@ def arms(**changes: float) -> training.Arms:
     return rows_of_arm
 
 
-def test_the_verdict_is_the_highest_arm_that_is_ahead_beyond_its_interval_else_the_usual_loss() -> (
-    None
-):
+def test_the_verdict_is_the_best_arm_with_a_clear_lead_or_the_usual_loss() -> None:
     assert training.best(arms(a=0.02, b=0.05, c=-0.1), (0.2, 0.4)) == "b"
-    # 0.005 lies inside its interval of 0.01 either side.
+    # 0.005 is inside the interval of 0.01 on either side.
     assert training.best(arms(a=0.005, c=-0.1), (0.2, 0.4)) == training.BASE
     assert training.best(arms(), (0.2, 0.4)) == training.BASE
 
@@ -159,7 +157,7 @@ def test_the_verdict_is_the_highest_arm_that_is_ahead_beyond_its_interval_else_t
         st.sampled_from("abc"), st.one_of(st.floats(0, 1), st.integers(0, 9), st.just("as it is"))
     )
 )
-def test_the_columns_of_a_row_are_read_from_its_subset(place: dict[str, Any]) -> None:
+def test_the_columns_of_a_row_are_parsed_from_its_subset(place: dict[str, Any]) -> None:
     assert place_of(row(subset=subset(place))) == {
         **place,
         "task": "t",

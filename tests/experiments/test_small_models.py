@@ -1,4 +1,4 @@
-"""The second world of the evaluation: its judge, its training, and its measures."""
+"""Test the evaluation's second synthetic world: its judge, its training, and its measures."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from eval.small_models.measure import gap_of
 from eval.small_models.world import HAIR, JOBS, SEXES, Painter, judge
 
 
-def test_the_judge_recognises_every_person_that_is_drawn() -> None:
+def test_the_judge_recognises_every_rendered_person() -> None:
     painter = Painter(5)
     seen = set()
     for _ in range(400):
@@ -30,7 +30,7 @@ def test_the_judge_recognises_every_person_that_is_drawn() -> None:
     assert seen == {*SEXES, *HAIR, *JOBS, None}
 
 
-def test_open_captions_of_a_job_follow_its_shares_and_stated_ones_are_more_even() -> None:
+def test_open_captions_of_a_job_follow_its_shares_and_explicit_ones_are_more_even() -> None:
     painter = Painter(0)
     women = {True: [], False: []}
     for _ in range(4000):
@@ -42,14 +42,14 @@ def test_open_captions_of_a_job_follow_its_shares_and_stated_ones_are_more_even(
     assert np.mean(women[True]) < np.mean(women[False]) - 0.1
 
 
-def test_the_gap_counts_known_images_only() -> None:
+def test_the_gap_only_counts_images_with_a_known_value() -> None:
     assert gap_of(["female", "male", None], SEXES) == 0
     assert gap_of(["female", None], SEXES) == pytest.approx(0.5**0.5)
     assert np.isnan(gap_of([None], SEXES))
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
-def test_a_training_is_reproducible_and_its_pipeline_draws(
+def test_training_is_reproducible_and_its_pipeline_generates(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train, "PICTURES", 64)
@@ -80,7 +80,7 @@ def test_the_two_models_differ_in_encoder_and_prediction_type() -> None:
 def test_the_loss_of_epsilon_prediction_is_the_error_of_the_velocity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without the cap on weights, both losses of the same guess are equal."""
+    """Without the cap on weights, both losses are equal for the same prediction."""
     monkeypatch.setattr(train, "LARGEST_WEIGHT", float("inf"))
     parts = models.make_parts("t5")
     clean = torch.randn(16, 20, 4, 4, generator=torch.Generator().manual_seed(1))

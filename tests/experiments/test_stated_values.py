@@ -1,4 +1,4 @@
-"""People's counts of what Stable Diffusion 3.5 shows if a prompt states a value."""
+"""Test human counts of what Stable Diffusion 3.5 shows if a prompt states a value."""
 
 import numpy as np
 import pytest
@@ -20,20 +20,20 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import load_prompts
 
 
-def test_the_tables_have_ten_images_of_every_prompt_but_the_slip() -> None:
+def test_the_tables_have_ten_images_per_prompt_except_for_one() -> None:
     images = read_images()
     assert len(images) == 258
     assert SLIP not in images.index
     genders = images[list(GENDERS)].sum(axis=1)
     ethnicities = images[list(ETHNICITIES)].sum(axis=1)
     assert genders.max() == ethnicities.max() == 10
-    assert (genders < 10).sum() <= 2, "few images have no gender"
+    assert (genders < 10).sum() <= 2, "few images have no known gender"
     assert images["recognised"].max() == 10
     stated = set(images["gender"]) - {""}
     assert stated == {name.lower() for name in GENDERS}
 
 
-def test_images_of_one_prompt_count_for_fewer_if_prompts_differ() -> None:
+def test_the_effective_number_of_images_is_smaller_if_prompts_differ() -> None:
     totals = np.full(12, 10.0)
     same = np.full(12, 5.0)
     assert clustered_interval(same, totals) == wilson_interval(60, 120)
@@ -42,12 +42,12 @@ def test_images_of_one_prompt_count_for_fewer_if_prompts_differ() -> None:
     wilson_low, wilson_high = wilson_interval(60, 120)
     assert low < wilson_low - 0.1
     assert high > wilson_high + 0.1
-    # Prompts that are all 0 or all 10 are worth about one image each.
+    # If all images of a prompt are 0 or all are 1, a prompt is worth about one image.
     assert (low, high) == pytest.approx(wilson_interval(6, 12), abs=0.02)
     assert clustered_interval(totals, totals) == wilson_interval(120, 120)
 
 
-def test_clustered_intervals_cover_a_share_that_varies_over_prompts() -> None:
+def test_clustered_intervals_cover_a_share_that_varies_between_prompts() -> None:
     rng = np.random.default_rng(0)
     totals = np.full(40, 10.0)
     inside = 0
@@ -59,10 +59,12 @@ def test_clustered_intervals_cover_a_share_that_varies_over_prompts() -> None:
         low, high = wilson_interval(round(hits.sum()), 400)
         independent += low <= 0.7 <= high
     assert 0.92 <= inside / 400 <= 0.98
-    assert independent / 400 < 0.8, "images that count as independent claim too much"
+    assert independent / 400 < 0.8, (
+        "treating images as independent gives intervals that are too narrow"
+    )
 
 
-def test_the_committed_result_is_what_the_tables_give() -> None:
+def test_the_committed_result_matches_the_tables() -> None:
     committed = [(r.task, r.metric, r.method, r.subset) for r in read("stated_values").rows]
     again = [row for task in measure() for row in task.rows]
     assert [(r.task, r.metric, r.method, r.subset) for r in again] == committed
@@ -72,7 +74,7 @@ def test_the_committed_result_is_what_the_tables_give() -> None:
         assert row.interval[0] <= row.value <= row.interval[1]
 
 
-def test_a_gap_of_zero_has_an_interval_that_says_how_little_could_be_seen() -> None:
+def test_a_gap_of_zero_has_an_interval_that_shows_the_smallest_detectable_gap() -> None:
     rows = {(r.metric, r.method): r for r in next(iter(measure())).rows}
     none = rows[GAP_FROM_HALF.name, "none"]
     balanced = rows[GAP_FROM_HALF.name, BALANCED]
@@ -83,7 +85,7 @@ def test_a_gap_of_zero_has_an_interval_that_says_how_little_could_be_seen() -> N
     assert balanced.change[1] <= balanced.change[0] <= balanced.change[2] < 0
 
 
-def test_the_counts_of_the_audit_are_the_professions_without_a_stated_value() -> None:
+def test_the_audit_uses_the_counts_of_prompts_that_state_no_value() -> None:
     assert (FOLDER / "sd35.csv").read_text(encoding="utf-8") == calibration_table()
     assert "Erik V." in (FOLDER / "sd35.LICENSE").read_text(encoding="utf-8")
     counts = read_counts(find_calibration("sd35"), load_prompts("gender"))

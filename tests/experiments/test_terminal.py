@@ -1,4 +1,4 @@
-"""The committed terminal outputs equal today's, fit into the columns, and break no word."""
+"""Test that the committed terminal outputs are current, fit the width, and break no word."""
 
 import pytest
 
@@ -7,14 +7,14 @@ from eval import terminal
 
 @pytest.mark.parametrize("width", terminal.WIDTHS)
 @pytest.mark.parametrize("name", terminal.CHEAP)
-def test_the_committed_text_is_what_is_printed_today(name: str, width: int) -> None:
+def test_the_committed_text_matches_current_output(name: str, width: int) -> None:
     file = terminal.FOLDER / f"{name}-{width}.txt"
     expected = file.read_text(encoding="utf-8")
     assert terminal.shown(name, width) == expected, "run `python -m eval.terminal`"
 
 
 @pytest.mark.parametrize(("name", "width"), terminal.TEXTS)
-def test_lines_fit_the_width_and_are_few(name: str, width: int) -> None:
+def test_lines_are_few_and_fit_the_width(name: str, width: int) -> None:
     lines = (terminal.FOLDER / f"{name}-{width}.txt").read_text(encoding="utf-8").splitlines()
     assert lines
     assert max(map(len, lines)) <= width

@@ -1,4 +1,4 @@
-"""The training experiments of eval/: the laws of their tables, each at a tiny size."""
+"""Test the training experiments of eval/: the laws of their tables, each at a tiny size."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ def arms(name: str) -> dict[str, dict[str, Any]]:
 
 class TestIntervals:
     @given(st.lists(figures, min_size=2, max_size=9))
-    def test_are_those_of_a_t_test(self, values: list[float]) -> None:
+    def test_intervals_match_a_t_test(self, values: list[float]) -> None:
         bounds = interval(values)
         mean = np.mean(values)
         error = np.std(values, ddof=1) / len(values) ** 0.5
@@ -37,14 +37,14 @@ class TestIntervals:
 
 
 class TestImages:
-    def test_intervals_cover_a_world_of_other_seeds_and_other_images(self) -> None:
-        """Crossed effects of seeds and images: 95 % intervals over both cover the truth, those over
-        seeds far too rarely."""
+    def test_intervals_cover_other_seeds_and_other_images(self) -> None:
+        """With crossed effects of seeds and images, 95 % intervals over both cover the truth; those
+        over seeds alone do so far too rarely."""
         generator = np.random.default_rng(1)
         both = 0
         alone = 0
         for _ in range(200):
-            easy = generator.uniform(0.3, 0.9, 100)  # the truth is .6
+            easy = generator.uniform(0.3, 0.9, 100)  # the true value is .6
             right = generator.random((5, 100)) < easy + generator.normal(0, 0.02, (5, 1))
             values = right.mean(1).tolist()
             rows = [hits.astype(float) for hits in right]
@@ -65,7 +65,7 @@ class TestRows:
         st.lists(st.tuples(figures, figures), min_size=2, max_size=6),
         st.randoms(use_true_random=False),
     )
-    def test_changes_are_paired_by_seed_in_whatever_order_cells_come(
+    def test_changes_are_paired_by_seed_regardless_of_the_order_of_cells(
         self, pairs: list[tuple[float, float]], random: Any
     ) -> None:
         cells = [cell("base", seed, a) for seed, (a, _) in enumerate(pairs)]
@@ -85,7 +85,7 @@ class TestRows:
         assert "change" not in rows["base", "score"]
         assert rows["new", "score"]["seeds"] == list(range(len(pairs)))
 
-    def test_the_base_is_that_of_the_same_place(self) -> None:
+    def test_the_baseline_has_the_same_coordinates(self) -> None:
         cells = [
             cell(arm, seed, place + (arm == "b") * (1 + place), place=place)
             for place, arm, seed in product((0, 1), "ab", (0, 1))
@@ -98,7 +98,7 @@ class TestRows:
         }
         assert changes == {(0, "b"): 1.0, (1, "b"): 2.0}
 
-    def test_a_base_without_the_seed_is_an_error(self) -> None:
+    def test_a_baseline_without_the_seed_is_an_error(self) -> None:
         cells = [cell(*place, 0.1) for place in (("a", 0), ("a", 1), ("b", 1), ("b", 2))]
         with pytest.raises(KeyError):
             summed_up(cells, ("arm",), against={"arm": "a"})
@@ -111,7 +111,7 @@ def squared(settings: Mapping[str, Any]) -> dict[str, float]:
 class TestCells:
     plan: Sequence[dict[str, Any]] = [{"x": x, "seed": 0} for x in (3, 1, 2)]
 
-    def test_come_in_their_order_and_are_done_once(
+    def test_cells_run_in_order_and_only_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[int] = []
@@ -131,13 +131,15 @@ class TestCells:
             processes=1,
             title="",
         )
-        assert len(list(tmp_path.iterdir())) == 6, "a cell that differs in anything is another"
+        assert len(list(tmp_path.iterdir())) == 6, (
+            "a cell that differs in any setting is a different cell"
+        )
         monkeypatch.setattr(run, "commit", lambda: "another")
         run_cells(work, self.plan, tmp_path, processes=1, title="")
-        assert len(seen) == 9, "cells of another commit are done again"
+        assert len(seen) == 9, "cells of another commit are run again"
 
     @pytest.mark.slow
-    def test_do_not_depend_on_the_number_of_processes(self, tmp_path: Path) -> None:
+    def test_results_do_not_depend_on_the_number_of_processes(self, tmp_path: Path) -> None:
         single, parallel = (
             run_cells(squared, self.plan, tmp_path / str(n), processes=n, title="") for n in (1, 2)
         )
@@ -146,7 +148,7 @@ class TestCells:
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[None]:
-    """Create worlds of a few renders, and batches that fit them."""
+    """Create worlds with few renders, and batches that fit them."""
     patch = pytest.MonkeyPatch()
     for name, value in {
         "IMAGES": 48,
@@ -165,7 +167,7 @@ def small() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def renders(small: None) -> Iterator[None]:
-    """Create a pool of ten renders per species, half of which are used for training."""
+    """Create a pool of ten renders per species; half of them are used for training."""
     patch = pytest.MonkeyPatch()
     patch.setattr(every_loss, "POOL", 480)
     patch.setattr(captions, "FEWER", 240)
@@ -174,13 +176,13 @@ def renders(small: None) -> Iterator[None]:
     every_loss.renders.cache_clear()
 
 
-def test_kinds_of_data_are_what_they_are_called() -> None:
+def test_kinds_of_data_match_their_names() -> None:
     species = np.random.default_rng(0).permutation(np.arange(48).repeat(125))
     for name, kind in every_loss.DATA.items():
         rows, named = kind(species, 0)
         right = named == species[rows]
         if "wrong" in name:
-            share = float(name.split()[0]) / 100  # of which one in 48 draws its own caption
+            share = float(name.split()[0]) / 100  # one in 48 random captions is the correct one
             assert 1 - right.mean() == pytest.approx(share * 47 / 48, abs=0.03)
         elif name == "coarse captions":
             assert len(set(named.tolist())) == 48 // every_loss.COARSE
@@ -197,7 +199,7 @@ def test_kinds_of_data_are_what_they_are_called() -> None:
 
 
 class TestEachOnNextToNothing:
-    def test_wrong_pairs(self, small: None) -> None:
+    def test_wrong_pairs_have_the_requested_rate(self, small: None) -> None:
         cell = {"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 1}
         figures_of_cell = captions.wrong_pairs(cell)
         scores, wrong = captions.scores(cell)
@@ -208,7 +210,9 @@ class TestEachOnNextToNothing:
         )
 
     @pytest.mark.parametrize("noise", ["mixture", "class", "crop"])
-    def test_which_loss_reads_other_arms_on_its_way(self, small: None, noise: str) -> None:
+    def test_a_loss_that_needs_results_of_other_arms_runs_them_first(
+        self, small: None, noise: str
+    ) -> None:
         settings = Experiment.read("which_loss_heads").given
         cell = {
             "start": "heads",
@@ -226,7 +230,7 @@ class TestEachOnNextToNothing:
         assert named == {"zero_shot_accuracy", "rows", "InfoNCE, WiSE-FT", "InfoNCE, filtered"}
 
     @pytest.mark.parametrize("arm", list(Experiment.read("every_loss").arms))
-    def test_every_loss(self, arm: str, renders: None) -> None:
+    def test_every_loss_runs(self, arm: str, renders: None) -> None:
         experiment = Experiment.read("every_loss")
         place = {**experiment.given, "arm": arm, "seed": 0, "steps": 2, "temperature": 0.1}
         cell = {**place, "settings": experiment.arms[arm], "data": "20 % wrong captions"}
@@ -242,15 +246,17 @@ class TestEachOnNextToNothing:
             assert 0 <= every_loss.every_loss({**cell, "tuning": True})["validation"] <= 1
 
     @pytest.mark.parametrize("arm", ["not trained", "RINCE"])
-    def test_batch_sizes(self, arm: str, renders: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_batch_sizes_run(
+        self, arm: str, renders: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(batch_sizes, "POOL", 480)
         experiment = Experiment.read("batch_sizes")
         cell = {**experiment.given, "arm": arm, "seed": 0, "steps": 1, "batch": 64}
         figures_of_cell = batch_sizes.batch_sizes({**cell, "settings": experiment.arms[arm]})
-        # One step of a tenth of the learning rate moves a trained model little.
+        # A single step at a tenth of the learning rate hardly changes a trained model.
         assert 0.3 < figures_of_cell["zero_shot_accuracy"] <= 1
 
-    def test_noisy_digits(self) -> None:
+    def test_noisy_digits_run(self) -> None:
         cell = {
             "settings": arms("noisy_digits")["InfoNCE"],
             "eta": 0.4,
@@ -262,7 +268,7 @@ class TestEachOnNextToNothing:
         assert 0.1 < figures_of_cell["linear evaluation"] < 1
 
 
-def test_class_noise_takes_a_class_for_the_next_with_half_the_rate() -> None:
+def test_class_noise_shifts_labels_to_the_next_class_at_half_the_rate() -> None:
     labels = np.arange(10).repeat(2000)
     noisy = captions.class_noise(labels, 0.4, 10, 0)
     flipped = noisy != labels
@@ -270,7 +276,7 @@ def test_class_noise_takes_a_class_for_the_next_with_half_the_rate() -> None:
     assert np.array_equal(noisy[flipped], (labels[flipped] + 1) % 10)
 
 
-def test_softmax_scores_by_definition() -> None:
+def test_softmax_scores_match_their_definition() -> None:
     draw = torch.Generator().manual_seed(0)
     x, v = (F.normalize(torch.randn(n, 4, generator=draw), dim=1) for n in (6, 3))
     codes = torch.tensor([0, 1, 2, 2, 1, 0])
@@ -283,7 +289,7 @@ def test_softmax_scores_by_definition() -> None:
 
 
 class TestExperiment:
-    def test_settings_are_chosen_by_the_highest_figure_the_first_of_equal_ones(self) -> None:
+    def test_the_setting_with_the_highest_figure_is_selected_and_ties_take_the_first(self) -> None:
         noisy = Experiment.read("noisy_digits")
         few = run.Table(task="few", columns={"loss": ["RINCE q=0.5"], "eta": [0.4]}, seeds=3)
         noisy = noisy.model_copy(update={"tables": [*noisy.tables, few]})
@@ -301,14 +307,14 @@ class TestExperiment:
         }
         assert {cell["seed"] for cell in cells} == {0, 1, 2}
 
-    def test_cells_that_do_not_depend_on_a_column_are_done_once(self) -> None:
+    def test_cells_that_do_not_depend_on_a_column_run_once(self) -> None:
         heads = Experiment.read("which_loss_heads")
         plan = heads.plan([], 1, 300)
         alike = [(cell, done) for _, cell, done in plan if cell["arm"] == "not trained"]
         assert len(alike) == 15
         assert len({json.dumps(done) for _, done in alike if done["share"] == 0.0}) == 1
 
-    def test_without_a_name_the_experiments_are_listed(
+    def test_experiments_are_listed_if_no_name_is_given(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert run.main([]) == 0
@@ -316,7 +322,7 @@ class TestExperiment:
         assert {"every_loss", "noisy_digits", "which_loss_heads", "wrong_pairs"} <= set(names)
         assert "harm" not in names
 
-    def test_one_of_your_own_is_run_and_kept(
+    def test_a_custom_experiment_is_run_and_saved(
         self, small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         content = {

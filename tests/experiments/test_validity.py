@@ -1,5 +1,5 @@
-"""The miniature agrees with real models on geometry and on the ranking of methods, so that the next
-version cannot drift."""
+"""Test that the miniature agrees with real models on geometry and on the ranking of methods, so
+that later versions cannot drift."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "validity.json"
 
 @pytest.fixture
 def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return images of eight dimensions with a gender along the first axis, and pairs that also
+    """Return eight-dimensional images with a gender along the first axis, and pairs that also
     differ along the second."""
     rng = np.random.default_rng(0)
     groups = np.arange(4000) % 2
@@ -35,11 +35,11 @@ def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return images, groups, queries, pairs
 
 
-def test_geometry_of_a_known_cloud(cloud):
+def test_the_geometry_of_a_known_cloud_is_measured_correctly(cloud):
     figures = geometry(*cloud)
     assert list(figures) == list(RANGES)
-    # Nine axes vary by 0.1 each; the tenth is 1 in every image. Texts say the attribute along two
-    # axes, of which images know the first; queries share 1 and differ in 0.1.
+    # Nine axes vary by 0.1 each; the tenth is 1 in every image. Texts express the attribute along
+    # two axes, only the first of which images share; queries share 1 and differ by 0.1.
     assert figures["effective rank of images"] == pytest.approx(9, abs=0.3)
     assert figures["cosine of the attribute in images and texts"] == pytest.approx(
         0.5**0.5, abs=0.02
@@ -49,27 +49,28 @@ def test_geometry_of_a_known_cloud(cloud):
     assert figures["standardised gap of a query's scores"] < 0.1
 
 
-def test_gaps_are_differences_in_standard_deviations(cloud):
+def test_gaps_are_differences_in_units_of_standard_deviations(cloud):
     images, groups, _, _ = cloud
     query = np.eye(10)[[2, 0]]
     query[1, 2] = 1.0
     none, leaning = gaps(query, images, groups)
     assert abs(none) < 0.1
-    # The groups stand at 0.1 and -0.1 of the first axis, noise of the third is 0.1.
+    # The groups are at 0.1 and -0.1 on the first axis; the noise on the third is 0.1.
     assert leaning == pytest.approx(0.2 / 0.1, abs=0.1)
 
 
-def test_lean_is_read_along_the_pairs(cloud):
+def test_lean_is_measured_along_the_pairs(cloud):
     shares = np.array([0.1, 0.4, 0.6, 0.9])
     queries = np.zeros((4, 10))
     queries[:, 9] = 1.0
-    # Along the pairs, by the logit of each share: a correlation of 1, and of -1 turned around.
+    # Leans along the pairs equal the logit of each share, so the correlation is 1, or -1 if
+    # reversed.
     queries[:, 0] = 0.01 * np.log(shares / (1 - shares))
     assert lean(queries, cloud[3], shares) == pytest.approx(1, abs=1e-3)
     assert lean(queries[::-1], cloud[3], shares) == pytest.approx(-1, abs=1e-3)
 
 
-def test_ranks_are_of_the_methods_that_both_have():
+def test_ranks_only_include_methods_of_both_models():
     real = {"none": 9.0, "a": 0.1, "b": 0.2, "c": 0.3, "other": 0.0}
     assert correlation({"none": 0.0, "random": 0.5, "a": 1, "b": 2, "c": 3}, real) == pytest.approx(
         1
@@ -77,7 +78,7 @@ def test_ranks_are_of_the_methods_that_both_have():
     assert correlation({"a": 3, "b": 2, "c": 1}, real) == pytest.approx(-1)
 
 
-def test_geometry_of_the_real_model_is_in_its_range():
+def test_the_geometry_of_the_real_model_is_within_its_range():
     if not file().is_file():
         pytest.skip(
             f"NOT CHECKED: no real embeddings at {file()}; set VLDEBIAS_REAL to their folder"
@@ -90,9 +91,9 @@ def test_geometry_of_the_real_model_is_in_its_range():
         assert low * 0.97 <= figures[name] <= high * 1.1, name
 
 
-def test_what_ships_has_the_geometry_that_is_committed():
-    """The next version cannot drift from its table unnoticed: fewer pictures, the first of the same
-    stream."""
+def test_the_packaged_model_has_the_committed_geometry():
+    """Later versions cannot drift from the table unnoticed. Fewer pictures are used, the first of
+    the same stream."""
     committed = {
         (r.task, r.metric): r.value for r in Result.read(COMMITTED).rows if r.method == "none"
     }

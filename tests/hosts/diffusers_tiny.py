@@ -30,7 +30,7 @@ from vldebias.prompts import PromptSet
 PLAIN = "a photo of a doctor"
 STATED = "a photo of a female nurse"
 NEGATIVE = "old smiling person"
-SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half a second faster with libyaml
+SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml saves half a second
 TABLE = yaml.load((Path(__file__).parent / "diffusers.yaml").read_text("utf-8"), SAFE)
 
 
@@ -44,20 +44,22 @@ def why_absent(library: str, name: str) -> str:
 
 
 def skip_without(library: str, name: str) -> None:
-    """Skip a test of a class with which the installed transformers cannot embed texts."""
+    """Skip a test of a class with which the installed version of transformers cannot embed
+    texts."""
     reason = why_absent(library, name)
     if reason:
         pytest.skip(reason)
 
 
 def gender():
-    """A small prompt set."""
+    """Return a small prompt set."""
     groups = tuple(
         (f"a photo of a male {job}", f"a photo of a female {job}") for job in tiny_tokenizers.JOBS
     )
     words = ("male", "female", "man", "woman")
     spurious = ("a photo of a man", "a photo of a woman")
-    classes = ("A photo of a dog.", "A photo of a cat.")  # to distinguish, as the default attaches
+    # classes to distinguish, so that the default attaches an edit
+    classes = ("A photo of a dog.", "A photo of a cat.")
     return PromptSet(
         name="tiny-gender",
         groups=groups,
@@ -76,7 +78,7 @@ def quiet():
 
 
 def seeded(make):
-    """Build each component once, the same in every run, in evaluation mode."""
+    """Build a component once, in evaluation mode and with the same weights in every run."""
 
     @cache
     @quiet()
@@ -88,7 +90,7 @@ def seeded(make):
 
 
 def fresh(make):
-    """Return a new text encoder for each caller, with the same weights."""
+    """Return a new text encoder with the same weights to each caller."""
     first = seeded(make)
 
     def build():
@@ -128,7 +130,7 @@ class WithImages(Around):
         positions = settings.get("position_ids")
         if (
             positions is not None and positions.ndim == 3
-        ):  # of time, height and width, which are equal for texts
+        ):  # time, height and width, which are equal for texts
             settings["position_ids"] = positions[0]
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, **settings)
 
@@ -142,7 +144,8 @@ class Glm(Around):
 
 
 class Stub(nn.Module):
-    """Replace a denoiser or VAE, which encoding does not need, or a model that refuses prompts."""
+    """Stand in for a denoiser or VAE that encoding does not need, or a model that refuses
+    prompts."""
 
     dtype = torch.float32
     device = torch.device("cpu")
@@ -161,7 +164,10 @@ class Stub(nn.Module):
 
 
 def encoder(config):
-    """Build a text encoder of transformers; config: its class, its wrapper and its settings."""
+    """Build a text encoder of transformers.
+
+    config: its class, wrapper and settings.
+    """
     settings = {key: value for key, value in config.items() if key not in ("class", "around")}
     if isinstance(settings["vocab_size"], str):
         settings["vocab_size"] = len(getattr(tiny_tokenizers, settings["vocab_size"])())
@@ -172,13 +178,16 @@ def encoder(config):
 
 
 def made(config):
-    """Build an object of diffusers; config: its class, or "folder:class" of a pipeline, and
-    arguments."""
+    """Build an object of diffusers.
+
+    config: its class, or "folder:class" of a pipeline, and arguments.
+    """
     folder, _, cls = config["class"].rpartition(":")
     arguments = {name: value for name, value in config.items() if name != "class"}
     built = getattr(import_module(f"diffusers{folder and '.pipelines.'}{folder}"), cls)(**arguments)
     for parameter in built.parameters() if isinstance(built, nn.Module) else ():
-        if not parameter.any():  # some layers start at zero, which would hide the prompt
+        # some layers start at zero, which would hide the effect of the prompt
+        if not parameter.any():
             nn.init.normal_(parameter, std=0.1)
     return built
 
@@ -188,7 +197,8 @@ ENCODERS = {name: fresh(partial(encoder, config)) for name, config in TABLE["enc
 
 
 def builder(entry, anew=False):
-    """Return a function that builds an entry of the table, once for a model; anew: on each call."""
+    """Return a function that builds an entry of the table once per model, or on each call with
+    `anew`."""
     if isinstance(entry, dict) and "class" in entry:
         return partial(made, entry) if anew else seeded(partial(made, entry))
     if isinstance(entry, dict):
@@ -199,7 +209,7 @@ def builder(entry, anew=False):
 
 
 def with_own_components(pipe):
-    """Return the pipeline with its own modules, for tests that change weights."""
+    """Return the pipeline with separate modules, for tests that change weights."""
     for name, component in pipe.components.items():
         if isinstance(component, nn.Module):
             setattr(pipe, name, twin(component))
@@ -207,7 +217,7 @@ def with_own_components(pipe):
 
 
 def twin(model):
-    """Copy by the constructor, since transformers registers recordable outputs there."""
+    """Copy by calling the constructor, where transformers registers recordable outputs."""
     if not hasattr(model, "get_input_embeddings"):
         return copy.deepcopy(model)
     made = type(model)(copy.deepcopy(model.config))
@@ -232,7 +242,7 @@ def _pipeline(name):
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
-    make.__name__ = name  # used as names of the cases of a test
+    make.__name__ = name  # used as names of test cases
     return make
 
 
@@ -258,7 +268,7 @@ def draw(pipe, prompt=PLAIN, **call):
 
 @torch.no_grad()
 def encode(pipe, prompt=PLAIN, images=1, **call):
-    """Call encode_prompt without arguments that it does not have."""
+    """Call encode_prompt without arguments that it does not accept."""
     count = 1 if isinstance(prompt, str) else len(prompt)
     defaults = {
         "prompt": prompt,
@@ -290,7 +300,7 @@ def picture(color=(90, 120, 30)):
 
 
 def pictured(call):
-    """Return arguments of a call, with pictures instead of their names."""
+    """Return arguments of a call with pictures in place of their names."""
     known = {"IMAGE": picture, "IMAGES": lambda: [picture()], "MASK": partial(picture, "white")}
     known["FRAMES"] = lambda: [picture()] * 5
     return {name: known[value]() if str(value) in known else value for name, value in call.items()}
@@ -298,14 +308,20 @@ def pictured(call):
 
 @dataclass
 class Case:
-    """A family: its class, its text side, how `encode_prompt` is asked, and how a whole pipeline is
-    called.
+    """Describe a pipeline family: its class, its text side, and how `encode_prompt` and a whole
+    pipeline are called.
 
-    components: of the text side; drawing: what makes denoiser, autoencoder, scheduler. end: the
-    token that ends a prompt; None for the last of the prompt. padded: on which side. call: further
-    arguments of `encode_prompt`; usual: of the call of the pipeline, None leaves one out. settings:
-    attributes of the pipeline. length: to which a call pads. one_by_one: it takes a single prompt.
-    small: functions of its module that would make an image too large.
+    Attributes:
+        components: parts of the text side.
+        drawing: denoiser, autoencoder and scheduler.
+        end: the token that ends a prompt; None for the last token of the prompt.
+        padded: the padded side.
+        call: further arguments of `encode_prompt`.
+        usual: further arguments of the pipeline's call; None omits one.
+        settings: attributes of the pipeline.
+        length: the length to which a call pads.
+        one_by_one: whether it accepts only a single prompt.
+        small: functions of its module that would make an image too large.
     """
 
     pipeline: str
@@ -325,8 +341,8 @@ class Case:
 
     @quiet()
     def make(self, is_complete=False, pipeline=None):
-        """Return a new pipeline, only the text side or whole; pipeline: another class of
-        the family."""
+        """Return a new pipeline, whole or only the text side; pipeline: another class of the
+        family."""
         skip_without("diffusers", pipeline or self.pipeline)
         cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
         length = self.length or self.call.get("max_sequence_length")
@@ -355,7 +371,7 @@ class Case:
         return encode(pipe, prompt, **self.call | call)
 
     def draw(self, pipe, prompts=(PLAIN, STATED), negative=NEGATIVE, **options):
-        """Return latents (4, ...) of two images per prompt, guided, from one seed; more:
+        """Return latents (4, ...) of two images per prompt, with guidance, from one seed; more:
         further arguments."""
         if self.one_by_one and len(prompts) > 1:
             return torch.cat([self.draw(pipe, [prompt], negative, **options) for prompt in prompts])
@@ -389,8 +405,7 @@ class Case:
 
 @cache
 def shorter_class(cls, length):
-    """Return a subclass that pads prompts to a smaller length by default, since cost is
-    quadratic."""
+    """Return a subclass that pads prompts to a smaller default length, since cost is quadratic."""
     if "max_sequence_length" not in inspect.signature(cls.__call__).parameters:
         return cls
     content = {"__call__": shorter(cls.__call__, length), "__module__": cls.__module__}
@@ -398,7 +413,7 @@ def shorter_class(cls, length):
 
 
 def shorter(call, length):
-    """Return `__call__` with another default of the length to which prompts are padded."""
+    """Return `__call__` with another default for the length to which prompts are padded."""
 
     @functools.wraps(call)
     def shortened(*args, **kwargs):
@@ -442,8 +457,8 @@ CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(_ids)
 
 
 def three_states(pipe, draw, attach):
-    """Attach, compare the images of each state bit for bit, and check that nothing is left in
-    the end."""
+    """Attach, compare the images of each state bit for bit, and check that nothing remains at the
+    end."""
     bare = draw()
     before = dict(vars(pipe))
     attachment = attach()
@@ -461,7 +476,7 @@ def three_states(pipe, draw, attach):
 
 
 def rows(value):
-    """Return the tensors of an output, prompt by prompt."""
+    """Return the tensors of an output for each prompt."""
     if isinstance(value, torch.Tensor):
         return list(value)
     flat = []
@@ -472,14 +487,14 @@ def rows(value):
 
 
 def changed(first, second):
-    """Return for each row of two outputs whether it differs."""
+    """Return whether each row differs between two outputs."""
     pairs = zip(rows(first), rows(second), strict=True)
     return [not torch.equal(before, after) for before, after in pairs]
 
 
 @quiet()
 def classic_classes():
-    """Return pipelines with an `encode_prompt`, by name without the ending "Pipeline"."""
+    """Return pipelines with an `encode_prompt`, by name without the suffix "Pipeline"."""
     class_of_name = {}
     for name in dir(diffusers):
         if "Pipeline" not in name or name.startswith(("Flax", "Onnx")):
@@ -487,7 +502,7 @@ def classic_classes():
         try:
             cls = getattr(diffusers, name)
             has_prompt = hasattr(cls, "encode_prompt")
-        except (ImportError, RuntimeError):  # of a library that is not installed
+        except (ImportError, RuntimeError):  # it needs a library that is not installed
             continue
         if has_prompt:
             class_of_name[name.removesuffix("Pipeline")] = cls
@@ -497,7 +512,7 @@ def classic_classes():
 @cache
 @quiet()
 def modular_classes():
-    """Return modular pipelines that have default blocks, by name without "ModularPipeline"."""
+    """Return modular pipelines with default blocks, by name without "ModularPipeline"."""
     class_of_name = {}
     for name in sorted(dir(diffusers)):
         if name.endswith("ModularPipeline"):
@@ -507,8 +522,8 @@ def modular_classes():
     return class_of_name
 
 
-# Names of modular classes of this release -> their components, or the family whose components
-# they take.
+# Names of this release's modular classes -> their components, or the family whose components they
+# use.
 MODULAR = {}
 for _names, _entry in TABLE["modular"].items():
     MODULAR |= {name: _entry for name in _names.split() if name in modular_classes()}
@@ -516,8 +531,8 @@ for _names, _entry in TABLE["modular"].items():
 
 @quiet()
 def modular(name, blocks=None):
-    """Return a new modular pipeline of a class, with its own or given blocks. The test is
-    skipped if the installed releases lack the class or its blocks."""
+    """Return a new modular pipeline of a class, with its default or the given blocks. Skip the test
+    if the installed releases lack the class or its blocks."""
     skip_without("diffusers", f"{name}ModularPipeline")
     if name not in modular_classes():
         # That release does not accept components in memory either.
@@ -563,7 +578,7 @@ def shorter_pipeline(name, family):
 
 @cache
 def shorter_block(kind, length):
-    """Return the class of a block that pads prompts to a smaller length by default."""
+    """Return a block class that pads prompts to a smaller length by default."""
 
     def inputs(block):
         entries = []
@@ -577,8 +592,7 @@ def shorter_block(kind, length):
 
 
 def modular_states(pipe, prompts=(PLAIN, STATED), **call):
-    """Return the state after the block that encodes text and the following ones, without
-    denoising."""
+    """Return the state after the text encoding block and the following ones, without denoising."""
     takes_one = "WanAnimate2" in type(pipe).__name__ or "Flux3" in type(pipe).__name__
     if not takes_one:
         return _modular_state(pipe, list(prompts), call)
@@ -593,7 +607,7 @@ def _modular_state(pipe, prompt, call):
         state.set(name, value)
     text_block = pipe._blocks.sub_blocks["text_encoder"]
     steps = dict(text_block.sub_blocks)
-    # These encode an image with the text.
+    # These blocks encode an image together with the text.
     of_images = {"resize", "get_image_prompt"} & steps.keys()
     if of_images:
         for name, step in steps.items():

@@ -1,4 +1,4 @@
-"""Build tiny models of every class of open_clip and transformers, as subjects of the same tests."""
+"""Build tiny models of every class of open_clip and transformers as subjects of the same tests."""
 
 import copy
 from collections.abc import Callable
@@ -40,13 +40,14 @@ def before_transformers_5() -> bool:
 
 
 def skip_lost(name: str) -> None:
-    """Skip a test of a class with which the installed transformers cannot embed texts."""
+    """Skip a test of a class with which the installed version of transformers cannot embed
+    texts."""
     if name in LOST_IN_TRANSFORMERS_4 and before_transformers_5():
         pytest.skip(f"transformers {version('transformers')} cannot embed texts with {name}")
 
 
 def skip_without_folders() -> None:
-    """Skip a test of folders if the installed open_clip cannot load them."""
+    """Skip a test of folders if the installed version of open_clip cannot load them."""
     if open_clip.__version__.startswith("2."):
         pytest.skip(f"open_clip {open_clip.__version__} reads no folders")
 
@@ -106,7 +107,8 @@ def make_coca() -> nn.Module:
 
 
 def with_bias(model: nn.Module) -> nn.Module:
-    """Set the bias of open_clip's head, which starts at zero, where a fold could forget it."""
+    """Set the bias of open_clip's head. It starts at zero, which would hide a fold that ignores
+    it."""
     nn.init.normal_(getattr(model, "text", model).text_projection.bias)
     return model
 
@@ -136,7 +138,7 @@ TOWERS: dict[str, Callable[[], nn.Module]] = {
     "timm-mlp": lambda: make_timm("mlp"),
     "timm": lambda: make_timm(
         ""
-    ),  # the classifier of the trunk makes the embedding, and the head is empty
+    ),  # the classifier of the trunk computes the embedding, and the head is empty
 }
 """Image towers of every kind."""
 
@@ -161,7 +163,7 @@ def make(name: str, **text: Any) -> nn.Module:
 
 
 def made(name: str) -> nn.Module:
-    """Return a model with distinct embeddings, which the usual initial weights do not have."""
+    """Return a model with distinct embeddings, unlike with the usual initial weights."""
     model = make(name)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -181,7 +183,7 @@ def tokenizer_for(model: nn.Module) -> Any:
 
 
 def embedding(output: Any) -> Tensor:
-    """Return the embedding in an output; transformers 4 returns the tensor itself."""
+    """Return the embedding in an output. In transformers 4, the output is the tensor itself."""
     if isinstance(output, Tensor):
         return output
     return output.text_embeds if "text_embeds" in output else output.pooler_output
@@ -190,10 +192,13 @@ def embedding(output: Any) -> Tensor:
 class Subject:
     """A model or pipeline with texts whose embeddings can be read on several paths.
 
-    outputs, seen: every tensor that depends on a text, or on an image, by the path that gives it.
-    rows: embeddings (b, ..., d) of PROMPTS by role, before normalising, as "features" of `seen` are
-    those of images. merges, merges_images: its weights can hold a projection, those of its image
-    tower too.
+    Attributes:
+        outputs: every tensor that depends on a text, by path.
+        seen: every tensor that depends on an image, by path; "features" are embeddings before
+            normalisation.
+        rows: embeddings (b, ..., d) of PROMPTS by role, before normalisation.
+        merges: whether a projection can be folded into its weights.
+        merges_images: whether this also holds for its image tower.
     """
 
     host: Any
@@ -204,7 +209,7 @@ class Subject:
     seen: Callable[[], dict[str, Tensor]]
 
     def modules(self) -> list[nn.Module]:
-        """Return the modules that make the embeddings."""
+        """Return the modules that compute the embeddings."""
         return [self.host]
 
     def parameters(self) -> list[nn.Parameter]:
@@ -254,7 +259,7 @@ class OpenClip(Subject):
             "normalized": model.encode_text(ids, normalize=True),
             "default": model.encode_text(text=ids),
         }
-        coca = isinstance(model, open_clip.CoCa)  # its captions belong to their images one by one
+        coca = isinstance(model, open_clip.CoCa)  # its captions are paired with its images
         both = model(IMAGES[[0] * len(PROMPTS)] if coca else IMAGES, ids)
         if coca:
             return outputs | {"forward": both["text_features"]}
@@ -381,7 +386,8 @@ class Diffusers(Subject):
         make, self.call = diffusers_tiny.FAMILIES[name]
         self.host = diffusers_tiny.with_own_components(make())
         self.merges = name != "StableDiffusion3"
-        # transformers hooks layers at the first call that returns states, and does not unhook them
+        # transformers hooks layers at the first call that returns states, and never removes the
+        # hooks
         self._encoded()
 
     def _encoded(self) -> Any:

@@ -89,7 +89,7 @@ def tower() -> Tower:
     return Tower()
 
 
-def test_three_states(tower: Tower) -> None:
+def test_an_attachment_can_be_active_disabled_and_removed(tower: Tower) -> None:
     plain = tower.encode(PROMPTS)
     attachment = attach(tower)
     attached = tower.encode(PROMPTS)
@@ -101,7 +101,7 @@ def test_three_states(tower: Tower) -> None:
         with attachment.disabled():
             assert torch.equal(tower.encode(PROMPTS), plain)
         assert torch.equal(tower.encode(PROMPTS), plain), (
-            "leaving the inner block must not switch it on"
+            "leaving the inner block must not re-enable the edit"
         )
         with pytest.raises(AlreadyAttachedError):
             attach(tower)
@@ -299,7 +299,7 @@ def test_a_host_that_fails_to_install_is_not_occupied(tower: Tower) -> None:
 
 
 def test_a_removed_attachment_frees_the_host(request: pytest.FixtureRequest) -> None:
-    gc.disable()  # Python may free cycles at any time; here never
+    gc.disable()  # Python may collect cycles at any time; disable this here.
     request.addfinalizer(gc.enable)
     encoder = Tower()
     tower = Tower()
@@ -308,12 +308,12 @@ def test_a_removed_attachment_frees_the_host(request: pytest.FixtureRequest) -> 
         EditAttachment(owner_of(encoder), {"joint": PROJECTION})
     gone = weakref.ref(tower)
     del tower, kept
-    assert gone() is not None, "freed at once, so that this tests nothing"
+    assert gone() is not None, "already freed, so this test checks nothing"
     EditAttachment(owner_of(encoder), {"joint": PROJECTION})
     assert gone() is None
 
 
-def test_rows_that_another_thread_forgets_are_still_returned(tower: Tower) -> None:
+def test_rows_evicted_by_another_thread_are_still_returned(tower: Tower) -> None:
     """The other thread clears the cache while new rows are read."""
 
     class Shared(TowerHost):
@@ -360,7 +360,7 @@ def test_a_host_is_found_by_the_library_of_a_base_class(gender: PromptSet) -> No
     bare = model.encode(ASKED)
     with vldebias.debias(model, gender) as attachment:
         expected = attachment.projections["joint"](bare)
-        expected[1] = bare[1]  # states it
+        expected[1] = bare[1]  # states the attribute
         torch.testing.assert_close(model.encode(ASKED), expected)
     assert vars(model) == {}
 

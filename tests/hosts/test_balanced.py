@@ -27,7 +27,7 @@ def balanced(pipe, **options):
 
 
 def rewritten(attachment, prompts, images=2):
-    """Rewrite the prompts of every image by plain replacement."""
+    """Rewrite the prompts of every image by simple replacement."""
     repeated_prompts = [prompt for prompt in prompts for _ in range(images)]
     values = attachment.sampled
     assert [value is None for value in values] == ["car" in prompt for prompt in repeated_prompts]
@@ -74,8 +74,8 @@ def test_videos_and_separate_negative_encodings_use_the_rewritten_prompts(name):
 
 
 def test_encoding_once_for_all_images_of_a_prompt_warns_once():
-    """Z-Image repeats embeddings after its encoder, so its images share a value unless the
-    prompt is repeated."""
+    """Z-Image repeats embeddings after its encoder, so its images share a value unless the prompt
+    is repeated."""
     pipe = CASES["ZImage"].make(is_complete=True)
     draw = CASES["ZImage"].draw
     attachment = balanced(pipe)
@@ -84,7 +84,7 @@ def test_encoding_once_for_all_images_of_a_prompt_warns_once():
     assert len(attachment.sampled) == 1
     draw(
         pipe, PROMPTS[:1] * 4, num_images_per_prompt=1
-    )  # warned once; a further warning is an error
+    )  # already warned; a further warning would be an error
     assert sorted(attachment.sampled) == ["female"] * 2 + ["male"] * 2
 
 
@@ -122,7 +122,7 @@ def test_chats_contain_the_balanced_prompts_of_other_languages(name, language, m
 
     def read_chats(pipe, prompts):
         chats.clear()
-        # Long enough for letters of several tokens.
+        # Long enough for letters that take several tokens.
         options = {"num_images_per_prompt": 1, "max_sequence_length": 128}
         drawn = drawing.draw(pipe, prompts, generator=noises()[: len(prompts)], **options)
         return drawn, list(chats)
@@ -170,7 +170,7 @@ def test_a_block_for_single_prompts_warns_that_images_share_a_value():
     attachment = balanced(pipe)
     states = modular_states(
         pipe, PROMPTS[:1], num_images_per_prompt=1
-    )  # no warning: a warning is an error
+    )  # no warning, which would be an error
     with pytest.warns(VldebiasWarning, match="Flux3.*num_images_per_prompt above 1"):
         modular_states(pipe, PROMPTS[:1], num_images_per_prompt=2)
     assert len(attachment.sampled) == 1
@@ -281,7 +281,7 @@ def test_balanced_prompts_are_not_an_edit():
 def test_balanced_prompts_are_the_default_of_pipelines():
     assert "balanced-prompts" in repr(debias(tiny.sd(), SET))
     pipe = tiny.sd()
-    with debias(pipe, tiny.gender()) as attachment:  # the set has no words for values
+    with debias(pipe, tiny.gender()) as attachment:  # the prompt set has no words for values
         assert attachment.projections["sequence"].method == "cali"
 
 
@@ -296,11 +296,11 @@ def test_persons_in_an_input_picture_only_change_by_explicit_request(method, cap
     (notice,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "edits given images" in notice
     assert 'default here is "cali"' in notice
-    assert "method=" not in notice  # nothing else to do
+    assert "method=" not in notice  # there is nothing else to do
     assert "balanced-prompts" in repr(balanced(pipe))
 
 
-def test_a_drawn_seed_reproduces_the_calls():
+def test_a_random_seed_is_recorded_and_reproduces_the_calls():
     values = []
     attachment = balanced(tiny.sd())
     values += [attachment.rewrite(PROMPTS[:1]) for _ in range(8)]

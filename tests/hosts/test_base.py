@@ -26,7 +26,7 @@ from vldebias.hosts.host import BARE, TOKENIZING, during, reading, weights_finge
 
 
 def test_modes_are_restored_after_reading_in_several_threads() -> None:
-    """The second reader finds eval mode, which must not be restored at the end."""
+    """The second reader finds eval mode, which must not be what is restored at the end."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).train()
     first_in = threading.Event()
     second_in = threading.Event()
@@ -84,7 +84,7 @@ def test_a_hook_replaces_a_method_and_is_fully_removed() -> None:
 
 @pytest.mark.parametrize("kind", ["transformers", "diffusers"])
 def test_threads_never_use_a_tokenizer_at_the_same_time(kind: str) -> None:
-    """Fast tokenizers set truncation and padding before they run, which fails or mixes between
+    """Fast tokenizers set truncation and padding before they run, which fails or mixes up
     threads."""
     inside = threading.Lock()
     met = []
@@ -122,7 +122,7 @@ def test_threads_never_use_a_tokenizer_at_the_same_time(kind: str) -> None:
             for i in range(8)
         ]
         results = [next(iter(future.result().values())) for future in rows]
-    assert met, "nothing was tokenised, so that this tests nothing"
+    assert met, "nothing was tokenised, so this test checks nothing"
     assert not any(met)
     for row in results:
         torch.testing.assert_close(row, expected[0])
@@ -151,7 +151,7 @@ def test_a_worker_forked_during_tokenisation_can_tokenise() -> None:
 def test_the_numbers_of_a_fingerprint_never_change() -> None:
     model, _, tokenizer = miniature.load_clip()
     fingerprint = resolve(model, tokenizer=tokenizer).fingerprint("joint")
-    # Computed from the packaged weights. With other numbers, all saved edits would be refused.
+    # Computed from the packaged weights. Different numbers would invalidate all saved edits.
     assert fingerprint.tensors[:2] == (
         pytest.approx((0.346213, -0.215774), abs=1e-4),
         pytest.approx((19.794238, 9.866271)),
@@ -204,7 +204,9 @@ def test_an_adapter_does_not_change_the_fingerprint() -> None:
     before = weights_fingerprint(module)
     model = get_peft_model(copy.deepcopy(module), LoraConfig(target_modules=["0", "2"], r=2))
     inside = model.base_model.model
-    assert any("lora_" in name for name, _ in inside.named_parameters()), "no adapter, no test"
+    assert any("lora_" in name for name, _ in inside.named_parameters()), (
+        "there is no adapter, so this test checks nothing"
+    )
     assert before.matches(weights_fingerprint(inside))
     with torch.no_grad():
         for name, parameter in inside.named_parameters():
@@ -212,7 +214,7 @@ def test_an_adapter_does_not_change_the_fingerprint() -> None:
                 parameter.fill_(0.3)
     count = sum(p.numel() for name, p in inside.named_parameters() if "lora_" in name)
     assert weights_fingerprint(inside).adapters == round(0.3 * count**0.5, 6), (
-        "the length of all of them together"
+        "the combined norm of all weights"
     )
 
 
@@ -226,12 +228,12 @@ def test_absent_weights_have_no_fingerprint_and_match_everything() -> None:
     assert fingerprint.matches(None)
 
 
-# --- on every host
+# ---- on every host
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_every_tensor_that_affects_a_text_is_included(name: str) -> None:
-    """Exactly the tensors with a gradient from texts are read, and each of them matters."""
+    """Exactly the tensors that receive a gradient from texts are read, and each of them matters."""
     subject = SUBJECTS[name]()
     read = set()
     for module in subject.resolve().text_modules:
@@ -266,7 +268,7 @@ def test_every_tensor_affects_the_fingerprint() -> None:
     assert before.matches(weights_fingerprint(module))
 
 
-# --- differences outside the weights: constants of the layers, and the tokenizer
+# ---- differences outside the weights: constants of the layers, and the tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ def clip() -> Transformers:
 
 
 @torch.no_grad()
-def test_embeddings_for_fitting(case: Transformers, gender: PromptSet) -> None:
+def test_fitted_embeddings_equal_the_model_s_own(case: Transformers, gender: PromptSet) -> None:
     host = TransformersHost(case.host, case.tokenizer)
     rows = host.embed(PROMPTS)
     assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
@@ -63,7 +63,7 @@ def test_embeddings_for_fitting(case: Transformers, gender: PromptSet) -> None:
         assert torch.equal(TransformersHost(case.host, case.tokenizer).embed(PROMPTS), rows)
 
 
-def test_long_prompts_warn(case: Transformers) -> None:
+def test_truncated_prompts_warn(case: Transformers) -> None:
     host = TransformersHost(case.host, case.tokenizer)
     limit = {"Chinese": 52, "AltCLIP": 38, "Siglip": 64, "Align": 512, "VisionText": 52}
     reads = next((n for prefix, n in limit.items() if case.name.startswith(prefix)), 77)
@@ -102,7 +102,7 @@ def test_a_tower_can_only_be_attached_through_one_model(
 
 
 @pytest.mark.parametrize("name", ["ChineseCLIPModel", "SiglipTextTransformer"])
-def test_models_that_transformers_4_cannot_embed_with_are_refused(
+def test_models_that_transformers_4_cannot_use_for_embeddings_are_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformers, "__version__", "4.57.6")
@@ -113,9 +113,9 @@ def test_models_that_transformers_4_cannot_embed_with_are_refused(
 
 
 @torch.no_grad()
-def test_ids_are_forgotten_once_used(clip: Transformers, gender: PromptSet) -> None:
-    """Embeddings that are passed to the head directly belong to no prompt, and not to the
-    previous ones."""
+def test_ids_are_forgotten_after_use(clip: Transformers, gender: PromptSet) -> None:
+    """Embeddings passed directly to the head belong to no prompt, in particular not to the previous
+    ones."""
     pooled = torch.randn(len(PROMPTS), 32)
     base = clip.host.text_projection(pooled)
     with clip.debias(gender):
@@ -209,9 +209,9 @@ def test_missing_and_wrong_tokenizers_are_refused(clip: Transformers, gender: Pr
 
 
 @pytest.mark.parametrize("eos", [CLIP_IDS - 1, 2])
-def test_padding_with_the_end_token(eos: int) -> None:
-    """Old CLIP configs have 2 as the end token, and the tower then pools the first of the
-    largest ids."""
+def test_prompts_padded_with_the_end_token_are_read(eos: int) -> None:
+    """Old CLIP configs have 2 as the end token, and the tower then pools the first of the largest
+    ids."""
     assert clip_tokenizer().pad_token_id == clip_tokenizer().eos_token_id == CLIP_IDS - 1
     model = make("CLIPTextModelWithProjection", eos_token_id=eos)
     host = TransformersHost(model, clip_tokenizer())
@@ -243,7 +243,7 @@ def test_unsupported_classes_are_refused(clip: Transformers, gender: PromptSet) 
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_adapters(clip: Transformers, gender: PromptSet) -> None:
+def test_adapters_are_supported_or_refused(clip: Transformers, gender: PromptSet) -> None:
     """LoRA inside the tower is part of the embedding; on the head it has to be merged before
     folding."""
     import peft
@@ -272,11 +272,11 @@ def test_adapters(clip: Transformers, gender: PromptSet) -> None:
 
 @pytest.mark.filterwarnings(
     "ignore:The following device_map keys:UserWarning"
-)  # of a parameter without a module
+)  # the adapter of a parameter without a module
 @pytest.mark.filterwarnings("ignore:.*offloaded, so they have no fingerprint")
 @torch.no_grad()
-def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any) -> None:
-    """As with `device_map`, with the CPU and the disk instead of two GPUs."""
+def test_a_model_on_two_devices_and_disk_is_supported(gender: PromptSet, tmp_path: Any) -> None:
+    """As with `device_map`, but with the CPU and the disk instead of two GPUs."""
     from accelerate import dispatch_model
 
     clip = Transformers("CLIPModel")
@@ -301,8 +301,11 @@ def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any)
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet) -> None:
-    """Compiled code does not look for new hooks, so the edit was silently ignored."""
+def test_a_model_compiled_and_called_before_attaching_is_edited_or_refused(
+    gender: PromptSet,
+) -> None:
+    """Regression test: compiled code does not look for new hooks, so the edit was silently
+    ignored."""
     clip = Transformers("CLIPModel")
     base = clip.features()
     compiled = torch.compile(clip.host.get_text_features, backend="eager")
@@ -335,7 +338,7 @@ def test_intermediates_are_refused_until_removal(
 @pytest.mark.parametrize(
     "text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"]
 )
-def test_ids_are_decoded_to_the_text(text: str) -> None:
+def test_ids_are_decoded_to_their_text(text: str) -> None:
     host = OpenClipHost(make_clip(vocab_size=49408))
     (read,) = host.texts(open_clip.SimpleTokenizer()([text]))
     words = StatedWords(["man", "woman", "year-old", "panic"])
@@ -343,7 +346,7 @@ def test_ids_are_decoded_to_the_text(text: str) -> None:
     assert words.find(read) == words.find(text)
 
 
-def test_tokenizers_of_open_clip(gender: PromptSet) -> None:
+def test_tokenizers_of_open_clip_are_decoded(gender: PromptSet) -> None:
     with pytest.raises(
         InvalidInputError, match=r"vocabulary 1000 .*pass tokenizer=open_clip\.get_tokenizer"
     ):

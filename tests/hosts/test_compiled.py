@@ -1,4 +1,4 @@
-"""Test attached models that are compiled whole, or exported."""
+"""Test attached models that are compiled as a whole, or exported."""
 
 import threading
 from contextvars import ContextVar
@@ -9,7 +9,7 @@ from models_tiny import IMAGES, PROMPTS, OpenClip, Transformers
 from torch import nn
 
 OPEN_CLIP = ("clip", "custom", "custom-linear", "coca", "hf-mlp")
-# the towers of XCLIP, the dual encoder, ALIGN and Chinese CLIP are not a single graph
+# the towers of XCLIP, the dual encoder, ALIGN and Chinese CLIP do not compile to a single graph
 TRANSFORMERS = ("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model", "SiglipModel")
 
 
@@ -42,13 +42,13 @@ def why_no_whole_graphs():
 
 @pytest.fixture
 def whole_graphs(why_no_whole_graphs):
-    """Skip a test if torch cannot make a whole graph of an attached model."""
+    """Skip a test if torch cannot compile an attached model to a single graph."""
     if why_no_whole_graphs:
         pytest.skip(f"torch {torch.__version__}: no whole graph: {why_no_whole_graphs}")
 
 
 class TextTower(nn.Module):
-    """Encode texts by an attached model, as for an export."""
+    """Encode texts with an attached model, as for an export."""
 
     def __init__(self, subject):
         super().__init__()
@@ -106,7 +106,7 @@ def check_compiled(name, gender, backend, fullgraph):
 
 @torch.no_grad()
 def test_compiled_methods_equal_the_attached_model(gender, why_no_whole_graphs):
-    """With every torch; as one graph if it can."""
+    """This holds for every version of torch, and as a single graph if it can be traced."""
     check_compiled("clip", gender, "eager", fullgraph=not why_no_whole_graphs)
 
 
@@ -160,7 +160,7 @@ def test_gradients_pass_through_compiled_edits(gender):
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 @torch.no_grad()
 def test_exported_programs_contain_the_edit(gender, name):
-    """With a batch of any size; the strength is fixed at the export."""
+    """The batch size is dynamic; the strength is fixed at export."""
     subject = subject_of(name)
     ids = ids_of(subject)
     with subject.debias(gender, strength=0.5):

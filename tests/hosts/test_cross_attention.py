@@ -1,5 +1,5 @@
-"""Test attachments in cross-attention: only the rows of the prompt change, values are sampled by
-the rules of balanced prompts, removal is bit-identical, and other pipelines are refused."""
+"""Test attachments in cross-attention: only the rows of the prompt change, values are sampled as
+for balanced prompts, removal is bit-identical, and other pipelines are refused."""
 
 import copy
 import json
@@ -46,7 +46,7 @@ SERVED = ["StableDiffusion", "StableDiffusionXL", "PixArt", "Sana"]
 
 
 def few(name: str) -> CrossAttention:
-    """Return the method, fitted on two concepts at three times in small pictures."""
+    """Return the method, fitted on two concepts at three times with small pictures."""
     size = {"height": 16, "width": 16} | FAMILIES[name][1]
     return CrossAttention(concepts=2, steps=3, seed=0, options=size)
 
@@ -59,7 +59,7 @@ class Fitted(NamedTuple):
 
 @pytest.fixture(scope="module")
 def fitted() -> Callable[[str], Fitted]:
-    """Return the pictures and the fit of a family, each computed once."""
+    """Return the pictures and the fit of a family; each is computed once."""
     known: dict[str, Fitted] = {}
 
     def of_family(name: str) -> Fitted:
@@ -83,7 +83,7 @@ def noise(count: int) -> list[torch.Generator]:
 @pytest.mark.parametrize("images", [1, 4])
 @pytest.mark.parametrize("guidance", [0.0, 7.5])
 @pytest.mark.parametrize("name", SERVED)
-def test_three_states_bit_for_bit(
+def test_pictures_are_bit_identical_unless_the_edit_is_active(
     fitted: Callable[[str], Fitted], name: str, guidance: float, images: int
 ) -> None:
     """With strength 0, disabled or removed, pictures are unchanged; attached, every one changes."""
@@ -119,7 +119,7 @@ def test_three_states_bit_for_bit(
 
 
 def hooks_of(pipe: Any) -> dict[str, int]:
-    """Return how many hooks each module of the denoiser has."""
+    """Return the number of hooks on each module of the denoiser."""
     counts = {}
     for name, component in pipe.components.items():
         if isinstance(component, nn.Module) and name in ("unet", "transformer"):
@@ -164,9 +164,9 @@ def test_only_the_rows_of_the_prompt_change(fitted: Callable[[str], Fitted]) -> 
     attachment.remove()
 
 
-def test_rows_are_found_in_any_order_of_guidance() -> None:
-    """Negative rows first or last, twice as in perturbed attention, or none; equal prompts in
-    order."""
+def test_rows_are_found_in_any_order_of_the_guidance_branches() -> None:
+    """Negative rows come first or last, twice as in perturbed attention, or not at all; equal
+    prompts keep their order."""
     prompts = torch.randn(4, 3, 5)
     prompts[2] = prompts[0]  # the same prompt, two images
     negative = torch.randn(4, 3, 5)
@@ -185,8 +185,8 @@ def test_rows_are_found_in_any_order_of_guidance() -> None:
 
 
 def test_a_second_encoding_of_the_prompt_is_found() -> None:
-    """HunyuanDiT reads the prompt by two encoders; in other pipelines a second call is the
-    negative prompt."""
+    """HunyuanDiT encodes the prompt with two encoders; in other pipelines, a second call encodes
+    the negative prompt."""
     first, second = torch.randn(2, 3, 5), torch.randn(2, 4, 5)
     rows = {}
     for encodes_again in (True, False):
@@ -198,7 +198,7 @@ def test_a_second_encoding_of_the_prompt_is_found() -> None:
     assert rows == {True: {0: 0, 1: 1}, False: {}}
 
 
-def test_values_are_sampled_by_the_rules_of_balanced_prompts(
+def test_values_are_sampled_as_for_balanced_prompts(
     fitted: Callable[[str], Fitted],
 ) -> None:
     make, draw, edit = fitted("StableDiffusion")
@@ -244,8 +244,9 @@ def test_a_prompt_about_several_people_is_left_unchanged_and_recorded_as_such(
     assert tiny.changed(attached, bare) == [False, False, True, True]
 
 
-def test_an_image_has_the_values_of_several_attributes(tmp_path: Path) -> None:
-    """Values of both are crossed; if one is stated, only the other is set. Saved by role."""
+def test_an_image_has_values_of_several_attributes(tmp_path: Path) -> None:
+    """Values of both attributes are crossed; if one is stated, only the other is set. Saved by
+    role."""
     make, call = FAMILIES["StableDiffusion"]
     pipe = make()
     edits = fit_projections(pipe, [SET, AGE], method=few("StableDiffusion"))
@@ -264,7 +265,8 @@ def test_an_image_has_the_values_of_several_attributes(tmp_path: Path) -> None:
 
 
 def test_the_joint_map_sets_each_attribute() -> None:
-    """In the joint span an output gets the coordinates of both values, even if spans overlap."""
+    """In the joint span, an output gets the coordinates of both values, even if the spans
+    overlap."""
     from vldebias.projection.cross_attention import LayerMap, joint, span, steer
 
     generator = torch.Generator().manual_seed(0)
@@ -291,7 +293,7 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
 ) -> None:
     edit = fitted("StableDiffusion").edit
     assert edit.form == "add"
-    assert edit.times.tolist() == sorted(edit.times.tolist())  # the last step is first
+    assert edit.times.tolist() == sorted(edit.times.tolist())  # the last step has the smallest time
     expected = torch.tensor([0.0, 2.0, 4.0])[:, None, None].expand_as(edit.amounts)
     torch.testing.assert_close(edit.amounts, expected)
     pipe = FAMILIES["StableDiffusion"][0]()
@@ -323,11 +325,11 @@ def test_another_number_of_steps_interpolates_between_the_fitted_times(
     "scheduler",
     [DPMSolverMultistepScheduler, EulerDiscreteScheduler, UniPCMultistepScheduler],
 )
-def test_a_fit_with_another_scheduler_warns_of_nothing(scheduler: Any) -> None:
+def test_a_fit_with_another_scheduler_does_not_warn(scheduler: Any) -> None:
     make, _ = FAMILIES["StableDiffusion"]
     pipe = make()
     with warnings.catch_warnings():
-        # Some versions of diffusers warn when a scheduler is built.
+        # Some versions of diffusers warn when a scheduler is created.
         warnings.simplefilter("ignore", DeprecationWarning)
         pipe.scheduler = scheduler.from_config(pipe.scheduler.config)
     edit = fit_projection(pipe, SET, method=few("StableDiffusion"))
@@ -364,7 +366,7 @@ def test_a_batch_size_below_one_is_refused(batch_size: Any) -> None:
         fit_projection(make(), SET, method=method)
 
 
-def test_an_unknown_form_is_refused_before_the_fit() -> None:
+def test_an_unknown_method_is_refused_before_the_fit() -> None:
     make, _ = FAMILIES["StableDiffusion"]
     pipe = make()
     handle = pipe.unet.register_forward_pre_hook(lambda *_: pytest.fail("the fit began"))
@@ -376,7 +378,7 @@ def test_an_unknown_form_is_refused_before_the_fit() -> None:
         handle.remove()
 
 
-def test_times_that_do_not_ascend_are_refused(fitted: Callable[[str], Fitted]) -> None:
+def test_times_that_do_not_increase_are_refused(fitted: Callable[[str], Fitted]) -> None:
     edit = fitted("StableDiffusion").edit
     with pytest.raises(InvalidInputError, match="times"):
         replace(edit, times=edit.times.flip(0))
@@ -395,12 +397,12 @@ def test_other_weights_and_layers_are_refused(fitted: Callable[[str], Fitted]) -
 
 
 @pytest.mark.parametrize("name", ["StableDiffusion3", "Flux", "Chroma", "AuraFlow"])
-def test_joint_attention_is_refused_with_a_message(name: str) -> None:
+def test_joint_attention_is_refused_with_a_helpful_message(name: str) -> None:
     with pytest.raises(UnsupportedHostError, match="no cross-attention that reads the prompt"):
         fit_projection(FAMILIES[name][0](), SET, method=few(name))
 
 
-def test_impossible_requests_are_refused_with_a_message(fitted: Callable[[str], Fitted]) -> None:
+def test_invalid_requests_are_refused_with_a_message(fitted: Callable[[str], Fitted]) -> None:
     make, draw, edit = fitted("StableDiffusion")
     pipe = make()
     method = few("StableDiffusion")
@@ -426,10 +428,10 @@ def test_impossible_requests_are_refused_with_a_message(fitted: Callable[[str], 
     assert resolve(pipe).roles
 
 
-def test_the_command_inspects_and_saves_it(
+def test_the_command_inspects_and_saves_the_edit(
     fitted: Callable[[str], Fitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report has the figures of its gate, its role is the name of the set, and the card
+    """The report has the figures of its gate, its role is the name of the prompt set, and the card
     mentions the denoiser."""
     make, _, edit = fitted("StableDiffusion")
     edit.save_pretrained(tmp_path / "one")

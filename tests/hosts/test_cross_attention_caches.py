@@ -1,5 +1,5 @@
-"""Test cross-attention with each cache of diffusers: it acts, values are even, and pictures without
-it are those of the cached pipeline bit for bit; or the cache is refused."""
+"""Test cross-attention with each cache of diffusers: the edit takes effect, values are even, and
+pictures without it equal those of the cached pipeline bit for bit; or the cache is refused."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -95,7 +95,8 @@ def enable(name: str, pipe: Any) -> None:
 
 
 def draw_with_cache(name: str, pipe: Any, draw: Draw, **call: Any) -> Tensor:
-    """Enable a cache and draw without an edit, or skip if this diffusers cannot do that itself."""
+    """Enable a cache and generate without an edit; skip if this version of diffusers cannot do
+    so."""
     enable(name, pipe)
     try:
         return draw(**call)
@@ -112,7 +113,7 @@ def fit(pipe: Any, options: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", CACHES)
-def test_the_edit_acts_with_a_cache_and_strength_zero_is_bit_identical(
+def test_the_edit_takes_effect_with_a_cache_and_strength_zero_is_bit_identical(
     name: str, wan: tuple[Any, Draw, dict[str, Any]]
 ) -> None:
     pipe, draw, options = wan

@@ -1,5 +1,5 @@
-"""Test which pipeline families of the installed diffusers have cross-attentions in which values can
-be set; the others are refused with a message."""
+"""Test which pipeline families of the installed diffusers have cross-attention layers in which
+values can be set; the others are refused with a message."""
 
 import functools
 import sys
@@ -22,7 +22,7 @@ FIXED = ("prompt", "generator", "num_inference_steps", "output_type", "num_image
 
 @contextmanager
 def called(case: Any, pipe: Any) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of a call of a tiny pipeline, with small pictures inside the block."""
+    """Yield the arguments of a call of a tiny pipeline; pictures stay small inside the block."""
     call = type(pipe).__call__
     kept: dict[str, Any] = {}
 
@@ -41,7 +41,7 @@ def called(case: Any, pipe: Any) -> Iterator[dict[str, Any]]:
 
 
 def layers_of(name: str) -> list[str]:
-    """Return the cross-attentions that are found in a family."""
+    """Return the cross-attention layers found in a family."""
     if name in FAMILIES:
         make, call = FAMILIES[name]
         size = {"height": 16, "width": 16} | call
@@ -52,8 +52,8 @@ def layers_of(name: str) -> list[str]:
         return at_denoiser(resolve(pipe), ()).found_layers(PLAIN, **options)
 
 
-# Families with cross-attention whose denoiser gets the output of `encode_prompt`. The
-# others join picture and text in one attention, or (LTX2) rework the embeddings in between.
+# Families with cross-attention whose denoiser receives the output of `encode_prompt`. The others
+# join picture and text in one attention, or (LTX2) transform the embeddings in between.
 SERVED = {
     "StableDiffusion",
     "StableDiffusionXL",
@@ -78,7 +78,7 @@ def marked(names: list[str]) -> list[Any]:
     return [name if name in QUICK else pytest.param(name, marks=slow) for name in names]
 
 
-@pytest.mark.filterwarnings("ignore:In CPU autocast")  # of Mochi's own pipeline, without a GPU
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi's own pipeline without a GPU
 @pytest.mark.parametrize("name", marked([*FAMILIES, *CASES]))
 def test_every_family_is_supported_or_refused_with_a_message(name: str) -> None:
     if name in SERVED:

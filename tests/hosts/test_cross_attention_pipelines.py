@@ -70,7 +70,7 @@ def perturbed() -> Any:
 
 
 def with_ip_adapter() -> Any:
-    """Load an IP-Adapter with random weights for embeddings of pictures, (1, 8)."""
+    """Load an IP-Adapter with random weights for picture embeddings, (1, 8)."""
     pipe = tiny.with_own_components(tiny.sd())
     generator = torch.Generator().manual_seed(1)
     width = pipe.unet.config.cross_attention_dim
@@ -96,8 +96,11 @@ def with_ip_adapter() -> Any:
 
 @dataclass
 class Case:
-    """How a pipeline is made and called; conditional: branches of a guided pass with the prompt,
-    behind the one without."""
+    """Describe how a pipeline is built and called.
+
+    conditional: number of branches of a guided pass with the prompt; they follow the one without
+    it.
+    """
 
     make: Callable[[], Any]
     call: dict[str, Any] = field(default_factory=dict)
@@ -180,9 +183,9 @@ def test_the_rows_of_the_prompt_change_until_removal(edit: Any, name: str, guida
 
 
 @pytest.mark.parametrize("form", ["add", "shift", "set"])
-def test_the_output_of_an_ip_adapter_is_untouched(form: str) -> None:
-    """The change of an output is the same with and without the adapter, so its part is not
-    edited, even if the edit is fitted with the adapter."""
+def test_the_output_of_an_ip_adapter_is_not_edited(form: str) -> None:
+    """An output changes by the same amount with and without the adapter, so the adapter's part is
+    not edited, even if the edit was fitted with the adapter."""
     plain = tiny.with_own_components(tiny.sd())
     adapted = with_ip_adapter()
     embeds = {"ip_adapter_image_embeds": [torch.ones(2, 1, 8)]}
@@ -215,7 +218,7 @@ def test_modular_pipelines_are_refused_with_a_message() -> None:
 
 @pytest.mark.slow
 def test_compiling_after_attaching_gives_the_same_output(edit: Any) -> None:
-    """If it is compiled before attaching, it is refused."""
+    """A pipeline that was compiled before attaching is refused."""
     pipe = tiny.with_own_components(tiny.sd())
     case = Case(tiny.sd)
     attachment = debias(pipe, edit)

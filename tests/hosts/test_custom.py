@@ -28,7 +28,7 @@ class Output(NamedTuple):
 
 
 class Clip(nn.Module):
-    """Like OpenAI's CLIP: ids -> embeddings."""
+    """Behave like OpenAI's CLIP: ids -> embeddings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Clip(nn.Module):
 
 
 class Sentences:
-    """Like sentence-transformers: texts -> an array; a single text -> a single row."""
+    """Behave like sentence-transformers: texts -> an array; a single text -> a single row."""
 
     def __init__(self) -> None:
         self.tower = Clip()
@@ -56,7 +56,7 @@ class Sentences:
 
 
 class Pipeline:
-    """Like a custom pipeline: a sequence in a tuple."""
+    """Behave like a custom pipeline: a sequence in a tuple."""
 
     def __init__(self) -> None:
         self.tower = Clip()
@@ -84,7 +84,7 @@ def test_a_text_tower_is_edited_in_three_states(gender: PromptSet) -> None:
     attachment = vldebias.debias(clip_host(clip, texts=decoded), gender)
     edit = attachment.projections["joint"]
     expected = edit(bare)
-    expected[1] = bare[1]  # states it
+    expected[1] = bare[1]  # states the attribute
     torch.testing.assert_close(clip.encode_text(ids), expected)
     torch.testing.assert_close(clip(ids), expected)
     with attachment.disabled():
@@ -190,7 +190,7 @@ def test_unreadable_prompts_and_outputs_are_refused(
 
 
 class Tower(nn.Module):
-    """Like remote code: token states, a pooler and a head."""
+    """Behave like remote code: token states, a pooler and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ def test_rows_of_any_type_are_stored_as_directions() -> None:
     assert (table.fingerprint(), table.weights) == (None, None)
     reordered = TextTable(
         {"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]}
-    )  # of those directions, in another order
+    )  # the same directions in another order
     assert table.digest == reordered.digest != TextTable({"a": [3.0, 4.0]}).digest
 
 
@@ -280,12 +280,12 @@ def test_invalid_rows_are_refused(rows: dict[str, Any]) -> None:
         TextTable(rows)
 
 
-def test_missing_prompts_are_counted_and_named() -> None:
+def test_missing_prompts_are_counted_and_listed() -> None:
     with pytest.raises(InvalidInputError, match=r"5 of 6 .*\['b', 'c', 'd'\]"):
         TextTable({"a": [1.0, 0.0]}).embed(list("abcdef"), "joint")
 
 
-def test_nothing_can_be_attached(gender: PromptSet) -> None:
+def test_a_table_of_embeddings_is_refused(gender: PromptSet) -> None:
     table = TextTable({text: torch.randn(4) for text in gender.texts})
     with pytest.raises(UnsupportedHostError, match="table of text embeddings"):
         vldebias.debias(table, gender, method="cali")
@@ -304,7 +304,7 @@ class States(nn.Module):
 
 
 @torch.no_grad()
-def test_rows_may_be_one_token_of_a_sequence(gender: PromptSet) -> None:
+def test_the_edited_row_may_be_one_token_of_a_sequence(gender: PromptSet) -> None:
     tower = States()
     host = custom(tower, "states", embed=lambda p: tower.encode(counts(p))[:, -1])
     bare = tower.encode(counts(PROMPTS))

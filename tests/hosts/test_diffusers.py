@@ -16,8 +16,8 @@ PLAIN = "a photo of a doctor"
 
 
 def _flux_reads(pipe, **call):
-    """Return (sequence, pooled) read by the transformer per call, conditional and negative
-    alternately."""
+    """Return (sequence, pooled) as read by the transformer in each call, alternating between
+    conditional and negative."""
     seen = []
     hook = pipe.transformer.register_forward_pre_hook(
         lambda module, args, kwargs: seen.append(
@@ -52,7 +52,7 @@ def test_true_guidance_encodes_its_negative_prompt_separately(negative_prompt, b
     )
 
 
-def test_true_guidance_with_passed_embeddings():
+def test_true_guidance_accepts_passed_embeddings():
     pipe = tiny.flux()
     sequence, pooled, _ = tiny.encode(pipe, "a nurse", **tiny.T5_LENGTH)
     call = {
@@ -93,9 +93,9 @@ def test_passed_embeddings_stay_unchanged_and_can_be_projected_manually():
 
 
 def everything(pipe, **call):
-    """Attach like merged weights: both branches of guidance, stated prompts too.
+    """Attach as merged weights act: on both branches of guidance, and on stated prompts.
 
-    With a P that is not symmetric, so that W P differs from W P^T.
+    P is not symmetric, so that W P differs from W P^T.
     """
     return debias(
         pipe, tiny.gender(), method="orth-cali", lam=1e6, negative=True, keep_stated=False, **call
@@ -147,8 +147,8 @@ def test_half_precision_weights_are_rounded_once():
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "Flux"])
 def test_merging_with_guidance_warns(name):
-    """The unconditional branch is edited too. There is no warning if the attachment edits it as
-    well, or nothing."""
+    """The unconditional branch is edited too. There is no warning if the attachment also edits it,
+    or edits nothing."""
     make, _ = tiny.FAMILIES[name]
     attachment = debias(tiny.with_own_components(make()), tiny.gender(), keep_stated=False)
     with pytest.warns(VldebiasWarning, match="cannot distinguish the two branches of guidance"):

@@ -1,4 +1,4 @@
-"""Test attached pipelines with LoRA, textual inversion, half precision, offload, callbacks and
+"""Test attached pipelines with LoRA, textual inversion, half precision, offloading, callbacks and
 saving."""
 
 import copy
@@ -32,7 +32,7 @@ def lora(tmp_path_factory):
     try:
         check_peft_version(min_version=MIN_PEFT_VERSION)
     except ValueError as error:
-        # Some releases of transformers require an unpublished peft, such as 5.24.
+        # Some releases of transformers, such as 5.24, require an unpublished version of peft.
         pytest.skip(f"transformers {transformers.__version__}: {error}")
     pipe = tiny.with_own_components(tiny.sd())
     torch.manual_seed(1)
@@ -75,7 +75,7 @@ def test_a_previously_loaded_lora_is_part_of_the_fit(lora):
     assert torch.equal(tiny.draw(pipe), image)
 
 
-def test_a_projection_fitted_with_other_adapters_causes_a_warning(lora, tmp_path):
+def test_a_projection_fitted_with_other_adapters_warns(lora, tmp_path):
     plain = tiny.sd()
     pipe = tiny.with_own_components(tiny.sd())
     without_lora = fit_projection(plain, tiny.gender())
@@ -101,7 +101,7 @@ def test_a_projection_fitted_with_other_adapters_causes_a_warning(lora, tmp_path
     debias(pipe, without_lora).remove()
 
 
-def test_lora_loaded_and_unloaded_while_attached(lora):
+def test_lora_can_be_loaded_and_unloaded_while_attached(lora):
     pipe = tiny.with_own_components(tiny.sd())
     reference = tiny.with_own_components(tiny.sd())
     attachment = debias(pipe, tiny.gender())
@@ -139,7 +139,7 @@ def test_sequential_offload_warns_that_there_is_no_fingerprint():
     for model in (m for m in pipe.components.values() if isinstance(m, torch.nn.Module)):
         cpu_offload(
             model, torch.device("cpu")
-        )  # the effect of enable_sequential_cpu_offload on an accelerator
+        )  # has the effect of enable_sequential_cpu_offload on an accelerator
     assert next(pipe.text_encoder.parameters()).is_meta
     with pytest.warns(VldebiasWarning, match="offloaded, so they have no fingerprint"):
         attachment = debias(pipe, tiny.gender())
@@ -221,7 +221,7 @@ def test_copying_or_pickling_an_attached_pipeline_is_refused(method):
     assert torch.equal(tiny.encode(twin)[0], tiny.encode(pipe)[0])
 
 
-def test_the_watch_does_not_break_a_compiled_encoder():
+def test_the_encoder_check_does_not_break_compilation():
     pipe = tiny.sd()
     debias(pipe, tiny.gender(), method="cali")
     expected = tiny.encode(pipe)

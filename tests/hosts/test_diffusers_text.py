@@ -1,5 +1,5 @@
-"""Test text sides of some families: the end of a prompt, templates, images, layers, and other
-wordings. Common laws are in test_pipeline_contract.py."""
+"""Test text sides of some families: the end of a prompt, templates, images, layers, and alternative
+wordings. Laws that all families share are in test_pipeline_contract.py."""
 
 from copy import copy
 from functools import cache
@@ -36,7 +36,7 @@ def fitted(name):
 
 @cache
 def host_of(name):
-    """Return a family's host, shared by tests that do not change it."""
+    """Return a family's host, which is shared by tests that do not change it."""
     return DiffusersHost(CASES[name].make())
 
 
@@ -49,7 +49,7 @@ ENDS = [
 
 @pytest.mark.parametrize("name", ENDS)
 def test_the_fitted_state_is_at_the_end_of_the_prompt(name):
-    """Oracle: the token that ends the turn, found in the ids of the encoder."""
+    """The reference is the token that ends the turn, found in the ids of the encoder."""
     case = CASES[name]
     prompt = "a young pilot, smiling at work"
     host = host_of(name)
@@ -80,7 +80,7 @@ def test_the_fitted_state_is_at_the_end_of_the_prompt(name):
     candidates = [
         len(states) - 1 - behind,
         len(states) - 1 - behind - (len(ids[0]) - len(real)),
-    ]  # padded or cut
+    ]  # padded or truncated
     expected = [normalize(states[i].double(), dim=-1) for i in candidates if i >= 0]
     row = host.embed([prompt], part.role)[0]
     assert min(float((row - candidate).abs().max()) for candidate in expected) < 1e-6
@@ -91,10 +91,10 @@ OF_DIFFERENT_LENGTH = ["a pilot", "an old stone bridge", "a young pilot at work"
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_the_row_of_a_prompt_does_not_depend_on_its_batch(name):
-    """Oracle: every prompt in a separate call."""
+    """The reference is each prompt in a separate call."""
     host = host_of(name)
     if not host.reads_batches:
-        return  # it encodes each in a separate call
+        return  # it encodes each prompt in a separate call
     alone = copy(host)
     vars(alone)["reads_batches"] = False
     expected = alone.read(OF_DIFFERENT_LENGTH, host.roles[0])
@@ -164,8 +164,8 @@ def test_tokens_that_show_the_image_stay_unchanged(name):
         assert not torch.equal(attached[i, start], bare[i, start])
 
 
-def test_other_layers_than_the_fitted_ones_are_refused():
-    """They may have the same width, but are another space."""
+def test_layers_other_than_the_fitted_ones_are_refused():
+    """They may have the same width, but they are a different space."""
     case = CASES["Flux2Klein"]
     pipe = case.make()
     debias(pipe, fitted("Flux2Klein"))
@@ -202,7 +202,7 @@ def test_a_single_wording_equals_its_prompt_bit_for_bit():
     expected, bare, stated = (tiny.draw(pipe, text, **call) for text in texts)
     with debias(pipe, "professions-gender", method="suffix"):
         assert torch.equal(tiny.draw(pipe, NURSE, **call), expected)
-        assert torch.equal(tiny.draw(pipe, PERSON, **call), stated)  # unchanged
+        assert torch.equal(tiny.draw(pipe, PERSON, **call), stated)  # bit-identical
     assert torch.equal(tiny.draw(pipe, NURSE, **call), bare)
     assert not torch.equal(expected, bare)
 

@@ -1,4 +1,4 @@
-"""Test that embeddings of an earlier call are recognised, with the values in them."""
+"""Test that embeddings from an earlier call are recognised, including the values in them."""
 
 from collections import Counter
 
@@ -98,11 +98,11 @@ def test_each_call_is_recorded_with_its_own_encoding(pipe, attachment):
     assert attachment.sampled == values
 
 
-def test_edited_embeddings_are_not_edited_twice_nor_warned_of():
+def test_edited_embeddings_are_not_edited_again_and_do_not_warn():
     pipe = tiny.sd()
     debias(pipe, "gender", method="cali")
     edited = encode(pipe, OPEN)
-    draw(pipe, edited)  # a warning is an error
+    draw(pipe, edited)  # a warning would be an error
     bare = tiny.sd()
     with pytest.warns(VldebiasWarning, match=r"attachment.apply\('sequence'"):
         draw(pipe, encode(bare, OPEN))

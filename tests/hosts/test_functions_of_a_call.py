@@ -11,9 +11,9 @@ import vldebias
 from vldebias.miniature import load_pipeline
 
 ROOT = str(Path(vldebias.__file__).parent)
-# Functions that run on the first encode_prompt after attaching. Comprehensions, generator
-# expressions and lambdas count as part of their function. Balanced prompts read the
-# prompt by grammar, which accounts for most of the second number.
+# Number of functions that run on the first encode_prompt after attaching. Comprehensions, generator
+# expressions and lambdas count as part of their function. Balanced prompts parse the prompt, which
+# accounts for most of the second number.
 MOST = {"cali": 30, "balanced-prompts": 130}
 
 
@@ -42,6 +42,6 @@ def test_the_first_call_runs_few_functions(method: str) -> None:
         warnings.simplefilter("ignore", vldebias.errors.WideEditWarning)
         functions = functions_of_first_call(method)
     names = {function.co_name for function in functions}
-    # The hook and the watch of the text encoder ran, so the call used the attachment.
+    # The hook and the text encoder's check ran, so the call used the attachment.
     assert {"__call__", "_watch"} <= names
     assert len(functions) <= MOST[method], sorted(names)

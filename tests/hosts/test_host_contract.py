@@ -1,5 +1,5 @@
-"""Test the laws of every host: three states on every path, the gate, copies, gradients, merging,
-and complete removal."""
+"""Test the laws that every host satisfies: three states on every path, the gate, copies, gradients,
+merging, and complete removal."""
 
 import gc
 import pickle
@@ -48,7 +48,9 @@ def example(request: pytest.FixtureRequest) -> Subject:
 
 
 @torch.no_grad()
-def test_three_states_on_every_path_and_no_trace(subject: Subject, gender: PromptSet) -> None:
+def test_every_path_is_edited_in_three_states_and_removal_is_complete(
+    subject: Subject, gender: PromptSet
+) -> None:
     base = subject.outputs()
     before = subject.state()
     attachment = subject.debias(gender)
@@ -61,7 +63,7 @@ def test_three_states_on_every_path_and_no_trace(subject: Subject, gender: Promp
     assert equal_outputs(subject.outputs(), base)
     attachment.strength = 1
     assert equal_outputs(subject.outputs(), attached)
-    assert subject.state().keys() == before.keys(), "no module was put in or replaced"
+    assert subject.state().keys() == before.keys(), "no module was added or replaced"
     attachment.remove()
     assert equal_outputs(subject.outputs(), base)
     assert subject.state() == before
@@ -98,7 +100,7 @@ def test_no_prompts_give_no_rows(example: Subject) -> None:
 
 @pytest.mark.filterwarnings(
     "ignore:.*two branches of guidance"
-)  # as the message for a pipeline says
+)  # as the error message for a pipeline recommends
 @torch.no_grad()
 def test_merging_preserves_the_output_or_is_refused(subject: Subject, gender: PromptSet) -> None:
     before = subject.state()
@@ -115,7 +117,7 @@ def test_merging_preserves_the_output_or_is_refused(subject: Subject, gender: Pr
     attachment.merge()
     assert attachment.state == "merged"
     assert subject.state() == before
-    if not subject.resolve().generative:  # in a pipeline the denoiser changes: test_diffusers
+    if not subject.resolve().generative:  # in a pipeline the denoiser changes, see test_diffusers
         for key, merged in subject.outputs().items():
             torch.testing.assert_close(merged, attached[key], atol=1e-5, rtol=1e-4, msg=key)
     with pytest.raises(VldebiasError, match="part of the weights since merge"):
@@ -126,7 +128,9 @@ def test_merging_preserves_the_output_or_is_refused(subject: Subject, gender: Pr
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_stays_half(example: Subject, dtype: torch.dtype, gender: PromptSet) -> None:
+def test_half_precision_is_preserved(
+    example: Subject, dtype: torch.dtype, gender: PromptSet
+) -> None:
     for module in example.modules():
         module.to(dtype)
     base = example.rows()
@@ -168,7 +172,7 @@ def modes_of(subject: Subject) -> list[bool]:
     return modes
 
 
-def test_fitting_keeps_modes_and_gradients_and_ignores_edits(
+def test_fitting_preserves_modes_and_gradients_and_ignores_edits(
     example: Subject, gender: PromptSet
 ) -> None:
     bare = {role: example.resolve().embed(PROMPTS, role) for role in example.resolve().roles}

@@ -32,7 +32,7 @@ from vldebias.prompts import PromptSet
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])
 EVERY = pytest.mark.parametrize(
     "name", [name for name in SEEING if "timm-" not in name]
-)  # whose towers end in other layers
+)  # classes whose towers end in other layers
 BOTH = (
     "open_clip:clip",
     "open_clip:coca",
@@ -45,7 +45,7 @@ TEXT_ONLY = [name for name in TRANSFORMERS if "Text" in name]
 
 @torch.no_grad()
 @EVERY
-def test_three_states_on_every_path(name: str, gender: PromptSet) -> None:
+def test_every_path_of_images_is_edited_in_three_states(name: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
     model = subject.host
     before = subject.state()
@@ -158,8 +158,10 @@ def test_merged_equals_attached_or_is_refused(name: str, side: str, gender: Prom
 
 
 @pytest.mark.parametrize("side", [None, "both"])
-def test_a_host_reads_its_model_again_after_a_merge(side: str | None, gender: PromptSet) -> None:
-    """Also if the edit is attached to a copy of the host with other sides."""
+def test_a_host_reads_its_model_again_after_a_merge_of_images(
+    side: str | None, gender: PromptSet
+) -> None:
+    """This also applies if the edit is attached to a copy of the host with other sides."""
     subject = OpenClip(make_clip())
     host = resolve(subject.host, tokenizer=subject.tokenizer)
     attachment = vldebias.debias(host, gender, method="cali", side=side)
@@ -185,7 +187,7 @@ def test_a_text_tower_has_no_image_side(gender: PromptSet) -> None:
 
 
 @KINDS
-def test_only_one_attachment_for_all_sides(name: str, gender: PromptSet, age: PromptSet) -> None:
+def test_all_sides_allow_only_one_attachment(name: str, gender: PromptSet, age: PromptSet) -> None:
     subject = SEEING[name]()
     for first, second in (
         ("text", "image"),
@@ -211,7 +213,7 @@ def test_only_one_attachment_for_all_sides(name: str, gender: PromptSet, age: Pr
 
 
 def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
-    """Return a copy of `model` whose `tower` has other weights."""
+    """Return a copy of `model` whose `tower` has different weights."""
     changed = copy.deepcopy(model)
     names = {id(module): name for name, module in model.named_modules()}
     with torch.no_grad():

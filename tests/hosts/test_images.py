@@ -1,4 +1,5 @@
-"""Test image towers: features equal the model's own, and any change of them changes the digest."""
+"""Test image towers: features equal the model's own, and every change of them changes the
+digest."""
 
 import copy
 from typing import Any
@@ -116,7 +117,7 @@ def test_every_weight_and_buffer_of_the_tower_affects_the_digest(name: str) -> N
 
 
 def test_classes_and_settings_of_modules_affect_the_digest() -> None:
-    """None of these is a weight."""
+    """None of these changes a weight."""
     model = models_tiny.make_clip()
     block = model.visual.transformer.resblocks[0]
     digests = [digest(model)]

@@ -1,4 +1,4 @@
-"""Test many simultaneous calls, each of which reads its own values in its thread or task."""
+"""Test many concurrent calls: each thread or task reads the values of its own calls."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ def test_each_thread_reads_the_value_of_its_own_call(pipe, attachment, embedding
 def test_each_task_reads_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
     async def work():
         sampled, record, embeddings = encoded(pipe, attachment, OPEN)
-        await asyncio.sleep(0.01)  # all others make their calls in between
+        await asyncio.sleep(0.01)  # all other tasks make their calls in between
         assert attachment.sampled == sampled
         assert attachment.last_call is record
         return sampled, [value_of(embeddings_of_value, embeddings)]
@@ -85,7 +85,7 @@ def test_each_task_reads_the_value_of_its_own_call(pipe, attachment, embeddings_
     async def many():
         return await asyncio.gather(*(work() for _ in range(12)))
 
-    attachment.rewrite([OPEN])  # in the thread that starts the loop
+    attachment.rewrite([OPEN])  # in the thread that starts the event loop
     for sampled, drawn in asyncio.run(many()):
         assert sampled == drawn
 
@@ -105,7 +105,7 @@ def test_each_thread_of_a_task_reads_the_value_of_its_own_call(
 
 
 def test_a_task_never_reads_the_call_of_another_task(attachment):
-    """A task whose calls run in threads reads no record, or the right one."""
+    """A task whose calls run in threads reads the right record or none."""
 
     async def work():
         before = attachment.rewrite([OPEN])
@@ -127,8 +127,8 @@ def test_a_task_never_reads_the_call_of_another_task(attachment):
     assert len(attachment.sampled) == 1
 
 
-def test_the_cells_of_a_notebook_share_their_last_call(attachment):
-    """A notebook runs each cell in a task, with the context of the previous one."""
+def test_the_cells_of_a_notebook_share_the_last_call(attachment):
+    """A notebook runs each cell in a task with the context of the previous one."""
 
     async def cell(code):
         return code()
@@ -150,7 +150,7 @@ def test_a_failed_call_does_not_show_the_previous_values(pipe):
         assert a.sampled == []
 
 
-def test_on_call_gets_the_data_for_a_log():
+def test_on_call_receives_the_data_for_a_log():
     pipe = tiny.sd()
     lines = []
     with debias(pipe, "gender", on_call=lambda record: lines.append(record.to_json())) as a:
@@ -195,7 +195,7 @@ def test_errors_of_on_call_are_raised_after_the_pictures():
         attachment.rewrite([OPEN])
     assert len(attachment.calls) == 3
     with attachment.disabled():
-        tiny.draw(pipe, OPEN)  # nothing is left to be raised
+        tiny.draw(pipe, OPEN)  # no error remains to be raised
 
 
 def test_on_call_is_refused_if_no_values_are_sampled():
@@ -205,7 +205,7 @@ def test_on_call_is_refused_if_no_values_are_sampled():
         debias(tiny.sd(), "gender", on_call="log.jsonl")
 
 
-def test_a_thousand_records_are_kept(attachment):
+def test_the_last_thousand_records_are_kept(attachment):
     for _ in range(KEPT + 5):
         attachment.rewrite([OPEN])
     assert len(attachment.calls) == KEPT

@@ -17,7 +17,7 @@ OUTPUTS = ["prompt", "assigned_values", "reasons", "latents"]
 
 @pytest.fixture(autouse=True)
 def modules(monkeypatch, tmp_path):
-    """Loaded code is copied to a folder, which must not belong to the user."""
+    """Loaded code is copied to a folder, which must not be the user's."""
     monkeypatch.setattr(dynamic_modules_utils, "HF_MODULES_CACHE", str(tmp_path))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 
@@ -58,7 +58,7 @@ def test_prompts_are_balanced_before_the_text_encoder():
     assert torch.equal(made["latents"], expected)
 
 
-def test_values_stay_even_over_calls_and_stated_prompts_stay():
+def test_values_stay_even_over_calls_and_stated_prompts_are_unchanged():
     pipe = pipeline(loaded(seed=1))
     values = [called(pipe, "A nurse.")["assigned_values"][0] for _ in range(4)]
     assert sorted(values) == ["female", "female", "male", "male"]
@@ -67,7 +67,7 @@ def test_values_stay_even_over_calls_and_stated_prompts_stay():
     assert stated["reasons"] == ["stated", "stated", "no person", "no person"]
 
 
-def test_second_prompts_get_the_same_value_and_negatives_stay():
+def test_second_prompts_get_the_same_value_and_negative_prompts_are_unchanged():
     pipe = pipeline(loaded(attribute="age", seed=0))
     made = pipe(
         prompt="A nurse.",

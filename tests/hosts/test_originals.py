@@ -1,4 +1,4 @@
-"""Test original texts of users for calls with rewritten prompts."""
+"""Test calls with rewritten prompts that also pass the user's original texts."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def turned(people):
-    """Return the rewritten prompt of an image, by plain replacement."""
+    """Return the rewritten prompt of an image, by simple replacement."""
     (_, nurse), (_, chef) = people
     words = {"female": ("woman", "her"), "male": ("man", "his")}[nurse]
     return "A {}, a nurse with {} chart, talks to a {} chef.".format(*words, chef)
@@ -44,7 +44,7 @@ def test_pictures_are_generated_from_the_rewritten_originals(name):
 
 @pytest.mark.parametrize("originals", [[ORIGINAL], None])
 def test_every_encoding_of_a_call_has_the_values_of_all_persons(originals):
-    """HunyuanDiT encodes a prompt by each of its encoders."""
+    """HunyuanDiT encodes a prompt with two encoders."""
     drawing = CASES["HunyuanDiT"]
     pipe = drawing.make(is_complete=True)
     with debias(pipe, "gender", method="balanced-prompts") as attachment:

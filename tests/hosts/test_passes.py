@@ -1,4 +1,4 @@
-"""Test that all passes of a picture, base and refiner, use one value."""
+"""Test that all passes of a picture, base and refiner, use the same value."""
 
 from collections import Counter
 
@@ -67,7 +67,7 @@ def test_a_refiner_can_be_attached_later():
     assert len(attachment.calls) == 2
 
 
-def test_all_passes_are_paused_scaled_and_removed_together():
+def test_all_passes_are_disabled_scaled_and_removed_together():
     base, refiner = pipelines()
     attachment = debias([base, refiner], "gender")
     follower = attachment_of(refiner)
@@ -83,7 +83,7 @@ def test_all_passes_are_paused_scaled_and_removed_together():
         assert again.state == "attached"
 
 
-def test_unsuitable_later_passes_are_refused_and_nothing_stays_attached():
+def test_unsuitable_later_passes_are_refused_and_nothing_remains_attached():
     base, refiner = pipelines()
     with pytest.raises(InvalidInputError, match="writes values"):
         debias([base, refiner], "gender", method="cali")

@@ -1,7 +1,8 @@
-"""Test the laws of every pipeline, classic and modular.
+"""Test the laws that every pipeline satisfies, classic and modular.
 
-They say what an attachment edits, what it leaves unchanged, that removal restores everything, and
-that merged weights generate the same pictures. A class is added by an entry in diffusers.yaml.
+They specify what an attachment edits and what it leaves unchanged, that removal restores
+everything, and that merged weights generate the same pictures. To add a class, add an entry in
+diffusers.yaml.
 """
 
 import copy
@@ -32,7 +33,7 @@ pytestmark = [
 SERVED = [name for name in CASES if name not in ("BriaFibo", "HiDream", "HunyuanDiT")]
 
 
-# The text side, which encodes prompts, without a denoiser if none is needed.
+# The text side encodes prompts, without a denoiser unless it is needed.
 
 
 class TextSide(NamedTuple):
@@ -79,7 +80,8 @@ def marked(names: Any, is_slow: Callable[[str], bool]) -> list[Any]:
 @pytest.mark.parametrize("name", marked(TEXT_SIDES, is_slow))
 @torch.no_grad()
 def test_the_states_of_a_prompt_are_edited_and_nothing_else_changes(name: str) -> None:
-    """PLAIN is edited, STATED names its value and is not; then paused, at strength 0, removed."""
+    """PLAIN is edited; STATED names its value and is not. Afterwards, the edit is disabled, at
+    strength 0, and removed."""
     side = TEXT_SIDES[name]
     pipe = side.make()
     bare = side.states(pipe)
@@ -100,8 +102,8 @@ def test_the_states_of_a_prompt_are_edited_and_nothing_else_changes(name: str) -
 
 
 def assert_edited(name: str, bare: Any, edited: Any, attachment: Any) -> None:
-    """Each state of the prompt equals the output of the fitted edit; every other output is
-    equal."""
+    """Check that each state of the prompt equals the output of the fitted edit, and that every
+    other output is unchanged."""
     is_modular = TEXT_SIDES[name].is_modular
     edited_keys = set()
     for part in attachment.host.parts:
@@ -120,14 +122,16 @@ def assert_edited(name: str, bare: Any, edited: Any, attachment: Any) -> None:
         if key in edited_keys or (is_modular and key.startswith("negative")):
             continue
         if is_modular and key.startswith("connector"):
-            # A video with sound: the layers that connect the text to both follow the edited states.
+            # In a video with sound, the layers that connect the text to picture and sound follow
+            # the edited states.
             assert changed(edited[key], bare[key]) == [True, False]
         else:
             assert same_values(edited[key], bare[key]), key
 
 
 def assert_row_is_edited(name: str, old: Any, new: Any, part: Any, edit: Any) -> None:
-    """(tokens, d), (tokens, layers, d) or (d,): the edit of the token's layers as one vector."""
+    """Check (tokens, d), (tokens, layers, d) or (d,): the edit treats the layers of a token as one
+    vector."""
     if old.ndim == 3:
         old = old.flatten(-2)
         new = new.flatten(-2)
@@ -153,11 +157,12 @@ def test_the_states_of_a_negative_prompt_change_only_on_request(name: str) -> No
     side = TEXT_SIDES[name]
     pipe = side.make()
     if "negative_prompt" not in inspect.signature(pipe.encode_prompt).parameters:
-        # Flux's two calls: test_diffusers.py; the pictures of all of them: below.
+        # For the two calls of Flux see test_diffusers.py; for the pictures of all families see
+        # below.
         pytest.skip(f"{type(pipe).__name__}.encode_prompt takes no negative prompt")
 
     def guided_states() -> Any:
-        # A new list each time, because Z-Image writes into it.
+        # A new list each time, because Z-Image modifies it.
         return side.states(pipe, do_classifier_free_guidance=True, negative_prompt=[NEGATIVE] * 2)
 
     bare = guided_states()
@@ -196,7 +201,7 @@ def draw_case(case: Any, pipe: Any, prompts: Any = (PLAIN, STATED), **call: Any)
     return case.draw(pipe, prompts, **call)
 
 
-# The cases of `texts` that can be merged, and all families but SD3, of which one layer reads two
+# The cases of `texts` that can be merged, and all families except SD3, where one layer reads two
 # roles.
 MERGED = [
     "Bria",
@@ -238,7 +243,7 @@ def whole_pipelines() -> dict[str, Whole]:
 
 
 def other_classes() -> dict[str, Whole]:
-    """Return a modular pipeline, and further classes of the families above."""
+    """Return a modular pipeline and further classes of the families above."""
     make = partial(tiny.modular, "StableDiffusionXL")
     pipelines = {"StableDiffusionXL, modular": Whole(make, tiny.draw_modular, is_slow=False)}
     for name, (family, call) in VARIANTS.items():
@@ -260,8 +265,8 @@ def over_pipelines(names: Any) -> Any:
 
 @over_pipelines(WITH_OTHER_CLASSES)
 def test_the_pictures_of_a_prompt_change_until_removal(name: str) -> None:
-    """The second prompt states its value: its pictures, and so the negative prompt, their order
-    and all other inputs, are byte-identical."""
+    """The second prompt states its value: its pictures, and therefore the negative prompt, their
+    order and all other inputs, are byte-identical."""
     case = WITH_OTHER_CLASSES[name]
     pipe = case.make()
     attach = partial(debias, pipe, tiny.gender(), method="cali", lam=1e6)
@@ -275,7 +280,8 @@ def test_the_pictures_of_a_prompt_change_until_removal(name: str) -> None:
     [name for name in (*WHOLE, "StableDiffusionXL, modular") if WITH_OTHER_CLASSES[name].is_guided]
 )
 def test_the_negative_prompt_changes_on_request(name: str) -> None:
-    """Control of the law above: pictures of the stated prompt reveal an edited negative prompt."""
+    """This validates the test above: pictures of the stated prompt reveal an edited negative
+    prompt."""
     case = WITH_OTHER_CLASSES[name]
     pipe = case.make()
     bare = case.draw(pipe, [STATED])
@@ -285,9 +291,9 @@ def test_the_negative_prompt_changes_on_request(name: str) -> None:
 
 @over_pipelines(WHOLE)
 def test_a_merged_pipeline_generates_the_same_pictures(name: str) -> None:
-    """In a copy of the denoiser; or it is refused with advice.
+    """Merge into a copy of the denoiser, or refuse with advice.
 
-    Like weights, the attachment edits both branches of guidance and stated prompts. P is not
+    Like merged weights, the attachment edits both branches of guidance and stated prompts. P is not
     symmetric, so that W P differs from W P^T.
     """
     case = WHOLE[name]

@@ -1,5 +1,5 @@
-"""Test that every pipeline class of the installed diffusers is attached or refused, and particulars
-of some. Common laws are in test_pipeline_contract.py."""
+"""Test that every pipeline class of the installed diffusers is attached or refused, and special
+cases of some. Laws that all pipelines share are in test_pipeline_contract.py."""
 
 import inspect
 from importlib.metadata import version
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def why_not(kind):
-    """Return why the source of a class makes it unsupported; "" if it is supported, "half" if
-    only its prompts are."""
+    """Return why the source of a class makes it unsupported; "" if it is supported, "half" if only
+    its prompts are."""
     try:
         source = source_of(kind)
     except UnsupportedHostError:
@@ -59,13 +59,13 @@ def test_every_class_of_this_release_is_attached_or_refused_by_its_name():
 
 @pytest.mark.parametrize("name", ["BriaFibo", "HiDream", "HunyuanDiT"])
 def test_tiny_pipelines_are_refused_for_the_reason_in_their_source(name):
-    """All others are supported: test_pipeline_contract.py."""
+    """All others are supported, see test_pipeline_contract.py."""
     assert why_not(type(CASES[name].make()))
     with pytest.raises(UnsupportedHostError):
         resolve(CASES[name].make()).roles  # noqa: B018 - it is read to be found out
 
 
-def test_the_sd3_segments_are_clip_then_t5():
+def test_the_sd3_segments_are_clip_followed_by_t5():
     pipe = tiny.sd3()
     bare = tiny.encode(pipe, **tiny.T5_LENGTH)[0]
     attachment = debias(pipe, tiny.gender(), method="cali")
@@ -78,7 +78,7 @@ def test_the_sd3_segments_are_clip_then_t5():
     )
 
 
-def test_sd3_without_t5_has_no_role_for_it_and_zeros_stay():
+def test_sd3_without_t5_has_no_role_for_it_and_its_zeros_are_unchanged():
     pipe = tiny.sd3(text_encoder_3=None, tokenizer_3=None)
     attachment = debias(pipe, tiny.gender(), method="cali")
     assert list(attachment.projections) == ["sequence.clip", "pooled"]
@@ -92,8 +92,8 @@ def test_missing_encoders_are_refused_by_name():
         resolve(tiny.sd(type("NoPromptPipeline", (type(tiny.sd()),), {"encode_prompt": None})))
 
 
-def test_padding_is_as_long_as_in_a_call():
-    """T5 reads its padding, so an edit is fitted on states with the padding of a call."""
+def test_prompts_are_padded_as_in_a_call():
+    """T5 reads its padding, so an edit is fitted on states padded as in a call."""
     pipe = tiny.flux()
     length = inspect.signature(type(pipe).__call__).parameters["max_sequence_length"].default
     states = tiny.encode(pipe, "a doctor", max_sequence_length=length)[0][0]
@@ -103,7 +103,7 @@ def test_padding_is_as_long_as_in_a_call():
 
 
 @pytest.mark.parametrize("make", [tiny.sdxl, tiny.sd3])
-def test_an_earlier_layer_is_another_space_and_refused(make):
+def test_another_layer_is_a_different_space_and_refused(make):
     pipe = make()
     attachment = debias(pipe, tiny.gender(), method="cali")
     with pytest.raises(InvalidInputError, match="clip_skip"):
@@ -125,7 +125,7 @@ def test_a_modular_pipeline_is_attached_once_and_its_blocks_can_be_copied():
         debias(pipe, tiny.gender(), method="cali")
     copied = modular("StableDiffusionXL", pipe.blocks)
     assert torch.equal(tiny.draw_modular(copied), bare), (
-        "a copy of the blocks is of another pipeline"
+        "a copy of the blocks belongs to another pipeline"
     )
     attachment.remove()
     assert list(pipe._blocks.sub_blocks) == names
@@ -152,7 +152,7 @@ def test_every_class_is_attached_or_refused():
     for name in sorted(REFUSED & known):
         why = (
             ".*fails for a single prompt" if name.startswith("QwenImageEdit") else ""
-        )  # which reads an image first
+        )  # it reads an image first
         with pytest.raises(UnsupportedHostError, match=name + why):
             resolve(modular_classes()[name]())
     absent = sorted(in_table - set(MODULAR))
@@ -172,8 +172,8 @@ def test_a_pipeline_of_one_block_is_attached():
     assert torch.equal(pipe(prompt=PLAIN, output="prompt_embeds"), bare)
 
 
-def test_tokens_of_an_image_stay_unchanged(monkeypatch):
-    """All tokens up to the last one in `image_pad_mask`."""
+def test_image_tokens_are_unchanged(monkeypatch):
+    """Image tokens are all up to the last one in `image_pad_mask`."""
     pipe = modular("QwenImage21")
     kind = type(resolve(pipe).block)
     run = kind.__call__

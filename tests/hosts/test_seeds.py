@@ -57,7 +57,7 @@ def test_the_same_call_gives_the_same_picture_in_every_attachment(pipe):
         assert torch.equal(image, first[2])
 
 
-def test_another_seed_of_the_attachment_is_another_order(pipe):
+def test_another_seed_of_the_attachment_gives_another_order(pipe):
     orders = []
     for seed in (0, 1):
         with debias(pipe, "gender", method=Balanced(seed=seed)) as attachment:
@@ -89,14 +89,14 @@ def test_a_list_of_generators_is_even_within_the_call(pipe, attachment, seeds):
     assert Counter(values[0]) == {"female": len(seeds) // 2, "male": len(seeds) // 2}
 
 
-def test_different_prompts_are_even(pipe, attachment):
+def test_different_prompts_with_the_same_seed_are_even(pipe, attachment):
     for seed in range(6):
         tiny.draw(pipe, OTHERS, generator=[generator(seed) for _ in OTHERS])
         assert Counter(attachment.sampled) == {"female": 2, "male": 2}
 
 
 def test_a_picture_of_a_batch_depends_only_on_its_seed(pipe, attachment):
-    """The third picture of eight can be generated again by its seed."""
+    """The third picture of eight can be regenerated from its seed."""
     generators = [generator(seed) for seed in range(8)]
     tiny.draw(pipe, OPEN, generator=generators, num_images_per_prompt=8)
     of_batch = attachment.sampled
@@ -112,7 +112,7 @@ def test_one_generator_in_many_calls_gives_different_values(pipe, attachment):
     assert values == [value(pipe, attachment, generator=again) for _ in range(12)]
 
 
-def test_without_a_generator_or_by_request_values_are_even_over_calls(pipe):
+def test_without_a_generator_or_on_request_values_are_even_over_calls(pipe):
     with attach(pipe) as attachment:
         expected = [value(pipe, attachment, generator=None) for _ in range(6)]
         assert attachment.last_call.index is None
@@ -123,7 +123,7 @@ def test_without_a_generator_or_by_request_values_are_even_over_calls(pipe):
     assert Counter(values) == {"female": 3, "male": 3}
 
 
-def test_shares_and_strength_hold_for_consecutive_seeds(pipe):
+def test_shares_and_strength_apply_to_consecutive_seeds(pipe):
     method = Balanced(shares={"female": 0.7, "male": 0.3}, seed=0)
     with debias(pipe, "gender", method=method) as attachment:
         for seed in range(20):
@@ -136,7 +136,7 @@ def test_shares_and_strength_hold_for_consecutive_seeds(pipe):
 
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "StableDiffusion3", "Flux"])
-def test_generators_of_other_families_are_read(name):
+def test_generators_of_other_families_are_recognised(name):
     make, call = tiny.FAMILIES[name]
     pipe = make()
     with attach(pipe) as attachment:
@@ -164,7 +164,7 @@ def test_a_pipeline_that_encodes_a_prompt_once_reads_its_first_generator():
     assert attachment.last_call.index == (4,)
 
 
-def test_a_subclass_that_passes_its_options_on_is_read():
+def test_a_subclass_that_forwards_its_options_is_supported():
     from diffusers import StableDiffusionPipeline
 
     class Own(StableDiffusionPipeline):
@@ -184,7 +184,7 @@ def test_anything_but_a_seed_is_ignored():
     assert indices_of([7, 1], [OPEN] * 2) == [7, 1]
 
 
-def test_a_used_generator_has_another_index():
+def test_a_used_generator_has_a_different_index():
     used = generator(0)
     assert index_of(used) == 0
     torch.rand(4, generator=used)

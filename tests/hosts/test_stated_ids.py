@@ -15,7 +15,7 @@ from vldebias.prompts import StatedWords, load_prompts
 SETS = ("professions-gender", "professions-race", "age")
 WORDS = tuple(chain(*(load_prompts(name).stated_words for name in SETS)))
 
-# words that contain stated words, or nearly do, and separators
+# words that contain stated words or almost do, and separators
 NEIGHBOURS_TEXT = """
 manager womenfolk mankind woman's women’s male-dominated human humane blackboard
 whiteness Asia Asiatic caucasian-looking elder elderberry younger youngster man2 man_ _woman wo-man
@@ -54,12 +54,12 @@ def prompts(count: int, seed: int) -> list[str]:
 
 
 def full_clip():
-    """Return open_clip's tokenizer with the vocabulary that it ships."""
+    """Return open_clip's tokenizer with the vocabulary it ships with."""
     return pytest.importorskip("open_clip").SimpleTokenizer()
 
 
 def transformers_clip():
-    """Return the class of transformers with the whole vocabulary of CLIP."""
+    """Return transformers' tokenizer class with the complete vocabulary of CLIP."""
     pytest.importorskip("transformers")
     tokenizer = full_clip()
     merges = sorted(tokenizer.bpe_ranks, key=tokenizer.bpe_ranks.__getitem__)
@@ -90,7 +90,7 @@ TOKENIZERS = {
 
 
 def ids_of(tokenizer, texts: list[str]) -> torch.Tensor:
-    """Return ids (n, 77 or less) as a text tower gets them."""
+    """Return ids (n, at most 77) as a text tower receives them."""
     if hasattr(tokenizer, "context_length"):
         return tokenizer(texts)
     settings = {"padding": True, "truncation": True, "max_length": 77, "return_tensors": "pt"}
@@ -98,7 +98,7 @@ def ids_of(tokenizer, texts: list[str]) -> torch.Tensor:
 
 
 def decode_of(tokenizer):
-    """Return ids -> text as the hosts decode."""
+    """Return a function ids -> text that decodes like the hosts."""
     from vldebias.hosts.clip.open_clip import OpenClipHost
 
     if hasattr(tokenizer, "context_length"):
@@ -122,7 +122,7 @@ def check(name: str, count: int, seed: int) -> None:
     wrong = [texts[k] for k in (stated != expected).nonzero().flatten().tolist()]
     assert not wrong, (len(wrong), wrong[:5])
     assert 0.1 < float(expected.double().mean()) < 0.9
-    # a second time from the cache, and one row at a time
+    # again from the cache, and one row at a time
     assert torch.equal(rows(ids), expected)
     assert [bool(rows(row[None])) for row in ids[:50]] == expected[:50].tolist()
 
@@ -135,11 +135,11 @@ def test_ids_and_text_give_the_same_decisions(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_ids_and_text_give_the_same_decisions_on_many_prompts(name):
-    """Mostly with the whole vocabulary of CLIP, which most models have."""
+    """Most cases use the complete vocabulary of CLIP, which most models have."""
     check(name, 20_000 if name == "CLIP of open_clip" else 4_000, 1)
 
 
-def test_clip_ids_decide_english_prompts_without_decoding():
+def test_clip_ids_of_english_prompts_are_decided_without_decoding():
     tokenizer = full_clip()
     table = word_table(tokenizer, decode_of(tokenizer))
     texts = [" ".join(prompt.split()) for prompt in prompts(2_000, 2) if prompt.isascii()]

@@ -1,4 +1,4 @@
-"""Test unknown pipelines, as new classes and as subclasses: each works correctly or is refused."""
+"""Test unknown pipelines, as new classes and as subclasses: each is edited correctly or refused."""
 
 import linecache
 
@@ -16,7 +16,7 @@ from vldebias.hosts.pipelines.calls import same_values
 
 
 class Acme(DiffusionPipeline):
-    """A pipeline that only derives from the base class: it encodes, and denoises twice."""
+    """A pipeline that only derives from the base class; it encodes, and denoises twice."""
 
     def __init__(self, text_encoder, tokenizer, unet, scheduler):
         super().__init__()
@@ -38,7 +38,7 @@ class Acme(DiffusionPipeline):
 
 
 def states(pipe, prompt):
-    """(b, tokens, d)"""
+    """states (b, tokens, d)"""
     prompts = [prompt] if isinstance(prompt, str) else prompt
     ids = pipe.tokenizer(
         prompts, padding="max_length", max_length=77, truncation=True, return_tensors="pt"
@@ -214,7 +214,7 @@ def test_truncated_prompts_and_unknown_roles_are_refused(build):
 
 
 class Ways:
-    """Calls by which a prompt reaches the model without encode_prompt."""
+    """Calls in which a prompt reaches the model without encode_prompt."""
 
     def bare_for_long_prompts(self, prompt, **options):
         if len(prompt) > 12:
@@ -254,7 +254,7 @@ def test_a_class_without_source_is_refused():
 
 
 def test_a_class_with_the_wrong_source_is_refused(monkeypatch):
-    # As after `exec` in a program of `python -c`, which is the source in Python 3.13.
+    # As after `exec` in a program of `python -c`, which Python 3.13 returns as the source.
     text = "import sys\n"
     monkeypatch.setitem(linecache.cache, "<program>", (len(text), None, [text], "<program>"))
     members = {}

@@ -1,4 +1,5 @@
-"""Test that a subclass whose `__call__` calls its base is read like its base, or refused."""
+"""Test that a subclass whose `__call__` calls its base class is read like the base class, or
+refused."""
 
 import inspect
 from functools import partial
@@ -87,7 +88,7 @@ def test_a_subclass_generates_the_pictures_of_its_family(name):
     assert torch.equal(*pictures)
 
 
-def test_the_outputs_of_a_base_are_read_through_super():
+def test_outputs_of_a_base_class_are_read_through_super():
     base = diffusers.FluxPipeline
 
     class Sub(base):
@@ -115,7 +116,7 @@ def refused(kind):
     return str(caught.value)
 
 
-def test_what_cannot_be_followed_is_refused_with_the_reason():
+def test_an_unreadable_subclass_is_refused_with_the_reason():
     base = diffusers.FluxPipeline
 
     class Bound(base):

@@ -81,7 +81,7 @@ def test_a_subject_that_no_encoder_reads_is_left_unchanged_and_not_counted():
         assert attachment.reasons == [None, None]
 
 
-def test_the_read_part_ends_with_a_word():
+def test_the_part_that_an_encoder_reads_ends_with_a_word():
     pipe, _ = drawn("StableDiffusion")
     text = "streets and lamps and houses " * 40
     end = characters_read(pipe.tokenizer, None, text)
@@ -112,7 +112,7 @@ class SlowTokenizer:
         "an old street",
     ],
 )
-def test_the_read_part_is_the_same_without_token_offsets(text):
+def test_the_part_that_is_read_is_the_same_without_token_offsets(text):
     pipe, _ = drawn("StableDiffusion")
     if not pipe.tokenizer.is_fast:
         pytest.skip("this release has no tokenizer to compare with")
@@ -150,7 +150,7 @@ def test_the_content_of_passed_embeddings_is_unknown():
     assert attachment.reasons == ["embeddings", "embeddings"]
 
 
-def test_the_advice_for_an_edit_works():
+def test_following_the_advice_for_an_edit_works():
     pipe, call = drawn("StableDiffusion")
     attachment = debias(pipe, SET, method="cali")
     with attachment.disabled():

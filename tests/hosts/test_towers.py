@@ -1,5 +1,5 @@
-"""Test towers for training: features equal the model's own, with gradients; saving and its
-refusals."""
+"""Test towers for training: features equal the model's own, with gradients; saving, and what cannot
+be saved."""
 
 import json
 from collections.abc import Mapping
@@ -77,17 +77,17 @@ def test_image_features_equal_the_encoders(towers: Towers) -> None:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.TruncatedPromptWarning")
 @pytest.mark.parametrize("captions", [CAPTIONS, [CAPTIONS[2], "a photo of the man " * 150]])
 def test_text_features_equal_those_with_full_padding(towers: Towers, captions: list[str]) -> None:
-    """Values and gradients in double precision, for short and truncated captions."""
+    """Compare values and gradients in double precision, for short and truncated captions."""
     model = towers.model.double()
     tokens = towers.tokenize(captions)
     try:
         slow = slow_text(model, tokens)
-    except RuntimeError as error:  # masks of transformers 4 have single precision
+    except RuntimeError as error:  # masks of transformers 4 are in single precision
         pytest.skip(f"this release does not run in double precision: {error}")
     quick = towers.text(tokens)
     exact = (
         1e-6 if type(model).__name__ == "AlignModel" else 1e-12
-    )  # its softmax always has single precision
+    )  # its softmax is always in single precision
     assert torch.allclose(quick, slow, atol=exact)
     parameters = [p for p in model.parameters() if p.is_floating_point()]
     weights = torch.randn_like(slow)
@@ -99,7 +99,7 @@ def test_text_features_equal_those_with_full_padding(towers: Towers, captions: l
 
 
 @pytest.mark.parametrize("is_own_class", [False, True])
-def test_clips_own_tower_skips_padding_unless_a_class_overrides_it(is_own_class: bool) -> None:
+def test_the_tower_of_clip_skips_padding_unless_a_class_overrides_it(is_own_class: bool) -> None:
     class Mine(open_clip.CLIP):
         def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
             return super().encode_text(text, normalize) * 2
@@ -126,15 +126,15 @@ def test_truncated_captions_are_reported_once(towers: Towers) -> None:
     words = ["man"] * (reads - 2)
     fits = " ".join(words if _tokens(towers, " ".join(words)) == reads else [*words, "man"])
     assert _tokens(towers, fits) == reads
-    count([fits, *CAPTIONS])  # no warning: it just fits
+    count([fits, *CAPTIONS])  # no warning, since it just fits
     with pytest.warns(TruncatedPromptWarning, match=rf"{reads} tokens; 2 of 5 captions"):
         tokens = count([fits + " man", *CAPTIONS[:3], fits * 3])
     assert next(iter(tokens.values())).shape == (5, reads)
-    count([fits + " man"])  # also not the second time
+    count([fits + " man"])  # nor a second time
 
 
 def _tokens(towers: Towers, caption: str) -> int:
-    """Return tokens with start and end."""
+    """Return tokens including start and end."""
     tokenizer = towers.tokenizer
     if isinstance(tokenizer, open_clip.SimpleTokenizer):
         return len(tokenizer.encode(caption)) + 2
@@ -142,7 +142,7 @@ def _tokens(towers: Towers, caption: str) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pixels_follow_size_mean_and_std(name: str) -> None:
+def test_pixels_are_resized_and_normalised_by_mean_and_std(name: str) -> None:
     towers = build(name)
     image = test_images.pictures(1)[0].resize(towers.size)
     values = transforms.functional.to_tensor(image)
@@ -173,7 +173,7 @@ def test_preprocessing_that_augmentation_cannot_reproduce_is_refused(steps: list
         Towers(model, models_tiny.tokenizer_for(model), transforms.Compose(steps))
 
 
-def test_parts_are_the_towers(towers: Towers) -> None:
+def test_parameters_are_split_between_the_towers(towers: Towers) -> None:
     def gradients(features: Tensor, parts: tuple[Any, ...]) -> int:
         parameters = []
         for part in parts:
@@ -229,13 +229,13 @@ def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
     attachment = vldebias.debias(towers.model, gender, method="cali", tokenizer=towers.tokenizer)
     with pytest.raises(AlreadyAttachedError, match=r"Attachment.*\.remove\(\)"):
         Towers(towers.model, towers.tokenizer, towers.preprocess)
-    assert torch.equal(towers.text(tokens), expected)  # towers created before do not see it
+    assert torch.equal(towers.text(tokens), expected)  # towers created earlier do not detect it
     assert not torch.allclose(slow_text(towers.model, tokens), expected, atol=1e-3)
     attachment.remove()
     Towers(towers.model, towers.tokenizer, towers.preprocess)
 
 
-def test_patches_are_refused() -> None:
+def test_models_that_read_patches_are_refused() -> None:
     with pytest.raises(
         UnsupportedHostError, match=r"Siglip2Model: .*patches.*loads as SiglipModel"
     ):
@@ -263,7 +263,8 @@ def test_a_saved_model_is_loaded_by_its_library(
 ) -> None:
     if kind != "CLIPModel":
         skip_without_folders()
-    if kind == "words":  # a text tower from a config of transformers, whose weights are not there
+    # a text tower from a config of transformers, whose weights are not available
+    if kind == "words":
         models_tiny.make_hf().text.config.save_pretrained(tmp_path / "bert")
         text = {"text_cfg": {"hf_model_name": str(tmp_path / "bert"), "hf_proj_type": "mlp"}}
         monkeypatch.setitem(
@@ -311,7 +312,7 @@ def test_a_release_that_cannot_load_folders_is_named(
             load_host(name)
 
 
-def test_unsavable_models_are_refused() -> None:
+def test_models_that_cannot_be_saved_are_refused() -> None:
     skip_without_folders()
     small_towers = small()
     hugging = build("CLIPModel")

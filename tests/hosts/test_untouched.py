@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @contextmanager
 def encoder_inputs(pipe):
-    """Record the tensors that the text encoders of a pipeline get, in order."""
+    """Record the tensors that the text encoders of a pipeline receive, in order."""
     seen = []
     hooks = []
 
@@ -100,4 +100,4 @@ def test_unchanged_prompts_reach_the_encoders_bit_identically(name, images):
         tensor.shape == expected.shape and torch.equal(tensor, expected)
         for tensor, expected in zip(bare, written, strict=True)
     )
-    assert not is_same, "a written prompt is another one"
+    assert not is_same, "a rewritten prompt differs"

@@ -1,4 +1,4 @@
-"""Build tokenizers of every kind from a few words; CLIP's from its first merges."""
+"""Build tokenizers of every kind from a few words; for CLIP, from its first merges."""
 
 import copy
 import gzip
@@ -40,7 +40,7 @@ CLIP_IDS = 2 * 256 + MERGES + 2
 
 @cache
 def clip_merges() -> list[str]:
-    """Return the merges of open_clip for the words above, and the first of the others."""
+    """Return open_clip's merges for the words above, and the first of the others."""
     from open_clip.tokenizer import default_bpe
 
     lines = (
@@ -56,7 +56,7 @@ def clip_merges() -> list[str]:
 
 @cache
 def open_clip_tokenizer(length: int = 77) -> Any:
-    """Return open_clip's own class; the last two ids are the start and the end."""
+    """Return open_clip's own class; the last two ids are the start and end tokens."""
     from open_clip import SimpleTokenizer
 
     with TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def open_clip_tokenizer(length: int = 77) -> Any:
 
 @cache
 def clip_tokenizer() -> Any:
-    """Return the class of transformers, with the same ids."""
+    """Return transformers' class, with the same ids."""
     from open_clip.tokenizer import bytes_to_unicode
 
     from vldebias.miniature.tokenizer import make_clip_tokenizer
@@ -127,7 +127,7 @@ def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> An
         tokenizer.normalizer = normalizers.Lowercase()
     pairs = [(token, special.index(token)) for token in special if token in template]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=pairs)
-    # transformers 4 would also return token_type_ids, which the tokenizers of these models do not.
+    # transformers 4 would also return token_type_ids, unlike the tokenizers of these models
     inputs = ["input_ids", "attention_mask"]
     names = {"unk_token": "<unk>", "eos_token": "</s>", **names}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
@@ -166,13 +166,13 @@ def t5_tokenizer() -> Any:
 
 
 def takes_vocabulary(kind: Any) -> bool:
-    """Return whether a tokenizer class is built from a vocabulary in memory, as in transformers
+    """Return whether a tokenizer class can be built from a vocabulary in memory, as in transformers
     5."""
     return "vocab" in inspect.signature(kind.__init__).parameters
 
 
 def _t5_backend(pieces: list[tuple[str, float]]) -> Any:
-    """Return the backend that T5Tokenizer of transformers 5 builds from a vocabulary."""
+    """Return the backend that T5Tokenizer builds from a vocabulary in transformers 5."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2))
@@ -215,7 +215,7 @@ def gemma_tokenizer() -> Any:
 
 
 def _gemma_backend(vocabulary: dict[str, int], merges: list[tuple[str, ...]]) -> Any:
-    """Return the backend that GemmaTokenizer of transformers 5 builds from a vocabulary."""
+    """Return the backend that GemmaTokenizer builds from a vocabulary in transformers 5."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     settings: dict[str, Any] = {"fuse_unk": True, "unk_token": "<unk>", "byte_fallback": True}
@@ -255,8 +255,8 @@ def chat_bpe() -> Any:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     how = {"special_tokens": SPECIAL.split(), "initial_alphabet": alphabet, "show_progress": False}
     trainer = trainers.BpeTrainer(vocab_size=600, **how)
-    # The system message of some is removed by its length, so it needs a hundred tokens, not five
-    # hundred.
+    # Some system messages are removed by their length, so they need a hundred tokens instead of
+    # five hundred.
     raw.train_from_iterator([SENTENCE] * 9 + [DEFAULT_PROMPT_TEMPLATE["template"]] * 2, trainer)
     return raw
 
@@ -276,7 +276,7 @@ left_tokenizer = partial(chat_tokenizer, padding_side="left")
 
 
 class Processor:
-    """A tokenizer that accepts images and returns positions, like processors."""
+    """A tokenizer that accepts images and returns positions, like a processor."""
 
     def __init__(self, make: Any = chat_tokenizer, positions: bool = False) -> None:
         self.tokenizer = make()
@@ -304,7 +304,7 @@ class Processor:
 
 
 class Spelled(Processor):
-    """Return lists of ids, one for each chat, like processors of images."""
+    """Return lists of ids, one per chat, like processors of images."""
 
     def apply_chat_template(self, chat: Any, tokenize: bool = False, **settings: Any) -> Any:
         text = self.tokenizer.apply_chat_template(chat, tokenize=False)

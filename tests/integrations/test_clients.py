@@ -1,4 +1,4 @@
-"""Real clients of services that generate images, through `images_proxy`, in front of a server that
+"""Test real clients of image-generation services through `images_proxy`, in front of a server that
 generates no images; LiteLLM's gateway calls the guardrail."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 openai = pytest.importorskip("openai", reason="make test-integrations installs it")
 genai = pytest.importorskip("google.genai", reason="make test-integrations installs it")
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is fetched
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it would be downloaded
 litellm = pytest.importorskip("litellm", reason="make test-integrations installs it")
 
 from tests.apps.false_upstream import FalseServices, served  # noqa: E402
@@ -94,7 +94,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_single_requests_are_even(
+def test_requests_of_one_image_are_even(
     client: Any, gemini: Any, address: str, services: FalseServices, name: str
 ) -> None:
     ask = asks(client, gemini, address)[name]
@@ -102,7 +102,7 @@ def test_single_requests_are_even(
         ask()
     counts = Counter(services.prompts())
     assert set(counts) == {FEMALE, MALE}
-    # Clients of one path count together, so that one of them may begin at the other value.
+    # Clients of one path count together, so one of them may start with the other value.
     assert sorted(counts.values()) == [20, 21]
 
 
@@ -129,7 +129,7 @@ def test_concurrent_requests_are_all_answered(client: Any, services: FalseServic
     assert Counter(services.prompts()) == {FEMALE: MANY // 2, MALE: MANY // 2}
 
 
-def test_litellm_asks_the_guardrail(services: FalseServices, address: str) -> None:
+def test_litellm_calls_the_guardrail(services: FalseServices, address: str) -> None:
     hooks = "litellm.proxy.guardrails.guardrail_hooks.generic_guardrail_api"
     guardrails = pytest.importorskip(hooks)
     guard = guardrails.GenericGuardrailAPI(

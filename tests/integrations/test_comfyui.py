@@ -1,7 +1,7 @@
-"""The nodes in a real ComfyUI.
+"""Test the nodes in a real ComfyUI.
 
-They need a checkout (COMFYUI=DIR) and a Python with ComfyUI's requirements (COMFYUI_PYTHON=PATH);
-otherwise these tests are skipped, and the summary says so.
+These tests need a checkout (COMFYUI=DIR) and a Python with ComfyUI's requirements
+(COMFYUI_PYTHON=PATH); otherwise they are skipped, and the summary says so.
 """
 
 import os

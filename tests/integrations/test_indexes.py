@@ -1,7 +1,7 @@
-"""`debias_queries` with libraries of search as their registry has them: `make test-integrations`.
+"""Test `debias_queries` with current releases of search libraries: `make test-integrations`.
 
-Each test reads its lines from the page on indexes and runs them as they are printed, with a real
-text embedder and a small index of vectors. Without the libraries they are skipped, and say so.
+Each test reads its lines from the page on indexes and runs them as printed, with a real text
+embedder and a small index of vectors. Without the libraries, they are skipped with a message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ROWS = (
 
 
 def printed_rows() -> dict[str, list[str]]:
-    """Return the expressions in the last column of the page's table, by the first column."""
+    """Return the expressions in the last column of the page's table, by first column."""
     table = PAGE.read_text(encoding="utf-8").partition("| you have |")[2].partition("\n\n")[0]
     lines_of_row = {}
     for line in table.splitlines()[2:]:
@@ -64,7 +64,7 @@ def run(line: str, **names: Any) -> Any:
 
 
 def printed_blocks() -> list[str]:
-    """Return the blocks of the page that need the reader's data."""
+    """Return the page's code blocks that need the user's data."""
     return re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
@@ -91,20 +91,22 @@ def vectors(model: Any) -> np.ndarray[Any, Any]:
 
 @pytest.fixture(scope="module")
 def expected(queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any]) -> list[int]:
-    """Return the top results by a plain product, which every index must return."""
+    """Return the top results by inner product, which every index must return."""
     return ranked(vectors, queries.embed(QUERY))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _edit_moves_results(model: Any, vectors: np.ndarray[Any, Any], expected: list[int]) -> None:
-    assert ranked(vectors, model.encode(QUERY)) != expected, "the edit changes nothing here"
+    assert ranked(vectors, model.encode(QUERY)) != expected, "the edit changes no result here"
 
 
 def ranked(vectors: np.ndarray[Any, Any], query: np.ndarray[Any, Any]) -> list[int]:
     return list(map(int, np.argsort(-(vectors @ query), kind="stable")[:K]))
 
 
-def test_sentence_transformers(model: Any, queries: vldebias.DebiasedQueries) -> None:
+def test_sentence_transformers_embeds_edited_queries(
+    model: Any, queries: vldebias.DebiasedQueries
+) -> None:
     texts = [QUERY, STATED]
     line, replaced = printed_rows()["sentence-transformers"]
     plain = run(replaced, model=model, texts=texts)
@@ -117,7 +119,7 @@ def test_sentence_transformers(model: Any, queries: vldebias.DebiasedQueries) ->
     assert np.array_equal(queries(DOCUMENTS[:3]), model.encode_document(DOCUMENTS[:3]))
 
 
-def test_the_default_says_what_it_decided(model: Any) -> None:
+def test_the_default_reports_its_decision(model: Any) -> None:
     with pytest.warns(AutoDeclinedWarning, match="Pass reference="):
         queries = vldebias.debias_queries(model, "gender")
     choice = queries.fitted.provenance.choice
@@ -126,7 +128,7 @@ def test_the_default_says_what_it_decided(model: Any) -> None:
     assert choice.reason in repr(queries)
 
 
-def test_measured_and_saved(
+def test_a_measured_edit_can_be_saved(
     model: Any,
     queries: vldebias.DebiasedQueries,
     vectors: np.ndarray[Any, Any],
@@ -135,7 +137,7 @@ def test_measured_and_saved(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     measured, saved = printed_blocks()
-    # Twice, since the first 50 are counted, which are all of the 32.
+    # Twice, since the first 50 are counted, and there are only 32.
     names = {"queries": queries, "vectors": np.tile(vectors, (2, 1)), "labels": LABELS * 2}
     exec(compile(measured, PAGE.name, "exec"), names)
     row = names["result"].row("retrieval gender", "max_skew@50", "debiased")
@@ -146,14 +148,14 @@ def test_measured_and_saved(
     assert np.array_equal(names["again"].embed(QUERY), queries.embed(QUERY))
 
 
-def test_vectors_of_queries(model: Any, queries: vldebias.DebiasedQueries) -> None:
+def test_query_vectors_are_edited(model: Any, queries: vldebias.DebiasedQueries) -> None:
     texts = [QUERY, STATED]
     (line,) = printed_rows()["vectors of queries"]
     edited = run(line, queries=queries, vectors=model.encode(texts), texts=texts)
     assert np.array_equal(edited, queries.embed(texts))
 
 
-def test_faiss(
+def test_faiss_finds_the_expected_results(
     queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any], expected: list[int]
 ) -> None:
     faiss = pytest.importorskip("faiss")
@@ -164,7 +166,7 @@ def test_faiss(
     assert rows[0].tolist()[:K] == expected
 
 
-def test_usearch(
+def test_usearch_finds_the_expected_results(
     queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any], expected: list[int]
 ) -> None:
     index_module = pytest.importorskip("usearch.index")
@@ -175,7 +177,7 @@ def test_usearch(
     assert matches.keys.tolist()[:K] == expected
 
 
-def test_qdrant(
+def test_qdrant_finds_the_expected_results(
     queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any], expected: list[int]
 ) -> None:
     qdrant = pytest.importorskip("qdrant_client")
@@ -192,7 +194,9 @@ def test_qdrant(
     assert [point.id for point in response.points][:K] == expected
 
 
-def test_chroma(model: Any, vectors: np.ndarray[Any, Any], tmp_path: Path) -> None:
+def test_chroma_finds_the_expected_results(
+    model: Any, vectors: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
     chromadb = pytest.importorskip("chromadb")
 
     class Function(chromadb.EmbeddingFunction[Any]):  # type: ignore[misc]
@@ -219,7 +223,7 @@ def test_chroma(model: Any, vectors: np.ndarray[Any, Any], tmp_path: Path) -> No
     plain = client.create_collection("people", embedding_function=function)
     names = [str(row) for row in range(len(DOCUMENTS))]
     plain.add(ids=names[:-1], documents=DOCUMENTS[:-1])
-    # A collection that exists opens with the queries in the place of its function.
+    # An existing collection is opened with the queries instead of its embedding function.
     queries = vldebias.debias_queries(function, "gender", method="cali")
     opening, asking = printed_rows()["chroma"]
     collection = run(opening, client=client, name="people", queries=queries)
@@ -228,18 +232,20 @@ def test_chroma(model: Any, vectors: np.ndarray[Any, Any], tmp_path: Path) -> No
     assert np.allclose(stored, vectors, atol=1e-5)
     hits = collection.query(query_texts=[QUERY], n_results=K)
     assert list(map(int, hits["ids"][0])) == ranked(vectors, np.asarray(queries.embed(QUERY)))
-    # Ten, as many as a query returns that names no number.
+    # The default number of results of a query is ten.
     hits_by_vector = run(asking, collection=plain, queries=queries, texts=[QUERY])
     assert hits_by_vector["ids"][0][:K] == hits["ids"][0]
     assert plain.query(query_texts=[QUERY], n_results=K)["ids"] != hits["ids"]
-    # A new one may have queries of a plain function of sentence-transformers.
+    # A new collection may use a plain embedding function of sentence-transformers.
     of_model = vldebias.debias_queries(model, queries.fitted)
     unedited = client.create_collection("others", embedding_function=of_model)
     unedited.add(ids=names, documents=DOCUMENTS)
     assert unedited.query(query_texts=[QUERY], n_results=K)["ids"] == hits["ids"]
 
 
-def test_langchain(model: Any, vectors: np.ndarray[Any, Any], expected: list[int]) -> None:
+def test_langchain_finds_the_expected_results(
+    model: Any, vectors: np.ndarray[Any, Any], expected: list[int]
+) -> None:
     embeddings = pytest.importorskip("langchain_core.embeddings")
     vectorstores = pytest.importorskip("langchain_core.vectorstores")
 
@@ -263,7 +269,7 @@ def test_langchain(model: Any, vectors: np.ndarray[Any, Any], expected: list[int
     assert [document.id for document in again] == [document.id for document in documents]
 
 
-def test_llama_index(model: Any, expected: list[int]) -> None:
+def test_llama_index_finds_the_expected_results(model: Any, expected: list[int]) -> None:
     core = pytest.importorskip("llama_index.core")
     base = pytest.importorskip("llama_index.core.base.embeddings.base")
     schema = pytest.importorskip("llama_index.core.schema")

@@ -1,4 +1,4 @@
-"""The inspect-ai task from end to end, in front of a fake images API that returns women and men."""
+"""Test the inspect-ai task end to end, in front of a fake images API that returns women and men."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from vldebias.serving.inspect_task import record_of_log, who_appears
 
 REFUSED = "A photo of a nurse."
 IMAGES = 2
-SAMPLES = 24  # of the task; the first subjects of the protocol
+SAMPLES = 24  # subjects of the task, the first of the protocol
 
 
 class Server(ThreadingHTTPServer):
-    request_queue_size = 64  # requests come all at once
+    request_queue_size = 64  # requests arrive concurrently
 
 
 class ImagesApi(BaseHTTPRequestHandler):
-    """Answer as an OpenAI-compatible images API, with people in turn; refuse one prompt."""
+    """Answer like an OpenAI-compatible images API, with people in turn; refuse one prompt."""
 
     people: ClassVar[list[tuple[bytes, str]]] = []
     served: ClassVar[list[tuple[str, str]]] = []
@@ -96,7 +96,9 @@ def run(api: str, folder: Path) -> EvalLog:
     return log
 
 
-def test_shares_and_refusals_of_an_images_api_are_counted(api: str, tmp_path: Path) -> None:
+def test_shares_and_refusals_of_an_images_api_are_counted_by_the_task(
+    api: str, tmp_path: Path
+) -> None:
     log = run(api, tmp_path)
     assert log.status == "success", log.error
     record = record_of_log(log, "painter-gender")
@@ -116,14 +118,14 @@ def test_shares_and_refusals_of_an_images_api_are_counted(api: str, tmp_path: Pa
     assert score.metrics["female low"].value == pytest.approx(share.low)
 
 
-def test_a_generator_is_an_api_or_a_pipeline() -> None:
+def test_a_generator_may_be_an_api_or_a_pipeline() -> None:
     with pytest.raises(InvalidInputError, match="expected api with model, or pipeline"):
         who_appears()
     with pytest.raises(InvalidInputError, match="expected api with model, or pipeline"):
         who_appears(api="http://127.0.0.1/v1")
 
 
-def test_a_pipeline_generates_the_images(tmp_path: Path) -> None:
+def test_a_pipeline_generates_the_images_of_the_task(tmp_path: Path) -> None:
     (log,) = evaluate(
         who_appears(pipeline="miniature", images=1, judge="miniature"),
         model=None,

@@ -1,4 +1,4 @@
-"""The programs of the page on graphs, sentences and frames run as printed: `make
+"""Test that the programs of the page on graphs, sentences and frames run as printed: `make
 test-integrations`.
 
 Without the libraries, they are skipped with a message.
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def printed(program: str, capsys: pytest.CaptureFixture[str]) -> list[float]:
-    """Run a program of the page; return the figures in the last line that it prints."""
+    """Run a program of the page; return the figures in the last line of its output."""
     exec(compile(program, PAGE.name, "exec"), {})
     (*_, line) = capsys.readouterr().out.splitlines()
     return [float(text) for text in re.findall(r"\d\.\d+", line)]
@@ -37,20 +37,22 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
 
 
-def test_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_for_graphs_runs(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("grakel", reason=REASON)
     (accuracy,) = printed(programs()[GRAPHS], capsys)
-    assert 0.75 < accuracy < 0.95  # two of three molecules are of one class
+    assert 0.75 < accuracy < 0.95  # two of three molecules belong to one class
 
 
 @pytest.mark.usefixtures("archive")
-def test_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_for_sentences_runs(capsys: pytest.CaptureFixture[str]) -> None:
     accuracies = printed(programs()[SENTENCES], capsys)
     assert len(accuracies) == 2
     assert all(0.55 < accuracy < 0.85 for accuracy in accuracies)
 
 
-def test_frames(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_for_frames_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     pytest.importorskip("pygame", reason=REASON)
     pytest.importorskip("gymnasium", reason=REASON)
@@ -58,7 +60,7 @@ def test_frames(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert 0.3 < share_explained < 1
 
 
-def test_the_page_names_the_versions_that_are_installed() -> None:
+def test_the_page_states_the_installed_versions() -> None:
     pytest.importorskip("grakel", reason=REASON)
     page = PAGE.read_text(encoding="utf-8")
     assert f"grakel=={version('grakel')}" in page
@@ -66,7 +68,7 @@ def test_the_page_names_the_versions_that_are_installed() -> None:
     assert ARCHIVE in page
 
 
-def test_the_experiment_trains_the_programs_of_the_page() -> None:
+def test_the_experiment_trains_with_the_programs_of_the_page() -> None:
     pytest.importorskip("grakel", reason=REASON)
     score: Any = score_function(programs()[GRAPHS])
     losses = TASKS["graphs"][2]

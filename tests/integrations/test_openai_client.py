@@ -1,4 +1,4 @@
-"""The real openai client through `vldebias serve`, in front of a server that generates no
+"""Test the real openai client through `vldebias serve`, in front of a server that generates no
 images."""
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def base_url(upstream: FalseUpstream) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGTERM)
             rest = process.communicate(timeout=20)[1]
-    assert not any(word in rest for word in (CEO, NURSE, KEY)), "the log holds no prompt and no key"
+    assert not any(word in rest for word in (CEO, NURSE, KEY)), (
+        "the log contains neither prompts nor keys"
+    )
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def client(base_url: str) -> Any:
     return openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0, timeout=20)
 
 
-def test_several_images(client: Any, upstream: FalseUpstream) -> None:
+def test_several_images_are_even(client: Any, upstream: FalseUpstream) -> None:
     made = client.images.generate(
         model="tiny", prompt=CEO, n=4, size="256x256", extra_body={"seed": 5}
     )
@@ -76,7 +78,7 @@ def test_values_and_reasons_are_in_a_header(client: Any) -> None:
     assert raw.parse().data[0].revised_prompt == "A king"
 
 
-def test_other_calls_of_the_client(client: Any) -> None:
+def test_other_calls_of_the_client_are_passed_through(client: Any) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     with pytest.raises(openai.NotFoundError):
         client.batches.retrieve("nothing")
@@ -92,7 +94,7 @@ def test_other_calls_of_the_client(client: Any) -> None:
         ("", 1, "BadRequestError", "invalid_value"),
     ],
 )
-def test_errors_are_those_that_the_client_knows(
+def test_errors_are_raised_as_the_client_s_own(
     client: Any, prompt: str, n: int, error: str, code: str
 ) -> None:
     with pytest.raises(getattr(openai, error)) as raised:
@@ -101,7 +103,7 @@ def test_errors_are_those_that_the_client_knows(
     assert raised.value.body["message"]
 
 
-def test_a_wrong_key_is_told_by_the_server(base_url: str) -> None:
+def test_a_wrong_key_is_reported_by_the_server(base_url: str) -> None:
     client = openai.OpenAI(base_url=base_url, api_key="sk-wrong", max_retries=0)
     with pytest.raises(openai.AuthenticationError) as raised:
         client.images.generate(model="tiny", prompt=CEO)
@@ -109,7 +111,9 @@ def test_a_wrong_key_is_told_by_the_server(base_url: str) -> None:
     assert raised.value.request_id == "r-401"
 
 
-def test_a_client_that_stops_waiting_cancels(base_url: str, upstream: FalseUpstream) -> None:
+def test_a_client_that_stops_waiting_cancels_its_calls(
+    base_url: str, upstream: FalseUpstream
+) -> None:
     client = openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0, timeout=0.5)
     before = upstream.cancelled
     with pytest.raises(openai.APITimeoutError):
@@ -120,7 +124,7 @@ def test_a_client_that_stops_waiting_cancels(base_url: str, upstream: FalseUpstr
     assert upstream.cancelled == before + 2
 
 
-def test_41_single_requests_are_at_most_two_apart(client: Any) -> None:
+def test_41_single_requests_differ_by_at_most_two(client: Any) -> None:
     def prompt_of(_: int) -> str:
         made = client.images.generate(model="tiny", prompt=NURSE, n=1)
         return str(made.data[0].revised_prompt)
@@ -132,12 +136,12 @@ def test_41_single_requests_are_at_most_two_apart(client: Any) -> None:
     assert abs(counts[True] - counts[False]) <= 2
 
 
-def test_images_come_in_events(client: Any) -> None:
+def test_images_are_streamed_as_events(client: Any) -> None:
     events = client.images.generate(model="tiny", prompt=CEO, stream=True, partial_images=1)
     assert len(list(events)) == 3
 
 
-def test_the_asynchronous_client(base_url: str) -> None:
+def test_the_asynchronous_client_works(base_url: str) -> None:
     import asyncio
 
     async def ask() -> Any:

@@ -1,4 +1,4 @@
-"""The file of the labelling app: what is kept in every case, and which answer counts."""
+"""Test the file of the labelling app: what is always kept, and which answer counts."""
 
 import json
 import os
@@ -28,8 +28,8 @@ def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, mon
     assert log.answers() == {}
     log.append("a.png", "ada", "gender", "male")
     before = log.path.read_bytes()
-    assert len(before) in synced, "it is on the disk before append returns"
-    assert len(synced) == 2  # the file, and the folder that has a new name
+    assert len(before) in synced, "it is on disk before append returns"
+    assert len(synced) == 2  # the file, and the folder in which it was renamed
     log.append("a.png", "ada", "gender", CANNOT_TELL)
     log.append("a.png", "bob", "gender", "male")
     assert (log.path.read_bytes().startswith(before), log.path.read_bytes().count(b"\n")) == (
@@ -44,8 +44,8 @@ def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, mon
 
 
 def test_an_answer_waits_for_the_lock_of_the_file(log: AnnotationLog) -> None:
-    """Even under a read lock, what looks like a torn line may be a line that is still being
-    written."""
+    """Even under a read lock, what looks like an incomplete line may still be in the process of
+    being written."""
     fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
     log.append("a.png", "ada", "gender", "male")
     with log.path.open("ab") as holder:
@@ -81,14 +81,14 @@ def test_only_an_incomplete_last_line_is_skipped(tmp_path_factory, cut: int) -> 
     assert kept == complete_lines
     torn = remaining and not remaining.endswith(b"\n") and not only_its_end
     assert len(caught) == (2 if torn else 0)
-    # it warns no more: the file is whole again
+    # no further warning, since the file is complete again
     assert [a.image for a in log.read()] == [f"ä{i}.png" for i in range(complete_lines)] + [
         "new.png"
     ]
 
 
 def test_a_complete_line_without_a_line_break_is_kept(log: AnnotationLog) -> None:
-    """Files edited by hand are kept, even if their content is invalid: users must fix that
+    """Files edited by hand are kept even if their content is invalid; users must fix that
     themselves."""
     log.append("a.png", "ada", "gender", "male")
     log.path.write_bytes(log.path.read_bytes().rstrip(b"\n"))
@@ -101,7 +101,7 @@ def test_a_complete_line_without_a_line_break_is_kept(log: AnnotationLog) -> Non
         log.answers()
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) -> None:
+def test_a_full_disk_leaves_the_file_unchanged(log: AnnotationLog, monkeypatch) -> None:
     log.append("a.png", "ada", "gender", "male")
     before = log.path.read_bytes()
     real = os.write
@@ -149,7 +149,9 @@ def values(answers) -> dict:
     return {(a.annotator, a.image): a.value for a in answers}
 
 
-def test_the_later_line_of_a_file_counts_and_between_files_the_later_time(tmp_path: Path) -> None:
+def test_within_a_file_the_last_line_counts_and_between_files_the_latest_time(
+    tmp_path: Path,
+) -> None:
     """The clock may have been set back within a file; times are compared across time zones."""
     lines = line("1.png", "ada", "male", "2024-01-02T00:00:00Z"), line("1.png", "ada", "female")
     first_file = write(tmp_path / "a.jsonl", *lines, line("1.png", "bob", "male"))

@@ -1,4 +1,4 @@
-"""CLIPScore and FID against their definitions."""
+"""Test CLIPScore and FID against their definitions."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def clip() -> Loaded:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
-    """Portraits of the right profession instead of generated images: 3 prompts, 4 seeds, 2
+    """Return portraits of the right profession instead of generated images: 3 prompts, 4 seeds, 2
     variants."""
     folder = tmp_path_factory.mktemp("drawn")
     settings = {
@@ -69,9 +69,9 @@ def evaluate(clip: Loaded, drawn: GeneratedImages):
     return {row.method: row for row in part.rows}, part.provenance
 
 
-def test_means_over_prompts_and_the_paired_change(clip, drawn) -> None:
+def test_scores_are_means_over_prompts_and_changes_are_paired(clip, drawn) -> None:
     figures, protocol = evaluate(clip, drawn)
-    score = {"none": [], "cali": []}  # every prompt has as many images
+    score = {"none": [], "cali": []}  # every prompt has the same number of images
     with torch.no_grad():
         for image in drawn:
             picture = clip.host.encode_image(
@@ -86,7 +86,7 @@ def test_means_over_prompts_and_the_paired_change(clip, drawn) -> None:
     assert protocol.settings["preprocessing"].startswith("Preprocess(")
 
 
-def test_one_prompt_is_resampled_over_images(clip, drawn) -> None:
+def test_a_single_prompt_is_resampled_over_images(clip, drawn) -> None:
     figures, _ = evaluate(
         clip, replace(drawn, images=tuple(image for image in drawn if image.concept == "nurse"))
     )
@@ -109,7 +109,7 @@ class Colours:
         return torch.from_numpy(np.concatenate([pixels.mean(1), pixels.std(1)], axis=1))
 
 
-def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
+def test_fid_is_the_distance_of_gaussians_to_the_images_without_a_method(drawn) -> None:
     twins = [replace(image, variant="again") for image in drawn if image.variant == "cali"]
     plan = drawn.plan.model_copy(update={"variants": {**drawn.plan.variants, "again": {}}})
     drawn = replace(drawn, plan=plan, images=(*drawn.images, *twins))
@@ -117,7 +117,7 @@ def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
         (part,) = scored(drawn, Colours(), None, "t", clip=False, fid=True)
     cali, again = part.rows
     assert again.value == pytest.approx(cali.value), (
-        "each is compared with the same images, and with no others"
+        "each variant is compared with the same images only"
     )
     images = {
         v: [drawn.read(image) for image in drawn if image.variant == v] for v in ("none", "cali")

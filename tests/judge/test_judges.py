@@ -1,5 +1,5 @@
-"""Judges: they return probabilities, and a value or unknown; every kind is compared with the model
-that it wraps."""
+"""Test judges: they return probabilities and a value or unknown; every kind is compared with the
+model it wraps."""
 
 import copy
 from pathlib import Path
@@ -158,7 +158,7 @@ def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
     )
     np.testing.assert_allclose(
         1 - race_probabilities.sum(1), probabilities[:, 3], atol=1e-6
-    )  # nobody: none of the values
+    )  # nobody, so none of the values
     assert plain.fingerprint != merged.fingerprint
     assert plain.name == str(classifier)
 
@@ -205,10 +205,10 @@ def test_rejects_compete_with_the_values() -> None:
     )
 
 
-def test_the_scale_is_the_logit_scale_of_the_model() -> None:
+def test_the_scale_is_the_model_s_logit_scale() -> None:
     assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(
         50
-    )  # as ALIGN has it
+    )  # as in ALIGN
     with pytest.raises(InvalidInputError, match="SimpleNamespace"):
         judges.logit_scale(SimpleNamespace(logit_scale=None))
 
@@ -223,7 +223,7 @@ VALUES = {"gender": ("male", "female")}
 
 @pytest.fixture(scope="module")
 def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
-    """A LLaVA with random weights whose tokenizer knows single characters."""
+    """Return the parts of a LLaVA with random weights whose tokenizer knows single characters."""
     characters = [chr(i) for i in range(32, 127)] + ["\n"]
     vocabulary = {name: i for i, name in enumerate(["<pad>", "<unk>", "<image>", *characters])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -266,8 +266,8 @@ def judge_of(model: Any, processor: Any, **values: tuple[str, ...]) -> Judge:
 
 
 def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
-    """Return the log-likelihood of an answer, token by token, with a separate forward pass for
-    each."""
+    """Return the log-likelihood of an answer, token by token, with a separate forward pass for each
+    token."""
     model, processor = parts
     total = 0.0
     before = f"USER: <image>\n{text} ASSISTANT: "
@@ -292,7 +292,7 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
         logarithms.append((chances - np.log(np.exp(chances).sum()))[order])
     mean = np.exp(np.mean(logarithms, axis=0))
     np.testing.assert_allclose(got, (mean / mean.sum())[:2], atol=1e-6)
-    assert got.sum() < 1  # the rest is "cannot be told", which counts as unknown
+    assert got.sum() < 1  # the remaining probability is "cannot be told", which counts as unknown
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -314,7 +314,7 @@ def test_batches_do_not_matter(parts) -> None:
 def test_a_strong_order_bias_warns(parts) -> None:
     model = copy.deepcopy(parts[0])
     processor = parts[1]
-    with torch.no_grad():  # says A, whatever is asked
+    with torch.no_grad():  # answers A to every question
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
     judge = judge_of(model, processor)
@@ -327,10 +327,10 @@ def test_a_strong_order_bias_warns(parts) -> None:
     with pytest.warns(VldebiasWarning, match="depend on the order"):
         chances = judge.predict(pictures(2))["gender"]
     np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
-    judge.predict(pictures(2))  # and warns once
+    judge.predict(pictures(2))  # warns only once
 
 
-def test_the_fingerprint_changes_with_whatever_changes_the_answers(parts) -> None:
+def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -> None:
     texts = {"male": "A photo of a male.", "female": "A photo of a female."}
     clips = [
         zero_shot(gender=GENDER),
@@ -348,7 +348,7 @@ def test_the_fingerprint_changes_with_whatever_changes_the_answers(parts) -> Non
     assert judge_of(*parts).fingerprint == asking[0].fingerprint
 
 
-def test_a_question_has_two_values_or_more_and_a_letter_for_each(parts) -> None:
+def test_a_question_has_at_least_two_values_and_a_letter_for_each(parts) -> None:
     for values in (("male",), tuple(map(str, range(26)))):
         with pytest.raises(InvalidInputError, match="gender"):
             VlmJudge.build({"model": "tiny", "questions": {"gender": values}})
@@ -373,7 +373,7 @@ def test_a_vlm_is_loaded_from_a_folder_and_judges_the_task(parts, tmp_path) -> N
 
 @pytest.fixture
 def drawn(tmp_path: Path) -> tuple[GeneratedImages, Shows]:
-    """Two images of each prompt and variant."""
+    """Return two images of each prompt and variant."""
     return paint(tmp_path, np.random.default_rng(0), stated=False, images=2, seeds=[0])
 
 
@@ -399,7 +399,7 @@ def test_answers_are_in_the_order_of_the_images_and_are_stored(drawn) -> None:
     )
 
 
-def test_a_changed_image_and_half_a_line_of_a_killed_run_cost_one_answer_each(drawn) -> None:
+def test_a_changed_image_and_a_partial_line_are_each_judged_again(drawn) -> None:
     made, shows = drawn
     judge = Reader()
     before = judge_images(judge, made)
@@ -411,7 +411,7 @@ def test_a_changed_image_and_half_a_line_of_a_killed_run_cost_one_answer_each(dr
     np.testing.assert_array_equal(np.delete(after["age"], 3, 0), np.delete(before["age"], 3, 0))
     (path,) = (made.folder / "judgements").glob("*.jsonl")
     header, *lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([header, *lines[20:]])[:-30])  # without the first twenty, and the end
+    path.write_bytes(b"".join([header, *lines[20:]])[:-30])  # without the first twenty and the end
     again = judge_images(judge, made)
     assert judge.asked == len(made) + 1 + 20 + 1 - 1  # one of the twenty had changed
     assert all(np.array_equal(after[attribute], again[attribute]) for attribute in judge.names)

@@ -1,5 +1,5 @@
-"""Plans: pixels equal the pipeline's own, an image depends on prompt and seed, and interrupted runs
-continue."""
+"""Test plans: pixels equal the pipeline's own, an image depends on prompt and seed only, and
+interrupted runs resume."""
 
 import copy
 import json
@@ -125,13 +125,13 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
     )
     assert images[0].under("cali") in images
     assert images[0].path == "none/a-photo-of-an-accountant-6d71559d/0.png", (
-        "judgements and labels name it"
+        "judgements and labels refer to it"
     )
     pinned = PlannedImage("a photo of a nurse", "nurse", path="", variant="none", seed=10_000)
-    assert pinned.noise == 159895270975431  # other noise would be other images
+    assert pinned.noise == 159895270975431  # other noise would give other images
 
 
-def test_subjects_take_the_place_of_unseen_concepts() -> None:
+def test_subjects_replace_unseen_concepts() -> None:
     made = plan(prompts="backgrounds", subjects=["waterbird"])
     assert [prompt for prompt in made.prompts if prompt[3] is None] == [
         ("a photo of a waterbird", "waterbird", "unseen", None)
@@ -162,7 +162,7 @@ def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_othe
     "name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"]
 )
 def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
-    """In these sets a group has one prompt per value, in order, and groups follow the classes."""
+    """In these sets, a group has one prompt per value, in order, and groups follow the classes."""
     prompt_set = load_prompts(name)
     train = (prompt_set.groups, prompt_set.class_names)
     unseen = (prompt_set.held_out_groups, prompt_set.held_out_class_names)
@@ -180,7 +180,7 @@ def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
         ] == expected
 
 
-def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
+def test_prompts_with_similar_paths_have_different_files() -> None:
     classes = ("A nurse.", "a nurse", *(f"{'very ' * 30}{age} nurse" for age in ("old", "young")))
     alike = PromptSet(
         "alike",
@@ -190,7 +190,7 @@ def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
         attributes=PEOPLE.attributes,
     )
     paths = [image.path for image in plan(prompts=alike, concepts="train", stated=False).all_images]
-    # File systems may ignore case, and names end at 255 bytes.
+    # File systems may ignore case, and file names are limited to 255 bytes.
     assert len({path.lower() for path in paths}) == len(paths)
     for path in paths:
         assert all(len(part) < 100 for part in Path(path).parts)
@@ -250,7 +250,7 @@ def test_only_methods_with_lam_have_it_in_their_rows(name: str, tmp_path: Path) 
     assert (result.provenance.model, result.provenance.n["prompts"]) == ("Tiny", len(made.prompts))
 
 
-def test_every_image_is_what_the_pipeline_generates_from_its_noise(
+def test_every_image_equals_what_the_pipeline_generates_from_its_noise(
     finished: GeneratedImages,
 ) -> None:
     assert [finished.images[i].variant for i in (1, -1)] == ["none", BARE]
@@ -263,7 +263,7 @@ def test_every_image_is_what_the_pipeline_generates_from_its_noise(
         expected = pipe(image.prompt, **call).images[0]
         assert (
             np.abs(pixels(finished, image) - np.asarray(expected).astype(int)).max() <= 1
-        )  # batched here, single there
+        )  # generated in a batch here, and singly there
 
 
 def test_stated_prompts_are_unchanged_by_default(finished: GeneratedImages) -> None:
@@ -317,11 +317,11 @@ def test_black_images_of_a_safety_checker_are_marked() -> None:
     )
     with prepared(pipe, None, ["a doctor"] * 2, [0, 1], negative_prompt="blurry") as pictures_of:
         assert [flagged for _, flagged in pictures_of([0, 1])] == [False, True]
-        assert pipe._progress_bar_config["disable"], "there would be a bar for each batch"
+        assert pipe._progress_bar_config["disable"], "there would be a progress bar for each batch"
     assert call["negative_prompt"] == ["blurry"] * 2
 
 
-def test_missing_and_damaged_files_are_generated_again_and_no_others(
+def test_only_missing_and_damaged_files_are_generated_again(
     finished: GeneratedImages, tmp_path: Path
 ) -> None:
     shutil.copytree(finished.folder, tmp_path, dirs_exist_ok=True)
@@ -346,7 +346,7 @@ def test_missing_and_damaged_files_are_generated_again_and_no_others(
 
 
 def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
-    """Record the prompts of every call from here on; interrupt the call with this number."""
+    """Record the prompts of every call from now on; interrupt the call with the given number."""
     kept: list[list[str]] = []
     original = type(pipe).__call__
 
@@ -361,7 +361,7 @@ def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
     return kept
 
 
-def test_an_interrupted_run_goes_on(finished: GeneratedImages, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes(finished: GeneratedImages, tmp_path: Path) -> None:
     pipe = sd()
     generation_task = task()
     made = generation_task.plan(identity(pipe))
@@ -376,7 +376,7 @@ def test_an_interrupted_run_goes_on(finished: GeneratedImages, tmp_path: Path) -
 
 
 def test_a_default_that_is_an_edit_on_the_pipeline_is_refused(tmp_path: Path) -> None:
-    """Otherwise the plan would say that values are assigned evenly, and show the wrong chance
+    """Otherwise the plan would claim that values are assigned evenly, and show the wrong chance
     level."""
     generation_task = task(variants={"default": {"method": "default", "prompts": "gender"}})
     pipe = sd(StableDiffusionImg2ImgPipeline)
@@ -421,7 +421,7 @@ def test_differences_to_an_existing_folder_are_refused(
     assert contents(finished.folder) == before
 
 
-def test_rounding_of_the_fingerprint_does_not_change_the_model(finished: GeneratedImages) -> None:
+def test_rounding_of_the_fingerprint_is_not_a_different_model(finished: GeneratedImages) -> None:
     """The images keep the fingerprint with which the plan was started, and none is generated
     again."""
     generation_task = task()
@@ -463,12 +463,12 @@ def test_one_fingerprint_covers_all_components() -> None:
 
 
 def test_images_of_unchanged_prompts_are_copied_and_equal_generated_ones(tmp_path: Path) -> None:
-    """Ten images under "none" and "cali", four of them stated: in batches of two, two batches of
-    "cali" need no pipeline."""
+    """Generate ten images under "none" and "cali", four of them stated: in batches of two, two
+    batches of "cali" need no pipeline."""
     pipe = sd()
     calls = counting(pipe)
     made = generated_in(tmp_path, pipe, batch_size=2)
-    assert len(calls) == 5 + 3 + 2  # none, cali, cali with stated prompts not kept
+    assert len(calls) == 5 + 3 + 2  # none, cali, and cali applied to stated prompts too
     stated = list(chosen(made, variant="cali", stated=True))[:2]
     texts, noise = zip(*((image.prompt, image.noise) for image in stated), strict=True)
     attach = partial(debias, pipe, PEOPLE, method="cali")
@@ -489,7 +489,7 @@ def test_images_of_unchanged_prompts_are_copied_and_equal_generated_ones(tmp_pat
         if PIPELINES in method.declaration.hosts and Need.IMAGES not in method.needs
     ],
 )
-def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) -> None:
+def test_every_method_for_pipelines_can_be_a_variant(method: str, tmp_path: Path) -> None:
     spurious = replace(
         PEOPLE, name="more-gender", spurious=("a photo of a male", "a photo of a female")
     )
@@ -503,7 +503,7 @@ def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) ->
     assert changed or method == "none"
     expected = (
         "balanced-prompts" if method == "default" else method
-    )  # the default of sets about persons
+    )  # the default for prompt sets about persons
     assert made.metadata(mitigated.images[0])["method"] == expected
 
 
@@ -519,7 +519,7 @@ def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Pa
     }
 
 
-def test_a_saved_edit_is_a_variant_of_its_content(
+def test_a_saved_edit_is_a_variant_identified_by_its_content(
     finished: GeneratedImages, tmp_path: Path
 ) -> None:
     for lam in (500.0, 5.0):
@@ -536,11 +536,11 @@ def test_a_saved_edit_is_a_variant_of_its_content(
         generated_in(tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit5"}})
 
 
-def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
+def test_balanced_prompts_match_manual_rewriting_and_others_are_unchanged(
     tmp_path: Path,
 ) -> None:
-    """The whole plan is balanced at once; the noise belongs to the original prompt; unchanged
-    prompts are copied."""
+    """The whole plan is balanced at once; the noise belongs to the original prompt; images of
+    unchanged prompts are copied."""
     variants = {"balanced": Variant(prompts=("gender",), method="balanced-prompts")}
     made = generated_in(tmp_path, variants=variants, images=4, as_written=True, batch_size=3)
     assert {part for _, _, part, _ in made.plan.prompts} == {"train", "wordings", "others"}
@@ -572,8 +572,9 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
         assert np.array_equal(np.asarray(picture), pixels(made, generated))
 
 
-@pytest.mark.filterwarnings("ignore")  # tiny models are narrow, and merging moves the empty prompt
-def test_a_check_passes_for_a_sound_host_and_reports_what_it_cannot_try(
+# tiny models are narrow, and merging changes the empty prompt
+@pytest.mark.filterwarnings("ignore")
+def test_a_check_passes_for_a_correct_host_and_reports_what_it_cannot_test(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, _, tokenizer = load_clip()
@@ -598,4 +599,4 @@ def test_a_check_passes_for_a_sound_host_and_reports_what_it_cannot_try(
         next(check(Loaded(model, "tiny", str), PEOPLE))
     monkeypatch.setattr(Attachment, "remove", lambda self: None)
     steps = check(Loaded(copy.deepcopy(model), "tiny", tokenizer), PEOPLE)
-    assert [next(steps)[1] for _ in range(6)] == [True] * 5 + [False], "a trace that is left"
+    assert [next(steps)[1] for _ in range(6)] == [True] * 5 + [False], "a trace remains"

@@ -1,5 +1,5 @@
-"""The core only handles text. `.ci/environments core` runs these tests with nothing else
-installed."""
+"""Test that the core handles text without other packages. `.ci/environments core` runs these tests
+with nothing else installed."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 import vldebias
 from vldebias.errors import EXTRA_OF, MissingPackageError, need
 
-# Run in another process: hides every package that an extra brings, before vldebias is imported.
+# Run in a separate process: hides every package that an extra installs before vldebias is imported.
 HIDE = f"""
 import sys
 optional = {set(EXTRA_OF)!r}
@@ -31,12 +31,13 @@ sys.meta_path[:] = map(Without, sys.meta_path)
 
 
 def run_core(script: str, *arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    """Run a script with the core alone, and the arguments of a command line."""
+    """Run a script with only the core, and the arguments of a command line."""
     command = [sys.executable, "-c", HIDE + script, *arguments]
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", **settings)  # type: ignore[call-overload,no-any-return]
 
 
-# Run commands after each other in one process: their exit codes, outputs and messages as JSON.
+# Run commands one after another in a single process; print their exit codes, outputs and messages
+# as JSON.
 RUN_EACH = """
 import contextlib, io, json, sys
 from vldebias.cli import main
@@ -56,14 +57,14 @@ print(json.dumps(answers))
 
 
 def answers_of(commands: list[str], **settings: object) -> dict[str, tuple[int, str, str]]:
-    """Exit code, output and message of each command, with the core alone."""
+    """Return exit code, output and message of each command with only the core."""
     done = run_core(RUN_EACH, json.dumps(commands), **settings)
     assert done.returncode == 0, done.stderr
     return dict(zip(commands, map(tuple, json.loads(done.stdout)), strict=True))  # type: ignore[arg-type]
 
 
 def run_command(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    """Run `vldebias` with the core alone."""
+    """Run `vldebias` with only the core."""
     return run_core("from vldebias.cli import main; main()", *arguments, **settings)
 
 
@@ -83,7 +84,7 @@ print(json.dumps([balanced.prompts, balanced.values, loaded]))
     assert loaded == []
 
 
-def test_a_balancer_goes_on_over_calls() -> None:
+def test_a_balancer_continues_over_calls() -> None:
     script = """
 from vldebias.wording import Balancer
 balancer = Balancer("gender", seed=0)
@@ -94,7 +95,7 @@ print(*sorted(values))
     assert done.stdout.split() == ["female"] * 3 + ["male"] * 3, done.stderr
 
 
-def test_prompt_sets_are_listed_shown_and_made(tmp_path: Path) -> None:
+def test_prompt_sets_are_listed_shown_and_created(tmp_path: Path) -> None:
     assert run_command("prompts", "list").stdout.count("\n") > 5
     assert "source:" in run_command("prompts", "show", "waterbirds").stdout
     made = tmp_path / "glasses.yaml"
@@ -113,7 +114,7 @@ def test_prompts_are_balanced_in_the_shell() -> None:
     assert Counter(values) == {"female": 2, "male": 2}
 
 
-def test_help_needs_the_core_alone() -> None:
+def test_help_only_needs_the_core() -> None:
     helps = ["--help", "debias --help", "train --help", "eval --help", "serve --help"]
     lists = ["--version", "eval list", "eval data", "methods", "losses"]
     for command, (code, output, message) in answers_of([*helps, *lists]).items():
@@ -154,7 +155,7 @@ def test_a_command_that_needs_torch_names_the_extras_without_a_traceback(tmp_pat
 
 
 @pytest.mark.parametrize("package", [*EXTRA_OF, "wandb"])
-def test_a_missing_package_is_a_sentence_with_the_command(
+def test_a_missing_package_is_reported_with_the_install_command(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)

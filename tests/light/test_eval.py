@@ -1,5 +1,5 @@
-"""Measurements with the core and `eval`; `.ci/environments eval` runs these tests with nothing else
-installed."""
+"""Test measurements with the core and `eval`; `.ci/environments eval` runs these tests with nothing
+else installed."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ pytest.importorskip("pandas", reason="the core alone is there; see test_core.py"
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::vldebias.errors.VldebiasWarning"
-)  # of embeddings from a generator
+)  # the dimension of random embeddings
 
 DIM = 32
 IMAGES = 60
@@ -26,7 +26,7 @@ GENDERS = ["female", "male"] * (IMAGES // 2)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Embeddings of texts and of images, and genders, as arrays in files."""
+    """Return a folder with embeddings of texts and of images, and genders, as arrays."""
     folder = tmp_path_factory.mktemp("embeddings")
     rng = np.random.default_rng(0)
     prompts = vldebias.load_prompts("professions-gender").texts
@@ -55,7 +55,7 @@ def result(folder: Path) -> Result:
     return measured(folder)
 
 
-def test_evaluate_on_arrays_from_files(result: Result, tmp_path: Path) -> None:
+def test_evaluate_measures_arrays_from_files(result: Result, tmp_path: Path) -> None:
     assert {row.method for row in result.rows} >= {"none", "cali"}
     assert len(result.to_pandas()) == len(result.rows)
     assert Result.read(result.write(tmp_path / "result.json")).rows == result.rows
@@ -68,7 +68,7 @@ def test_a_page_with_charts_is_written(result: Result, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["pandas", "jinja2", "matplotlib"])
-def test_what_a_result_needs_is_named(
+def test_missing_requirements_of_a_result_are_named(
     package: str, result: Result, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
@@ -80,7 +80,7 @@ def test_what_a_result_needs_is_named(
         )
 
 
-def test_a_file_of_images_is_read(result: Result, folder: Path, tmp_path: Path) -> None:
+def test_an_image_file_is_read(result: Result, folder: Path, tmp_path: Path) -> None:
     images = np.load(folder / "images.npy")
     names = np.array(GENDERS)
     np.savez(tmp_path / "images.npz", **{"features": images, "label.gender": names})

@@ -1,5 +1,5 @@
-"""`vldebias[torch]` with your own embeddings; `.ci/environments core` runs these tests with nothing
-else installed."""
+"""Test `vldebias[torch]` with your own embeddings; `.ci/environments core` runs these tests with
+nothing else installed."""
 
 import json
 import subprocess
@@ -20,20 +20,22 @@ from vldebias.data import Embeddings, load_embeddings, save_embeddings  # noqa: 
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::vldebias.errors.ClassSignalWarning"
-)  # of embeddings from a generator
+)  # the dimension of random embeddings
 
 DIM = 32
 
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, Any]:
-    """Embeddings of every prompt of a set, as a model behind an interface would send them."""
+    """Return embeddings of every prompt of a set, as a model behind an API would return them."""
     prompts = vldebias.load_prompts("professions-gender")
     rows = np.random.default_rng(0).standard_normal((len(prompts.texts), DIM))
     return dict(zip(prompts.texts, rows, strict=True))
 
 
-def test_fit_save_load_and_inspect_on_embeddings(texts: dict[str, Any], tmp_path: Path) -> None:
+def test_fit_save_load_and_inspect_work_on_embeddings(
+    texts: dict[str, Any], tmp_path: Path
+) -> None:
     fitted = vldebias.fit_projection(texts, "professions-gender", method="cali")
     fitted.save_pretrained(tmp_path / "edit")
     loaded = vldebias.load_edit(tmp_path / "edit")
@@ -43,7 +45,7 @@ def test_fit_save_load_and_inspect_on_embeddings(texts: dict[str, Any], tmp_path
     assert vldebias.inspect(texts, "professions-gender", method="cali")
 
 
-def test_embeddings_of_images_come_from_a_file(tmp_path: Path) -> None:
+def test_image_embeddings_are_read_from_a_file(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).standard_normal((5, DIM)).astype(np.float32)
     path = save_embeddings(tmp_path / "images.npz", Embeddings(rows, tuple("abcde"), {}))
     assert np.array_equal(load_embeddings(path)[0].features, rows)
@@ -52,7 +54,7 @@ def test_embeddings_of_images_come_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["--help", "methods", "prompts list", "eval list", "debias --help", "train --help"]
 )
-def test_commands_that_need_no_model(command: str) -> None:
+def test_commands_without_a_model_work(command: str) -> None:
     done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert done.output
@@ -87,12 +89,13 @@ print(json.dumps([missed, sorted(optional & {{name.partition(".")[0] for name in
 """
 
 
-def test_every_module_is_imported_with_torch_alone() -> None:
+def test_every_module_imports_with_torch_alone() -> None:
     hidden = {package for package, extra in EXTRA_OF.items() if extra not in ("torch", "serve")}
     script = HIDE.format(optional=hidden)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     missed, heavy = json.loads(done.stdout)
-    assert missed.pop("pandas") == "pandas"  # so hiding works
-    assert missed == {"vldebias.miniature.autoencoder": "diffusers"}  # a subclass needs its base
+    assert missed.pop("pandas") == "pandas"  # this shows that hiding works
+    # a subclass needs its base class
+    assert missed == {"vldebias.miniature.autoencoder": "diffusers"}
     assert heavy == []

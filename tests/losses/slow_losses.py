@@ -1,4 +1,4 @@
-"""Slow reference implementations of the losses: loops over rows and plain exponentials."""
+"""Reference implementations of the losses: slow, with loops over rows and plain exponentials."""
 
 import math
 from collections.abc import Callable
@@ -138,8 +138,8 @@ def supcon(
 
 
 def sigmoid_row(bias: Tensor) -> Row:
-    """Return eq. 1 of SigLIP; the loss of a pair is half the sum of its row and half the sum of its
-    column."""
+    """Return eq. 1 of SigLIP, where the loss of a pair is half the sum of its row plus half the sum
+    of its column."""
 
     def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
         return -torch.log(1 / (1 + torch.exp(-plus - bias))) + sum(
@@ -150,9 +150,10 @@ def sigmoid_row(bias: Tensor) -> Row:
 
 
 class GlobalContrast:
-    """NUCLR's Algorithm 1 for one direction, in plain numbers; u_0 is the first estimate of phi.
+    """Compute NUCLR's Algorithm 1 for one direction, in plain numbers; u_0 is the first estimate of
+    phi.
 
-    mean: mean_k = (1 - 4 / (k + 3)) mean_{k-1} + 4 / (k + 3) zeta_k, of the visits of each item
+    mean: mean_k = (1 - 4 / (k + 3)) mean_{k-1} + 4 / (k + 3) zeta_k, over the visits of each item
     alone.
     """
 
@@ -207,7 +208,7 @@ class GlobalContrast:
                 slope = -eps[j] / tau if i == j else -scale * float(exps[i][j].detach()) / tau
                 gradient += (
                     tau / (eps[i] + self.u[items[i]]) * slope / self.n
-                )  # the paper: / b, which is off balance
+                )  # the paper divides by b, which is inconsistent
             gradients.append(gradient)
         for item, gradient in zip(items, gradients, strict=True):
             self.zeta[item] -= self.lr * self.n * tau * gradient  # lr in units of tau

@@ -62,7 +62,7 @@ quick = {
     "deadline": None,
     "phases": (Phase.generate,),
     "database": None,
-}  # an example costs 81 losses: no shrinking
+}  # an example costs 81 losses, so failing ones are not shrunk
 weights = st.lists(st.floats(0.01, 1), min_size=ITEMS**2, max_size=ITEMS**2)
 diagonal = [8.0, 0.1, 0.1, 0.1, 8.0, 0.1, 0.1, 0.1, 8.0]
 
@@ -78,7 +78,7 @@ def test_info_nce_bounds_the_mutual_information(weights: list[float], seed: int,
     v = unit_rows(ITEMS, 3, seed=seed + 100)
     expected = _expected_loss(lambda a, b: info_nce(a, b, temperature=t), joint, x, v, 2)
     assert mutual_information_bound(expected, negatives=1) == -expected <= information + 1e-12
-    assert math.log(2) - expected <= information + 1e-12  # the tighter one of the docstring
+    assert math.log(2) - expected <= information + 1e-12  # the tighter bound of the docstring
 
 
 @settings(max_examples=6, **quick)
@@ -92,7 +92,7 @@ def test_info_nce_bounds_the_mutual_information(weights: list[float], seed: int,
 def test_rince_bounds_the_wasserstein_dependency_without_the_noise(
     weights: list[float], seed: int, t: float, eta: float, slack: float
 ) -> None:
-    """Test theorems 6.1 and 6.2, starting with the smallest lam that theorem 6.1 allows."""
+    """Test theorems 6.1 and 6.2 from the smallest lam that theorem 6.1 allows."""
     clean = _joint(weights)
     noisy = (1 - eta) * clean + eta * _independent(clean)
     x = unit_rows(ITEMS, 3, seed=seed)

@@ -23,14 +23,15 @@ from vldebias.losses.catalog import BUILT_IN
 
 @dataclass(frozen=True)
 class Case:
-    """A loss with settings; `extra` returns its arguments after the features for n rows."""
+    """Describe a loss with settings; `extra` returns its arguments after the features for n
+    rows."""
 
     name: str
     function: Callable[..., Tensor]
     module: Any
     settings: dict[str, Any] = field(default_factory=dict)
     extra: Callable[[int], tuple[Tensor, ...]] = lambda n: ()
-    # q / t is too large for float32: the value is a constant multiple of the equation's.
+    # q / t is too large for float32, so the value is a constant multiple of the equation's.
     squashed: bool = False
 
     def __call__(self, x: Tensor, y: Tensor, **options: Any) -> Tensor:
@@ -70,7 +71,7 @@ def declared(loss: Loss) -> Case:
 
 
 rince = functools.partial(Case, function=losses.rince, module=losses.RINCELoss)
-# Every declared loss, and settings that take other branches.
+# Every declared loss, and settings that cover other branches.
 SUMS = [
     *(declared(loss) for loss in BUILT_IN if loss.function),
     rince("rince-warm", settings={"q": 0.01}),
@@ -252,7 +253,7 @@ def test_a_second_derivative_is_correct_or_raises_an_error(loss: Any) -> None:
         (gradient,) = torch.autograd.grad(value(x), x, create_graph=True)
         direction = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).reshape_as(x)
         (second,) = torch.autograd.grad((gradient * direction).sum(), x)
-        # The derivative along the direction, by a central difference of gradients.
+        # Directional derivative by a central difference of gradients.
         ends = list[Tensor]()
         for step in (-1e-5, 1e-5):
             moved = (x + step * direction).detach().requires_grad_()
@@ -262,7 +263,7 @@ def test_a_second_derivative_is_correct_or_raises_an_error(loss: Any) -> None:
 
 DEFAULTS = {
     **{
-        # One over the seven rows of the batch.
+        # Each of the seven rows of the batch has weight 1/7.
         "rince": {"q": 0.5, "lam": 1 / 7},
         "spread": {"alpha": 0.5, "within_view": True},
         "supcon": {"within_view": True},
@@ -340,7 +341,7 @@ def test_blocks_change_neither_value_nor_gradient(loss: Case, within_view: bool)
 
 
 @cases
-def test_no_tensor_grows_with_the_batch_squared(loss: Case) -> None:
+def test_no_tensor_grows_quadratically_with_the_batch(loss: Case) -> None:
     n = 96
     chunk_size = 8
     with LargestTensor() as unblocked:
@@ -353,12 +354,12 @@ def test_no_tensor_grows_with_the_batch_squared(loss: Case) -> None:
 
 @cases
 def test_blocks_are_not_kept_for_the_backward_pass(loss: Case) -> None:
-    """The memory that autograd keeps after the forward pass is linear in n; all blocks would be
+    """The memory that autograd keeps after the forward pass is linear in n; all blocks would take
     n^2."""
     assert _held(loss, 192, 8) < 2.2 * _held(loss, 96, 8)
     if (
         loss.name != "sigmoid"
-    ):  # its gradient is taken with each block: nothing is kept of the whole either
+    ):  # its gradient is computed with each block, so that nothing of the whole is kept either
         assert _held(loss, 96, None) >= 96 * 96
 
 
@@ -410,7 +411,7 @@ def test_value_and_gradient_are_finite_at_the_temperature_of_clip(loss: Case) ->
 @pytest.mark.parametrize(
     "loss", [case for case in SUMS if not case.squashed], ids=lambda case: case.name
 )
-def test_half_precision_features_cost_no_precision_of_the_loss(
+def test_half_precision_features_do_not_reduce_the_precision_of_the_loss(
     loss: Case, dtype: torch.dtype
 ) -> None:
     """The error of the loss of rounded features is at most 1e-4; rounded logits would be off by
@@ -430,7 +431,7 @@ def test_autocast_does_not_change_the_loss(loss: Case, chunk_size: int | None) -
     plain = loss(x, y, temperature=0.05, chunk_size=chunk_size)
     expected = torch.autograd.grad(loss(x.double(), y.double(), temperature=0.05), (x, y))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert (x @ y.T).dtype == torch.bfloat16  # the law has something to hold against
+        assert (x @ y.T).dtype == torch.bfloat16  # autocast does round, so the test can fail
         value = loss(x, y, temperature=0.05, chunk_size=chunk_size)
         assert torch.equal(value, plain)
         for ours, exact in zip(torch.autograd.grad(value, (x, y)), expected, strict=True):

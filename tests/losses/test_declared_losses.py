@@ -55,7 +55,7 @@ def test_every_declared_loss_trains_with_its_defaults(loss: Loss) -> None:
 
 @pytest.mark.parametrize("loss", [loss for loss in BUILT_IN if loss.function], ids=lambda x: x.name)
 def test_every_declared_loss_is_compared_with_its_equation(loss: Loss) -> None:
-    tested = {name for name, _ in CASES} | {"sigmoid"}  # which has a test of its own
+    tested = {name for name, _ in CASES} | {"sigmoid"}  # it has a separate test
     assert loss.function in tested, f"add {loss.function} to CASES in test_equations.py"
 
 
@@ -119,7 +119,7 @@ def made(function: Callable[..., Any] | None) -> type[nn.Module]:
 
 
 class Needs(BaseModel):
-    """A setting without a default."""
+    """Declare a setting without a default."""
 
     push: float
 
@@ -188,7 +188,7 @@ def test_a_loss_that_returns_no_number_raises_an_error(function: Any, message: s
 @pytest.mark.usefixtures("_own_registry")
 def test_a_loss_cannot_take_the_name_of_a_setting_of_every_training() -> None:
     class Taken(BaseModel):
-        """A setting whose name is a setting of the optimizer."""
+        """Declare a setting with the name of a setting of the optimizer."""
 
         lr: float = 1.0
 

@@ -70,7 +70,7 @@ def _equation(
 
 def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return features in which half of the pairs match, so that g is below its floor for some rows
-    and above for others."""
+    and above it for others."""
     x = slow.unit_rows(N, D, seed=1)
     y = slow.unit_rows(N, D, seed=2)
     y[::2] = torch.nn.functional.normalize(3 * x[::2] + y[::2], dim=1)

@@ -33,7 +33,8 @@ def _features(seed: int, n: int = B) -> tuple[Tensor, Tensor]:
     ],
 )
 def test_the_loss_matches_algorithm_1(settings: dict[str, Any], chunk_size: int | None) -> None:
-    """With `within_view`, phi_i includes both views of other items with the zeta of each item."""
+    """With `within_view`, phi_i includes both views of the other items with the zeta of each
+    item."""
     loss = GlobalContrastiveLoss(N, temperature=TAU, chunk_size=chunk_size, **settings).double()
     lr = settings.get("popularity_lr", 0.0)
     first = settings.get("zeta_init", 0.0)
@@ -78,8 +79,8 @@ def test_sogclr_on_the_whole_dataset_is_info_nce(gamma: float, within_view: bool
 
 
 def _learned(n: int, batch: int, *, tau: float, lr: float) -> list[tuple[Tensor, Tensor]]:
-    """Return the learned popularity, and the popularity computed from all similarities, for both
-    sides."""
+    """Return, for both sides, the learned popularity and the popularity computed from all
+    similarities."""
     generator = torch.Generator().manual_seed(0)
     x = torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1)
     y = torch.nn.functional.normalize(
@@ -96,7 +97,7 @@ def _learned(n: int, batch: int, *, tau: float, lr: float) -> list[tuple[Tensor,
 @pytest.mark.parametrize("lr", [0.1, 0.2, 0.3])
 @pytest.mark.parametrize("tau", [0.05, 0.2])
 def test_the_popularity_converges_to_that_of_all_similarities(tau: float, lr: float) -> None:
-    """Sinkhorn's iteration on all similarities is the reference; both temperatures need the same
+    """The reference is Sinkhorn's iteration on all similarities; both temperatures need the same
     steps."""
     for reported, expected in _learned(240, 60, tau=tau, lr=lr):
         assert float(torch.corrcoef(torch.stack([reported, expected]))[0, 1]) > 0.94
@@ -104,7 +105,7 @@ def test_the_popularity_converges_to_that_of_all_similarities(tau: float, lr: fl
         assert abs(float(reported.mean())) < 1.5  # the constant hardly drifts
 
 
-# ---- the popularity of all similarities at once: the optimum of eq. 8, its equation 9, and the
+# ---- the popularity from all similarities at once: the optimum of eq. 8, its equation 9, and the
 # truth it approximates
 
 
@@ -115,7 +116,7 @@ def _similarity(n: int = 15, seed: int = 1) -> Tensor:
 def popularity_objective(zeta: Tensor, similarity: Tensor, *, temperature: float) -> Tensor:
     """Return eq. 8 of Wang et al. (2024), convex in zeta (n,) and constant along zeta + c."""
     shares = ((similarity - zeta) / temperature).softmax(dim=1)
-    weights = shares.diagonal() * (zeta / temperature).exp()  # e^{E_ii/tau} over the sum
+    weights = shares.diagonal() * (zeta / temperature).exp()  # e^{E_ii/tau} divided by the sum
     return (zeta - temperature * weights.log()).mean()
 
 
@@ -124,7 +125,7 @@ def test_the_gradient_of_the_convex_objective_vanishes() -> None:
     zeta = estimate_popularity(e, temperature=TAU)[0].requires_grad_()
     (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
     assert float(gradient.norm()) <= 2e-12
-    assert abs(float(zeta.detach().mean())) < 1e-12  # of all constants that could be added
+    assert abs(float(zeta.detach().mean())) < 1e-12  # among all constants that could be added
     with pytest.warns(VldebiasWarning, match=r"after 3 iterations.* expected 1\.0e-12"):
         estimate_popularity(e, temperature=TAU, max_iterations=3)
     with pytest.raises(ValueError, match=r"\(15, 14\)"):
@@ -152,7 +153,7 @@ def test_the_estimate_matches_the_true_popularity_of_a_known_distribution() -> N
     slope = x / TAU
     total = (
         torch.expm1(slope) / slope
-    )  # per axis: the integral of e^{x y / tau} over [0, 1], and its inverse
+    )  # per axis, the integral of e^{x y / tau} over [0, 1] and its inverse
     y = (
         torch.log1p(torch.rand(n, 2, generator=generator, dtype=torch.float64) * torch.expm1(slope))
         / slope

@@ -55,7 +55,7 @@ def test_the_default_lam_of_rince_balances_pull_and_push_at_every_batch_size(
     loss = losses.rince(scale * rows, rows, q=q, **options)
     (slope,) = torch.autograd.grad(loss.sum(), scale)
     assert loss.abs().max() < 1e-9
-    if not within_view:  # there the negatives of one view change with the square of the scale
+    if not within_view:  # their negatives of one view change with the square of the scale
         assert abs(float(slope)) < 1e-9
     pushed = losses.rince(rows, rows, q=q, lam=2 / (negatives + 1), **options)
     pulled = losses.rince(rows, rows, q=q, lam=0.5 / (negatives + 1), **options)

@@ -1,4 +1,4 @@
-"""Test losses with half precision factors of similarities, and the size of blocks."""
+"""Test losses with similarities computed in half precision, and the size of blocks."""
 
 from functools import partial
 
@@ -33,9 +33,9 @@ def pairs() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def step(loss, precision: str, temperature: float, rounds: bool = False, **form):
-    """Return the loss and its gradients of images, texts and temperature.
+    """Return the loss and its gradients for images, texts and temperature.
 
-    rounds: the features are those of towers in bfloat16.
+    rounds: use features as from towers in bfloat16.
     """
     made = [rows.bfloat16().float() if rounds else rows for rows in pairs()]
     images, texts = (rows.requires_grad_() for rows in made)
@@ -59,7 +59,8 @@ def test_half_precision_is_close_to_float32(name, form, precision):
             noise = (noisy_gradients[k] - exact_gradients[k]).norm()
             assert error < 1.5 * noise
         torch.testing.assert_close(gradients[2], exact_gradients[2], rtol=0.02, atol=1e-2)
-    assert not torch.equal(gradients[0], exact_gradients[0])  # something was rounded
+    # this shows that something was rounded
+    assert not torch.equal(gradients[0], exact_gradients[0])
 
 
 def test_autocast_rounds_nothing_on_a_cpu():
@@ -69,14 +70,14 @@ def test_autocast_rounds_nothing_on_a_cpu():
         assert torch.equal(losses.info_nce(images, texts, temperature=0.07), exact)
 
 
-def test_an_unknown_precision_raises_an_error():
+def test_an_unknown_similarity_precision_raises_an_error():
     images, texts = pairs()
     with pytest.raises(losses.checks.InvalidInputError, match="precision"):
         losses.info_nce(images, texts, temperature=0.07, precision="int8")
 
 
 def test_the_height_of_blocks_on_a_gpu_follows_its_memory(monkeypatch):
-    """Blocks of any height give the same value, also those of a GPU with little memory."""
+    """Blocks of any height give the same value, including those of a GPU with little memory."""
     large = torch.empty(65536, 1, device="meta")
     assert sums._rows_at_once(large, large) * len(large) <= 1 << 26
     expected = step(losses.info_nce, "float32", 0.07)

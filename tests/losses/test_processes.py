@@ -41,7 +41,7 @@ STEPS = [
 
 
 class WeightedLoss(nn.Module):
-    """InfoNCE, weighted by group DRO."""
+    """InfoNCE weighted by group DRO."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class WeightedLoss(nn.Module):
         return self.groups(loss_of_rows, labels) if self.reduction == "mean" else loss_of_rows
 
 
-# Options of losses whose defaults leave out a branch.
+# Options of losses whose defaults skip a branch.
 OPTIONS: dict[str, dict[str, Any]] = {
     "rince": LEARNED | {"q": 0.5, "chunk_size": 2},
     "hard_negative": LEARNED | {"beta": 0.5, "chunk_size": 2},
@@ -164,7 +164,7 @@ def _work(own_rank: int, folder: str) -> None:
     Path(folder, f"{own_rank}.json").write_text(
         json.dumps(_outcomes(own_rank, DistributedDataParallel))
     )
-    dist.barrier()  # neither may close its sockets while the other still reads
+    dist.barrier()  # neither may close its sockets while the other is still reading
     dist.destroy_process_group()
 
 
@@ -197,7 +197,7 @@ def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         try:
             return _outcomes(rank, averaging)
         except BaseException:
-            met.abort()  # or the other would wait
+            met.abort()  # otherwise the other would wait
             raise
 
     patched = {

@@ -24,7 +24,7 @@ Loss = Callable[..., Tensor]
 
 
 def reflected(rows: Tensor, x: Tensor, plus: Tensor) -> Tensor:
-    """Swap x and plus by a reflection, which keeps all similarities between rows."""
+    """Reflect x and plus, which swaps them and preserves all similarities between rows."""
     axis = x - plus
     if float(axis.detach().norm()) < 1e-12:
         return rows
@@ -38,7 +38,7 @@ def one_sided(
     """Return the loss of one anchor with its positive and negatives.
 
     The package's losses are means of both directions. With reflected rows for the anchor's side,
-    the other direction sees the same similarities, and so has the same value.
+    the other direction sees the same similarities, and therefore has the same value.
     """
     texts = torch.cat([plus[None], negatives])
     images = torch.cat([x[None], reflected(negatives, x, plus)])
@@ -88,7 +88,7 @@ def test_lemma_3_1_the_biased_loss_is_above_the_unbiased_one_less_two_terms(
     least = expected(z, n, of_other_class=True) + gap
     biased = expected(z, n, of_other_class=False)
     assert biased >= least - math.e**1.5 * math.sqrt(math.pi / (2 * n))
-    assert biased >= least - 0.2 / n  # the last term is far smaller than the bound on it
+    assert biased >= least - 0.2 / n  # the last term is far smaller than its bound
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -110,10 +110,10 @@ def distances_of_dcl(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return every distance of the debiased loss from its limit with its probability.
 
-    It is the Delta of Theorem 3.4 for eq. 3.5 and 3.7 with Q = N; its mean bounds the difference of
-    the two losses.
+    This is the Delta of Theorem 3.4 for eq. 3.5 and 3.7 with Q = N; its mean bounds the difference
+    between the two losses.
 
-    n: negatives; None: every point once, whose mean is exact.
+    n: number of negatives; None: every point once, whose mean is exact.
     """
     distances = []
     tau_plus = 1 / len(set(labels))
@@ -276,7 +276,8 @@ def test_corollary_5_1_the_minimiser_of_the_noisy_risk_nearly_minimises_the_clea
     clean, noisy = risks(noise, 60, symmetric)
     reached = float(clean[noisy.argmin()])
     assert reached <= (float(clean.min()) + 2 * eta * math.e) / (1 - 2 * eta)
-    # Equal noise for all pairs only rescales the risk of a symmetric loss, unlike that of InfoNCE.
+    # Equal noise for all pairs only rescales the risk of a symmetric loss, unlike the risk of
+    # InfoNCE.
     level = torch.full((4,), eta, dtype=torch.float64)
     clean, noisy = risks(level, 60, symmetric)
     torch.testing.assert_close(noisy, (1 - 2 * eta) * clean)
@@ -360,8 +361,8 @@ def test_theorem_1_of_nuclr_learned_popularity_removes_the_error_that_uniform_le
         for name in errors:
             errors[name].append(float(np.mean(gaps[name])))
             terms[name].append(float(np.mean(sums[name])))
-    assert terms["learned"][1] < 0.5 * terms["learned"][0]  # the error term vanishes,
-    assert terms["uniform"][1] > 0.8 * terms["uniform"][0]  # of uniform popularity it stays
+    assert terms["learned"][1] < 0.5 * terms["learned"][0]  # the error term vanishes
+    assert terms["uniform"][1] > 0.8 * terms["uniform"][0]  # it remains for uniform popularity
     assert errors["learned"][1] < 0.5 * errors["uniform"][1]
 
 
@@ -414,7 +415,8 @@ def chapter_8(seed: int) -> tuple[Tensor, np.ndarray, tuple[Tensor, Tensor]]:
 
 
 def w1(a: Tensor, b: Tensor) -> float:
-    """Return W1 of two uniform samples of one size: the mean over a k-variance of one pair."""
+    """Return W1 of two uniform samples of the same size, which is the mean k-variance of a single
+    pair."""
     costs = torch.cdist(a, b).numpy()
     return float(costs[linear_sum_assignment(costs)].mean())
 
@@ -468,7 +470,7 @@ def test_theorems_8_2_and_8_4_bound_the_risk_on_new_draws(
         bound = (margin[rows] <= gamma).mean() + slope / gamma * variance
         bounds.append(bound + math.sqrt(math.log(1 / delta) / (2 * len(rows))))
         broken.append(risk > bounds[-1])
-    assert np.mean(bounds) < 0.7  # it says something
+    assert np.mean(bounds) < 0.7  # the bound is not vacuous
     assert np.mean(broken) <= delta
 
 

@@ -1,5 +1,5 @@
-"""Accuracy by group, AUROC, k-variance and agreement of annotators against other libraries and
-definitions."""
+"""Test accuracy by group, AUROC, k-variance and agreement of annotators against other libraries and
+their definitions."""
 
 import math
 from functools import partial
@@ -60,12 +60,12 @@ def test_group_accuracy_agrees_with_fairlearn_for_any_array() -> None:
     assert by_group.average == pytest.approx(frame.overall)
     column = pandas.Series(
         groups, index=np.arange(500)[::-1], dtype=object
-    )  # as pandas 2 holds texts
+    )  # the type with which pandas 2 stores texts
     assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == by_group
 
 
-def test_constant_groups_get_wilson_intervals() -> None:
-    # of each group wrong and right without, by these with a method
+def test_constant_groups_have_wilson_intervals() -> None:
+    # number of wrong and right answers per group, without and with a method
     apart = [[[6, 4], [6, 4]], [[5, 15], [5, 75]]]
     low, _ = wilson_interval(1, 1)
     least, greatest = wilson_interval(60, 100)
@@ -176,7 +176,7 @@ def test_metrics_are_looked_up_by_name() -> None:
 
 
 @pytest.mark.parametrize("decimals", [0, 9])
-def test_auroc_agrees_with_scikit_learn_and_its_interval_with_resampling(
+def test_auroc_agrees_with_scikit_learn_and_its_interval_with_resampled_images(
     decimals: int,
 ) -> None:
     rng = np.random.default_rng(3)
@@ -191,14 +191,15 @@ def test_auroc_agrees_with_scikit_learn_and_its_interval_with_resampling(
         [roc_auc_score(wrong[row], -scores[row]) for row in rows], [0.025, 0.975]
     )
     assert (measured_area.low, measured_area.high) == pytest.approx(tuple(expected), abs=0.015)
-    assert auroc(np.arange(9), [1, 1, 0, 1, 0, 0, 0, 0, 0]).high == 1, "an area is no larger"
+    assert auroc(np.arange(9), [1, 1, 0, 1, 0, 0, 0, 0, 0]).high == 1, "an area is at most 1"
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
-def test_k_variance_is_the_cost_of_the_best_matching(k: int) -> None:
+def test_k_variance_is_the_cost_of_the_optimal_matching(k: int) -> None:
     points = np.random.default_rng(0).normal(size=(13, 3))
     orders = [*map(list, permutations(range(k)))]
-    shuffled = points[np.random.default_rng(5).permutation(13)]  # shuffled once
+    # shuffled once and divided into samples
+    shuffled = points[np.random.default_rng(5).permutation(13)]
     pairs = [
         (shuffled[i : i + k], shuffled[i + k : i + 2 * k])
         for i in range(0, 2 * k * (13 // (2 * k)), 2 * k)
@@ -222,7 +223,7 @@ alpha_of = partial(krippendorff.alpha, level_of_measurement="nominal")
 
 
 @given(st.integers(0, 10_000), st.integers(2, 5), st.integers(1, 9))
-def test_alpha_and_percent_agreement_follow_their_definitions(
+def test_alpha_and_percent_agreement_match_their_definitions(
     seed: int, annotators: int, n: int
 ) -> None:
     labels = np.random.default_rng(seed).choice([NAN, 0.0, 1.0, 2.0, 5.0], (annotators, n))
@@ -245,13 +246,13 @@ def test_the_interval_of_alpha_equals_a_bootstrap_over_units() -> None:
     alpha = agreement(labels, resamples=2000, seed=0).alpha
     assert (
         agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == alpha
-    )  # a negative code is no answer
+    )  # a negative code means no answer
     assert (alpha.low, alpha.high) == pytest.approx(
         tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.03
     )
     rare = agreement(
         np.array([[0] * 9 + [1], [0] * 9 + [1]])
-    ).alpha  # draws without a second value are left out
+    ).alpha  # resamples without a second value are left out
     assert (rare.low, rare.high) == (1, 1)
 
 
@@ -286,7 +287,7 @@ def test_the_interval_of_alpha_equals_a_bootstrap_over_units() -> None:
         for labels in ([[0, 1]], [["m", "f"]] * 2, [[0, NAN], [NAN, 1]], [[1, 1]] * 2)
     ),
 )
-def test_errors(call, arguments) -> None:
+def test_invalid_inputs_of_classification_are_refused(call, arguments) -> None:
     call(*arguments)
 
 

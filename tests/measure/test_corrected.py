@@ -1,5 +1,5 @@
-"""Discrepancy (eq. 7.2) against its definition; shares from a judge on all images and people on
-some."""
+"""Test discrepancy (eq. 7.2) against its definition, and shares computed from a judge's labels for
+all images and human labels for some."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ MALE = 0
 FEMALE = 1
 UNKNOWN = 2
 TRUE = np.array([0.57, 0.4, 0.03])
-JUDGES = {  # rows: what is true, columns: what the judge says
+JUDGES = {  # rows: the true value, columns: the judge's answer
     "calls women men": np.array([[0.97, 0.01, 0.02], [0.4, 0.57, 0.03], [0.3, 0.3, 0.4]]),
     "says the opposite": np.array([[0.1, 0.9, 0.0], [0.8, 0.2, 0.0], [0.5, 0.5, 0.0]]),
     "knows nothing": np.array([[0.5, 0.5, 0.0]] * 3),
@@ -32,14 +32,14 @@ JUDGES = {  # rows: what is true, columns: what the judge says
 
 
 def world(rng, judge, n=1500):
-    """Return the truth, and the judge's answers."""
+    """Return the truth and the judge's answers."""
     truth = rng.choice(3, size=n, p=TRUE)
     judged = (rng.random(n)[:, None] > judge.cumsum(1)[truth]).sum(1)
     return truth, np.minimum(judged, 2)
 
 
 def sampled(rng, truth, judged, n, *, stratified):
-    """Return randomly sampled labels of n images, and their weights."""
+    """Return labels of n randomly sampled images, and their weights."""
     people = np.full(len(truth), NOT_LABELLED)
     weights = np.ones(len(truth))
     parts = (
@@ -81,7 +81,7 @@ def test_corrected_shares_are_unbiased_and_covered_for_any_judge(name, stratifie
 @pytest.mark.parametrize(("labels", "warning"), [(10, True), (29, True), (30, False), (100, False)])
 def test_few_labels_warn_and_every_interval_has_a_width(labels, warning):
     """This includes the case in which judge and people agree about every labelled image, and all
-    labels are one value."""
+    labels are the same value."""
     judged = np.zeros(400, int)
     people = np.full(400, NOT_LABELLED)
     people[:labels] = 0
@@ -96,7 +96,7 @@ def test_few_labels_warn_and_every_interval_has_a_width(labels, warning):
         assert figure.high - figure.low > 0.01
 
 
-def test_an_answer_of_the_judge_without_a_label_warns_and_widens():
+def test_an_answer_of_the_judge_without_labels_warns_and_widens_the_interval():
     rng = np.random.default_rng(60)
     truth, judged = (codes % 2 for codes in world(rng, JUDGES["calls women men"], 400))
     people, _ = sampled(rng, truth, judged, 60, stratified=False)
@@ -123,12 +123,12 @@ def test_labels_for_all_images_give_the_human_shares():
         assert wide < (0.9 if name in ("calls women men", "says the opposite") else 1.06), name
 
 
-def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
+def test_weights_correct_unequal_sampling_within_an_answer():
     rng = np.random.default_rng(1)
     sure = rng.random(4000) < 0.8
     truth = np.where(
         sure, MALE, FEMALE
-    )  # the judge says man throughout; only where it is unsure it errs
+    )  # the judge always answers "man", and only errs when it is unsure
     chosen = np.concatenate(
         [
             rng.choice(np.flatnonzero(sure == is_sure), 50, replace=False)
@@ -146,7 +146,7 @@ def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
     assert abs(corrected_shares(judged, people, 2).shares[0] - 0.5) < 1e-9
     assert (
         np.ptp(estimate.figures(2)[MALE]) < 0.1
-    )  # both kinds are known for certain: only their mixture is estimated
+    )  # both kinds are known exactly, so only their mixture is estimated
 
 
 def test_a_constant_judge_leaves_the_human_shares_unchanged():
@@ -158,13 +158,13 @@ def test_a_constant_judge_leaves_the_human_shares_unchanged():
     np.testing.assert_allclose(estimate.shares, [0.5, 0.3, 0.2])
     share, _, gap, skew = estimate.figures(2)
     np.testing.assert_allclose((share.low, share.high), wilson_interval(20, 40), atol=0.02)
-    # Of the 32 whose gender is known 20 are of one group: 0.625, that is 1.25 times one half.
+    # Of the 32 with known gender, 20 are of one group: 0.625, which is 1.25 times one half.
     assert (gap.value, skew.value) == pytest.approx((np.sqrt(2) * 0.125, np.log(1.25)))
     assert gap.low == skew.low == 0 < gap.value < gap.high
 
 
 @pytest.mark.parametrize("share", [0.5, 0.56, 0.8])
-def test_the_gap_is_covered_even_near_zero(share):
+def test_the_gap_has_its_nominal_coverage_even_near_zero(share):
     rng = np.random.default_rng(6)
     held = []
     drawn = []
@@ -175,7 +175,7 @@ def test_the_gap_is_covered_even_near_zero(share):
         *_, gap, skew = estimate.figures(2)
         held.append(gap.low <= true <= gap.high)
         low, high = np.quantile(np.sqrt(2) * np.abs(estimate.draws[0, :, 0] - 0.5), [0.025, 0.975])
-        drawn.append(low <= true <= high)  # quantiles of drawn gaps, which lie above 0
+        drawn.append(low <= true <= high)  # quantiles of sampled gaps, which are above 0
         np.testing.assert_allclose(
             [skew.low, skew.high], np.log1p(np.sqrt(2) * np.array([gap.low, gap.high]))
         )
@@ -205,13 +205,13 @@ def test_squares_are_unbiased_for_each_prompt(values):
         )
     mean = np.mean(estimates, axis=0)
     error = np.std(estimates, axis=0) / np.sqrt(len(estimates))
-    if values == 3:  # nothing is unknown: exactly unbiased
+    if values == 3:  # nothing is unknown, so it is exactly unbiased
         np.testing.assert_array_less(np.abs(mean - true), 4 * error)
     else:  # divided by an estimated rate
         np.testing.assert_array_less(np.abs(mean - true), 4 * error + 0.02)
 
 
-def test_more_labels_halve_the_interval_or_there_are_too_few_images():
+def test_the_number_of_labels_that_halves_the_interval_is_estimated_or_there_are_too_few_images():
     rng = np.random.default_rng(2)
     truth, judged = world(rng, JUDGES["knows nothing"], 50_000)
     people, _ = sampled(rng, truth, judged, 200, stratified=False)
@@ -223,10 +223,10 @@ def test_more_labels_halve_the_interval_or_there_are_too_few_images():
     assert corrected_shares(judged[:300], truth[:300], 3).more_labels() is None
 
 
-def test_the_interval_of_a_difference_keeps_both_sides():
+def test_the_interval_of_a_difference_combines_both_intervals():
     after = Interval(0.5, 0.4, 0.9)
     before = Interval(0.2, 0.1, 0.2)
-    # Down: 0.1 of `after` and 0 of `before`, whose ends change places; up: 0.4 and 0.1.
+    # Lower end: 0.1 from `after` and 0 from `before`, whose ends swap; upper end: 0.4 and 0.1.
     assert module.independent(after, before) == pytest.approx((0.3, 0.2, 0.3 + np.hypot(0.4, 0.1)))
 
 
@@ -236,7 +236,7 @@ cases = st.integers(2, 6).flatmap(
 
 
 @given(cases, st.integers(0, 5))
-def test_discrepancy_ratio_and_kl_follow_their_definitions(
+def test_discrepancy_ratio_and_kl_match_their_definitions(
     case: tuple[int, list[int]], unknown: int
 ) -> None:
     n_groups, labels = case
@@ -252,7 +252,7 @@ def test_discrepancy_ratio_and_kl_follow_their_definitions(
     assert discrepancy([-1] * unknown + labels[::-1], n_groups, unknown=-1) == pytest.approx(
         expected
     )
-    both = np.stack([counts, 0 * counts])  # where nothing was counted it is the largest
+    both = np.stack([counts, 0 * counts])  # it is largest if nothing was counted
     assert module.discrepancies(both) == pytest.approx([expected, math.sqrt(1 - even)])
     assert module.deviation_ratios(both) == pytest.approx([max(abs(shares - even)) / (1 - even), 1])
     kl = sum(s * math.log(s * n_groups) for s in shares if s)
@@ -280,7 +280,8 @@ def test_the_radius_has_its_nominal_coverage() -> None:
     counts = rng.multinomial(25, p, size=400)
     inside = np.linalg.norm(counts / 25 - p, axis=1) <= shares_radius(counts, resamples=400)
     assert inside.mean() > 0.92
-    assert 0 < shares_radius(np.array([[25, 0]]))[0] < 0.2  # 25 alike are not certain
+    # 25 identical labels do not give certainty
+    assert 0 < shares_radius(np.array([[25, 0]]))[0] < 0.2
     assert np.array_equal(shares_radius(counts), shares_radius(counts, resamples=2000, seed=0))
     assert shares_radius(np.array([[0, 0]]))[0] == pytest.approx(math.sqrt(0.5))
 
@@ -302,7 +303,7 @@ def test_the_radius_has_its_nominal_coverage() -> None:
         "positive numbers",
     ),
 )
-def test_errors(of, given_):
+def test_invalid_inputs_of_corrected_shares_are_refused(of, given_):
     of(*given_)
 
 

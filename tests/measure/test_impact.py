@@ -1,4 +1,4 @@
-"""Impact ratios: the rate of each category over the highest rate, and the coverage of their
+"""Test impact ratios: the rate of each category over the highest rate, and the coverage of their
 intervals."""
 
 import math
@@ -54,7 +54,7 @@ def test_ratios_are_computed_from_the_rates(pairs: list[tuple[int, int]]) -> Non
 def test_intervals_cover_the_true_ratio_even_for_equal_rates(
     rates: tuple[float, ...], sizes: tuple[int, ...]
 ) -> None:
-    """The highest rate is selected from the same data, which an interval has to account for."""
+    """The highest rate is selected on the same data, and the interval has to account for that."""
     rng = np.random.default_rng(0)
     truth = np.array(rates) / max(rates)
     covered = np.zeros(len(rates))

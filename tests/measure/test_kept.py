@@ -1,4 +1,5 @@
-"""Hits kept within each value: naive versions, chance, and the two extremes."""
+"""Test the share of hits kept within each value: naive versions, chance level, and the two
+extremes."""
 
 from collections import Counter
 
@@ -22,10 +23,10 @@ def order(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(ROWS)
 
 
-def test_an_equal_ranking_keeps_all_and_a_disjoint_one_nothing() -> None:
+def test_an_equal_ranking_keeps_all_hits_and_a_disjoint_one_keeps_none() -> None:
     before = order(0)
     assert kept_share(before, before, 10) == 1
-    assert kept_share(before, np.sort(before[:10]), 10) == 1, "the order among them is not asked"
+    assert kept_share(before, np.sort(before[:10]), 10) == 1, "the order among them does not matter"
     assert kept_share(before, before[::-1], 10) == 0
 
 

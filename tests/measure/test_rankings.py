@@ -1,5 +1,5 @@
-"""Rankings and skew: every convention against naive versions, resampled galleries against sorting
-each."""
+"""Test rankings and skew: every convention against naive versions, and resampled galleries against
+sorting each one."""
 
 import math
 from functools import partial
@@ -34,7 +34,7 @@ def ranked_by(scores: np.ndarray) -> np.ndarray:
 
 @st.composite
 def galleries(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw scores (q, n) with many ties, groups (n,) of which some may be empty, and k."""
+    """Draw scores (q, n) with many ties, groups (n,) some of which may be empty, and k."""
     q = draw(st.integers(1, 4))
     n = draw(st.integers(1, 25))
     levels = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 2.0]), min_size=n, max_size=n)
@@ -44,7 +44,7 @@ def galleries(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 @given(galleries(), st.sampled_from([0.0, 0.1, 0.6]), st.sampled_from([None, (0.5, 0.3, 0.2)]))
-def test_skew_and_ndkl_follow_their_definitions(gallery, floor: float, prior) -> None:
+def test_skew_and_ndkl_match_their_definitions(gallery, floor: float, prior) -> None:
     scores, groups, k = gallery
     p = np.full(G, 1 / G) if prior is None else np.array(prior)
     ranked = groups[ranked_by(scores)][:, :k]
@@ -72,15 +72,16 @@ def test_skew_and_ndkl_follow_their_definitions(gallery, floor: float, prior) ->
         assert ndkl(row, groups, k, **named) == pytest.approx(spread, abs=1e-12)
 
 
-def test_priors_by_hand() -> None:
+def test_priors_match_a_manual_computation() -> None:
     scores = torch.tensor([0.9, 0.8, 0.7, 0.6], dtype=torch.bfloat16)
     groups = ["f", "m", "m", "m"]
-    # All four are shown: 3/4 are m, where even shares are 1/2; the data set has the same 3/4.
+    # All four are retrieved: 3/4 are m, compared with even shares of 1/2; the data set has the same
+    # 3/4.
     assert max_skew(scores, groups, 4) == pytest.approx(math.log(0.75 / 0.5))
     assert max_skew(scores, groups, 4, prior="dataset") == 0
     assert max_skew(scores, groups, 1, prior="dataset") == pytest.approx(math.log(1 / 0.25))
     assert max_skew(scores, groups, 1, prior=[0.1, 0.9]) == pytest.approx(math.log(10))
-    # Neither of the two shown is of the group 1: log 0, or the floor of 1/4 against 1/2.
+    # Neither of the two retrieved is of group 1: log 0, or the floor of 1/4 against 1/2.
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2) == -math.inf
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2, floor=1 / 4) == pytest.approx(math.log(0.5))
     for floor in (-1, 1.5, math.nan, "half"):
@@ -91,7 +92,7 @@ def test_priors_by_hand() -> None:
     )
 
 
-def test_one_group_is_never_skewed_and_a_warning_says_why() -> None:
+def test_a_single_group_is_never_skewed_and_warns() -> None:
     for measure in (partial(max_skew, k=1), partial(min_skew, k=1), ndkl):
         with pytest.warns(SuspectInputWarning, match="n_groups="):
             assert measure([1.0, 2.0], [5, 5]) == 0
@@ -113,7 +114,7 @@ def test_invalid_rankings_are_refused(change: dict) -> None:
 
 
 @given(galleries(), st.randoms(use_true_random=False))
-def test_leaders_are_sorted_and_ties_keep_their_order(gallery, random) -> None:
+def test_top_rows_are_sorted_and_ties_keep_their_order(gallery, random) -> None:
     scores, _, k = gallery
     q, n = scores.shape
     place = np.array(random.sample(range(n), n))
@@ -130,11 +131,11 @@ def test_leaders_are_sorted_and_ties_keep_their_order(gallery, random) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_leaders_are_exact_beyond_float32(
+def test_top_rows_are_exact_beyond_float32(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Rows that differ in the eighth digit, rows that are equal, and more of them than there are
-    # candidates at first.
+    # Rows that differ in the eighth digit, equal rows, and more of both than the initial number of
+    # candidates.
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(1, 16, generator=generator, dtype=torch.float64)
     items = base + 1e-8 * torch.randn(3000, 16, generator=generator, dtype=torch.float64)
@@ -155,7 +156,7 @@ def test_leaders_are_exact_beyond_float32(
 
 
 @given(galleries(), st.integers(0, 99))
-def test_a_resample_ranks_as_if_it_were_sorted_again(gallery, seed: int) -> None:
+def test_a_resample_is_ranked_as_if_it_were_sorted(gallery, seed: int) -> None:
     scores, _, k = gallery
     n = scores.shape[1]
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=4)
@@ -167,16 +168,14 @@ def test_a_resample_ranks_as_if_it_were_sorted_again(gallery, seed: int) -> None
 
 def test_a_resample_is_read_only_as_far_as_needed() -> None:
     weights = np.zeros((2, 500), dtype=int)
-    weights[0, 400] = weights[1, 0] = (
-        500  # the first row that the first resample holds is the 401st
-    )
+    weights[0, 400] = weights[1, 0] = 500  # the first row in the first resample is the 401st
     assert resampled_places(np.arange(500), weights, 3).tolist() == [[400] * 3, [0] * 3]
     with pytest.raises(ValueError, match=r"k: .* 3, .* got 4"):
         resampled_places(np.arange(5), np.array([[1, 0, 2, 0, 0]]), 4)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 12), st.integers(1, 5))
-def test_ranks_agree_with_a_sort_ties_included_in_blocks_of_any_size(
+def test_ranks_agree_with_a_sort_including_ties_for_any_block_size(
     seed: int, q: int, n: int, codes: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""MPR and AWRF: their naive versions, laws, and the chance level of a small pool."""
+"""Test MPR and AWRF: their naive versions, laws, and the chance level of a small pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vldebias.study.tasks.gallery import Gallery
 
 
 def authors_gap(rows, curated, selected, regressor):  # type: ignore[no-untyped-def]
-    """Compute it like the authors: fit a regressor to the signed weights, scale it, and
+    """Compute the gap like the authors: fit a regressor to the signed weights, scale it, and
     subtract."""
     k = int(selected.sum())
     m = len(curated)
@@ -53,7 +53,7 @@ def test_gap_equals_the_authors_formula(seed: int) -> None:
 
 
 def test_gap_of_linear_functions_is_their_supremum() -> None:
-    """No linear function of the right size shows a larger difference."""
+    """No linear function of the right norm shows a larger difference."""
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(30, 3))
     curated = rng.normal(size=(20, 3)) + 0.5
@@ -77,7 +77,7 @@ def test_gaps_of_rankings_equal_the_gap_of_their_labels(counts: tuple[int, int])
 
 
 def slow_fairness(groups: list[int], prior: list[float]) -> float:
-    """Compute it one place at a time, with scipy's distance."""
+    """Compute AWRF one position at a time, with scipy's distance."""
     exposure = [0.0] * len(prior)
     for place, group in enumerate(groups, start=1):
         exposure[group] += 1 / np.log2(max(place, 2))
@@ -101,7 +101,7 @@ def test_scales_are_bounded() -> None:
     assert representation_gaps(even, prior)[0] == 0
     assert representation_gaps(one, np.array([0.0, 1.0]))[0] == pytest.approx(1)
     assert rank_fairness(one, np.array([0.0, 1.0]))[0] == pytest.approx(1 - log(2))
-    # Exposure asks who comes first, not only who is there.
+    # Exposure depends on who comes first, not only on who is included.
     assert rank_fairness(even, prior)[0] > rank_fairness(np.sort(even), prior)[0]
 
 

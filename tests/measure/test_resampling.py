@@ -1,4 +1,4 @@
-"""The bootstrap against scipy, exact enumeration and its own coverage."""
+"""Test the bootstrap against scipy, exact enumeration and its own coverage."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ counts_of = resampling.resampled_counts
 weights_of = resampling.resampled_weights
 
 
-def test_agrees_with_scipy() -> None:
+def test_intervals_agree_with_scipy() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=200)
     y = x + rng.normal(size=200)
@@ -48,7 +48,7 @@ def test_agrees_with_scipy() -> None:
 
 
 def test_the_worst_group_is_selected_again_in_every_resample() -> None:
-    """The minimum of two equal but noisy accuracies lies below either of them."""
+    """The minimum of two equal but noisy accuracies is below either of them."""
     groups = np.repeat([0, 1], 100)
     predictions = np.tile(np.repeat([1, 0], [80, 20]), 2)
     interval = bootstrap_interval(
@@ -65,7 +65,8 @@ def test_the_worst_group_is_selected_again_in_every_resample() -> None:
 
 
 def test_methods_share_their_resamples() -> None:
-    """A difference of two draws is therefore paired: narrow if the errors are shared."""
+    """A difference between two methods is therefore paired, and its interval is narrow if they
+    share their errors."""
     rng = np.random.default_rng(12)
     values = {name: rng.random(80) for name in ("none", "cali")}
     point, drawn = resampled_values(
@@ -90,7 +91,7 @@ def test_methods_share_their_resamples() -> None:
     )  # unpaired
 
 
-def test_tensors_and_seeds() -> None:
+def test_tensors_are_accepted_and_seeds_reproduce() -> None:
     values = np.random.default_rng(7).normal(size=(50, 3))
     interval = bootstrap_interval(values)
     assert interval == bootstrap_interval(values, level=0.95, resamples=2000, seed=0)
@@ -102,7 +103,7 @@ def test_tensors_and_seeds() -> None:
     )
 
 
-def test_texts_have_no_mean_and_a_statistic_is_a_number() -> None:
+def test_texts_have_no_mean_and_a_statistic_must_be_a_number() -> None:
     labels = ["male", "female", "male"]
     interval = bootstrap_interval(labels, statistic=lambda values: (values == "male").mean())
     assert interval.value == pytest.approx(2 / 3)
@@ -121,15 +122,17 @@ def test_weights_and_counts_equal_those_of_sampled_rows(monkeypatch: pytest.Monk
     for drawn in (weights, counts.reshape(4000, 40)):
         assert (drawn.sum(1) == 40).all()
         assert drawn.mean(0) == pytest.approx(1, abs=0.1)
-        assert drawn.var() == pytest.approx(1 - 1 / 40, abs=0.02)  # binomial with 40 draws at 1/40
-    (weights_of_some,) = weights_of(40, 4000, 6, 9)  # of some rows those that they have among all
+        # binomial with 40 draws and probability 1/40
+        assert drawn.var() == pytest.approx(1 - 1 / 40, abs=0.02)
+    # for some rows, the counts they have among all rows
+    (weights_of_some,) = weights_of(40, 4000, 6, 9)
     for law in (np.sum, np.max, lambda weights, axis: weights[:, 0]):
         assert (
             stats.ks_2samp(law(weights[:, :9], axis=1), law(weights_of_some, axis=1)).pvalue > 1e-3
         )
     (fewer,) = counts_of(
         np.array([2, 2]), 20_000, 0, size=3
-    )  # a mean has the variance that a sample's has
+    )  # a mean has the variance of a sample's mean
     assert (fewer[:, 0] / 3).var() == pytest.approx(
         np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05
     )
@@ -166,7 +169,7 @@ def test_a_recentred_interval_is_centred_on_its_value() -> None:
     assert recentred_interval(3.0, drawn, level=0.5) == pytest.approx((0.5, 5.5))
     assert recentred_interval(3.0, np.array([0.0] * 99 + [100.0])) == pytest.approx(
         (2.0, 3.0)
-    )  # it holds the value
+    )  # it contains the value
 
 
 @given(st.integers(1, 400), st.data())
@@ -186,5 +189,5 @@ def test_wilson_intervals_agree_with_scipy(n: int, data: st.DataObject) -> None:
     (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: .* 2001 of 2001"),
     (([1.0, float("nan")],), {}, r"arrays\[0\]: 1 of 2"),
 )
-def test_errors(arrays: tuple, options: dict) -> None:
+def test_invalid_arguments_of_the_bootstrap_are_refused(arrays: tuple, options: dict) -> None:
     bootstrap_interval(*arrays, **options)

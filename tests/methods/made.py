@@ -1,4 +1,4 @@
-"""Random rows for the tests of methods."""
+"""Generate random rows for the tests of methods."""
 
 import torch
 from torch import Tensor

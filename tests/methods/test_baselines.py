@@ -33,15 +33,15 @@ from vldebias.projection.projection import span_of
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge")
 GENDER = vldebias.make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
-# the attribute lies in two dimensions
+# the attribute varies in two dimensions
 DIM = 16
 TOLD = (2, 5)
 EYE = torch.eye(DIM, dtype=torch.float64)
 
 
 def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
-    """Return texts, unit images (n, d) and their gender (n,), with the attribute only in two
-    dimensions."""
+    """Return texts, unit images (n, d) and their gender (n,); only two dimensions depend on the
+    attribute."""
     generator = torch.Generator().manual_seed(0)
     prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.groups))
     texts = {}
@@ -75,7 +75,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
 
 
 def probe(rows: Tensor, codes: Tensor) -> float:
-    """Return the accuracy of the affine least-squares probe on the rows that it is fitted to."""
+    """Return the accuracy of the affine least-squares probe on the rows on which it is fitted."""
     inputs = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
     weights = torch.linalg.pinv(inputs) @ one_hot(codes).double()
     return float(((inputs @ weights).argmax(1) == codes).double().mean())
@@ -112,7 +112,7 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
 
 @pytest.mark.usefixtures("unshrunk")
 def test_leace_makes_the_smallest_change_of_all_erasing_maps() -> None:
-    """Compared with the orthogonal projection of the same direction, and with other oblique
+    """Compare with the orthogonal projection along the same direction, and with other oblique
     ones."""
     codes = torch.arange(2000) % 2
     rows = (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3)
@@ -126,7 +126,7 @@ def test_leace_makes_the_smallest_change_of_all_erasing_maps() -> None:
     for candidate in (direction, *normal(20, 6, 1, seed=4)):
         change = (centred @ candidate) @ (
             direction / (candidate.T @ direction)
-        ).T  # x - d (o x) / (o d): erases d too
+        ).T  # x - d (o x) / (o d) also erases d
         assert change.square().sum(1).mean() >= least - 1e-9
 
 
@@ -275,7 +275,7 @@ def test_roboshot_uses_differences_of_values_and_of_classes() -> None:
     )
 
 
-def test_half_way_equals_the_authors_implementation() -> None:
+def test_the_half_way_method_equals_the_authors_implementation() -> None:
     recorded = {
         name: torch.tensor(rows, dtype=torch.float64) for name, rows in PUBLISHED["lian"].items()
     }
@@ -286,7 +286,7 @@ def test_half_way_equals_the_authors_implementation() -> None:
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_loss_and_bias_are_equal_and_no_other_vector_has_both_smaller(r: int) -> None:
+def test_loss_and_bias_are_equal_and_no_other_vector_has_smaller_ones(r: int) -> None:
     basis = torch.linalg.qr(unit(r, 9, seed=1).T).Q
     rows = unit(40, 9)
     turned = HalfWay(basis)(rows)
@@ -306,14 +306,14 @@ def test_loss_and_bias_are_equal_and_no_other_vector_has_both_smaller(r: int) ->
     ).all()
 
 
-def test_half_way_leaves_vectors_with_only_one_part_unchanged() -> None:
+def test_the_half_way_method_leaves_vectors_with_only_one_part_unchanged() -> None:
     basis = torch.eye(4, dtype=torch.float64)[:, :2]
     rows = torch.tensor([[0.0, 0.0, 0.6, 0.8], [0.6, 0.8, 0.0, 0.0]], dtype=torch.float64)
     assert torch.equal(HalfWay(basis)(rows), rows)
     assert HalfWay(basis)(rows.float()).dtype == torch.float32
 
 
-def test_lian_has_sides_and_the_span_of_difference() -> None:
+def test_lian_uses_both_sides_and_the_span_of_difference() -> None:
     reference_problem, images, _ = problem()
     texts = reference_problem.host.embed(GENDER.classes, "joint")
     methods = [Lian(side) for side in ("both", "text", "image")]
@@ -346,7 +346,7 @@ def test_the_second_step_of_bend_equals_the_authors_implementation() -> None:
     )
 
 
-def test_a_bent_query_is_the_closest_one_equally_near_to_all_values() -> None:
+def test_a_bent_query_is_the_closest_one_equidistant_from_all_values() -> None:
     reference_problem, images, gender = problem()
     edit = reference_problem.fit("bend-vlm", "joint")
     query, pilot = reference_problem.host.embed(
@@ -375,7 +375,7 @@ def test_a_bent_query_is_the_closest_one_equally_near_to_all_values() -> None:
     slow = minimize(lambda e: -e @ start, start, method="SLSQP", constraints=constraints).x
     np.testing.assert_allclose(bent.numpy(), slow, atol=1e-4)
     two = edit(torch.cat([query, 3 * pilot]))
-    torch.testing.assert_close(two[0], bent)  # each separately
+    torch.testing.assert_close(two[0], bent)  # each one separately
     assert two[1].norm() == pytest.approx(3.0)
 
 
@@ -403,7 +403,7 @@ def test_fair_pca_equalises_group_means_and_equals_difference_at_full_width() ->
     (ours,) = reference_problem.fit("difference", "joint").left.T
     means = torch.stack([rows[groups[:, g] > 0].mean(0) for g in (0, 1)])
     assert abs(float(direction @ normalize(means[0] - means[1], dim=0))) == pytest.approx(1.0)
-    assert abs(float(direction @ ours)) > 0.95  # fitted to the set's own texts of the values
+    assert abs(float(direction @ ours)) > 0.95  # fitted to the set's own texts for the values
 
 
 def test_fair_imagen_projects_states_for_one_attribute() -> None:

@@ -1,4 +1,5 @@
-"""Test bounded loss: the bound holds and is tight, lam is its multiplier, the loss is monotone."""
+"""Test bounded loss: the bound is satisfied and tight, lam is its multiplier, the loss is
+monotone."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,8 +30,8 @@ laws = settings(max_examples=20, deadline=None)
 
 
 def pairs(seed: int, n: int = 4) -> Tensor:
-    """Return pairs whose differences have very different lengths, so that lam affects them in
-    turn."""
+    """Return pairs whose differences have very different lengths, so that lam affects them one
+    after another."""
     first = unit(n, DIM, seed=seed)
     steps = 10.0 ** -torch.arange(n, dtype=torch.float64)
     return torch.stack([first, first + steps[:, None] * unit(n, DIM, seed=seed + 1)], 1)
@@ -59,7 +60,7 @@ def test_the_loss_never_decreases_with_lam_or_strength(seed: int, rank: int) -> 
     mean=st.booleans(),
     with_p0=st.booleans(),
 )
-def test_the_bound_holds_and_is_tight(
+def test_the_bound_is_satisfied_and_tight(
     seed: int, max_loss: float, mean: bool, with_p0: bool
 ) -> None:
     before = CalibratedProjection(lam=1000.0).fit(
@@ -102,7 +103,7 @@ def test_with_p0_the_strength_is_lowered() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds, max_loss=st.sampled_from([0.01, 0.05, 0.2]))
-def test_nothing_within_the_bound_is_less_biased(seed: int, max_loss: float) -> None:
+def test_no_text_within_the_bound_is_less_biased(seed: int, max_loss: float) -> None:
     """For one text, no z with <z, z0> = 1 and at most this loss has a smaller z^T M z."""
     data = pairs(seed)
     text = unit(1, DIM, seed=seed + 2)
@@ -113,8 +114,8 @@ def test_nothing_within_the_bound_is_less_biased(seed: int, max_loss: float) -> 
 
     edited = bounded(CalibratedProjection(lam=1e12).fit(data), text, max_loss)(text)
     edited = edited / (edited @ text.T)
-    # Random z on the bound: z0 + r u with u orthogonal to z0, |u| = 1, r from the cosine; some of
-    # them near `found`.
+    # Random z on the bound: z0 + r u with u orthogonal to z0, |u| = 1, and r from the cosine; some
+    # are near `found`.
     radius = (1 / (1 - max_loss) ** 2 - 1) ** 0.5
     around = torch.cat(
         [unit(300, DIM, seed=seed + 3), edited - text + 0.01 * unit(300, DIM, seed=seed + 4)]
@@ -128,7 +129,7 @@ def test_nothing_within_the_bound_is_less_biased(seed: int, max_loss: float) -> 
 
 
 @pytest.mark.parametrize("lam", [1e12, 1e17])
-def test_a_saturating_lam_is_bounded(lam: float) -> None:
+def test_an_extremely_large_lam_is_bounded(lam: float) -> None:
     texts = unit(9, DIM, seed=2)
     assert (
         losses(bounded(CalibratedProjection(lam=lam).fit(pairs(1)), texts, 0.01), texts).max()
@@ -192,7 +193,7 @@ def test_an_asymmetric_projection_is_weakened_by_its_strength(
 
 
 @pytest.mark.parametrize("recorded_rank", [0, 3])
-def test_a_projection_that_removes_directions_has_no_multiple(recorded_rank: int) -> None:
+def test_a_projection_that_removes_directions_has_no_multiplier(recorded_rank: int) -> None:
     basis = torch.linalg.qr(unit(DIM, 3, seed=1)).Q
     removing = CalibratedProjection(0.0, basis, basis, Provenance("own"), recorded_rank)
     texts = unit(9, DIM, seed=2)

@@ -1,4 +1,4 @@
-"""Test that sums of terms equal the dense formula and keep the guarantees of each term."""
+"""Test that sums of terms equal the dense formula and satisfy the guarantees of each term."""
 
 from dataclasses import replace
 from itertools import chain
@@ -59,8 +59,8 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 def image_rows(problem: Problem) -> tuple[Tensor, float]:
-    """Return the differences of the image means, weighted, with their lam, as in equalising
-    alone."""
+    """Return the differences of the image means, weighted, with their lam, as when only
+    equalising."""
     prompts = problem.sets[0]
     scatter = image_scatter(problem, prompts, "joint", class_texts(problem, prompts, "joint"))
     assert isinstance(problem.lam, float)
@@ -77,8 +77,8 @@ def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
 @laws
 @given(problems())
 def test_every_sum_equalises_the_image_means_as_equalise_does(problem: Problem) -> None:
-    """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same
-    rate."""
+    """sqrt(lam w) |D^T P z| <= |z| / 2 for every z, so the gap goes to zero at the same rate as lam
+    grows."""
     rows, lam = image_rows(problem)
     for method in SUMS:
         P = problem.fit(method, "joint")
@@ -90,7 +90,8 @@ def test_every_sum_equalises_the_image_means_as_equalise_does(problem: Problem) 
 @laws
 @given(problems())
 def test_a_bounded_sum_is_between_the_sum_and_the_identity(problem: Problem) -> None:
-    """I - t (I - P) leaves at most (1 - t) of the original gap, and t of what the sum leaves."""
+    """I - t (I - P) leaves at most (1 - t) of the original gap plus t times the gap that the sum
+    leaves."""
     rows, lam = image_rows(problem)
     neutral = list(chain(*problem.sets[0].groups))
     for method in SUMS[2:]:
@@ -108,7 +109,7 @@ def test_a_bounded_sum_is_between_the_sum_and_the_identity(problem: Problem) -> 
 @laws
 @given(problems())
 def test_every_sum_equals_its_dense_formula(problem: Problem) -> None:
-    """P0 is applied last as in the paper, to prompt pairs as they are and image differences
+    """P0 is applied last as in the paper; prompt pairs are used as they are, image differences
     after P0."""
     rows, lam = image_rows(problem)
     pairs = pair_scatters(problem, "joint")[0]

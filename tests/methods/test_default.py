@@ -50,7 +50,7 @@ def classifier(prompts: PromptSet) -> PromptSet:
 
 
 @pytest.mark.parametrize("kind", [HELPED, HARMED])
-def test_a_search_gets_no_edit_from_texts_alone(kind: tuple[float, float]) -> None:
+def test_a_search_is_not_edited_on_the_basis_of_texts_alone(kind: tuple[float, float]) -> None:
     texts, prompts = world(*kind)
     with pytest.warns(AutoDeclinedWarning, match=r"Texts alone do not show.*Pass reference="):
         edit = vldebias.fit_projection(texts, prompts)
@@ -143,7 +143,7 @@ def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
 
 
 def without_details() -> tuple[TextTable, PromptSet]:
-    """Return the helped world of `test_folds` with pairs that differ only in GENDER."""
+    """Return the `helped` world of `test_folds` with pairs that differ only in GENDER."""
     texts, prompts = world(*HELPED)
     rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
     for concept, group in zip(CONCEPT, prompts.groups, strict=True):
@@ -153,7 +153,8 @@ def without_details() -> tuple[TextTable, PromptSet]:
 
 
 def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
-    """Return rows (n, d) with the same spread along a difference of texts, from a single normal."""
+    """Return rows (n, d) from a single normal distribution, whose spread along a difference of
+    texts is the same."""
     margins = rows @ difference
     noise = torch.randn(len(rows), 1, generator=torch.Generator().manual_seed(0))
     normal = margins.mean() + margins.std() * noise.double()
@@ -162,7 +163,7 @@ def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
 
 
 def contradicting(texts: TextTable, prompts: PromptSet) -> TextTable:
-    """Return texts that name the values with a concept in another direction than without."""
+    """Return texts in which the direction of the values depends on whether there is a concept."""
     rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
     other = torch.eye(len(GENDER), dtype=torch.float64)[30]
     for group in prompts.groups:
@@ -208,9 +209,9 @@ def test_unusable_reference_images_are_declined(lacks: str) -> None:
 
 
 @quiet
-def test_overlapping_groups_are_used_if_all_wordings_agree() -> None:
-    """The distance of two fitted normals depends on their tails, and so on the number of
-    images; more images must not change the decision to decline."""
+def test_overlapping_groups_are_used_if_all_wordings_agree_and_else_declined() -> None:
+    """The distance between two fitted normals depends on their tails, and therefore on the number
+    of images; more images must not change the decision to decline."""
     texts, prompts = without_details()
     values = Problem(texts, prompts).zero_shot(prompts, "joint")
     rows = in_one_group(images(2000, seed=1)[0], values[0] - values[1])
@@ -222,7 +223,7 @@ def test_overlapping_groups_are_used_if_all_wordings_agree() -> None:
 
 
 def test_the_reference_is_reduced_to_images_that_show_the_values() -> None:
-    """An index also contains landscapes, in which texts read a value too."""
+    """An index also contains landscapes, in which the texts detect a value too."""
     texts, prompts = world(*HELPED)
     people = images(300, seed=1)[0]
     far = torch.eye(len(GENDER), dtype=torch.float64)[40]
@@ -246,7 +247,7 @@ def test_a_number_below_a_threshold_is_not_rounded_up_to_it() -> None:
     assert _floored(1.998) == "1.99"
 
 
-def test_wordings_agree_if_they_differ_in_one_direction_and_not_if_they_are_noise() -> None:
+def test_wordings_agree_if_they_share_a_direction_and_disagree_if_they_are_noise() -> None:
     texts, prompts = without_details()
     rows = images(1000, seed=1)[0]
     single, joint = agreement_of_wordings(Problem(texts, prompts), prompts, "joint", rows)
@@ -261,7 +262,7 @@ def test_wordings_agree_if_they_differ_in_one_direction_and_not_if_they_are_nois
 
 
 @pytest.mark.parametrize("distance", [0.0, 1.0, 3.0, 6.0])
-def test_separation_is_the_distance_of_two_normals(distance: float) -> None:
+def test_separation_is_the_distance_between_two_normals(distance: float) -> None:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(4000, generator=generator, dtype=torch.float64)
     group = (torch.rand(4000, generator=generator) < 0.4).double()
@@ -273,7 +274,7 @@ def test_separation_is_the_distance_of_two_normals(distance: float) -> None:
 
 
 @quiet
-def test_the_example_of_the_readme_is_attached() -> None:
+def test_the_example_of_the_readme_gets_an_edit() -> None:
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
@@ -295,7 +296,7 @@ def test_a_classification_without_words_for_values_gets_cali(named: str) -> None
 
 
 @quiet
-def test_a_classification_with_images_gets_cali_and_means_within_classes() -> None:
+def test_a_classification_with_images_gets_cali_and_equalised_means_within_classes() -> None:
     texts, prompts = world(*HELPED)
     two = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     reference = torch.randn(50, 48, generator=torch.Generator().manual_seed(0))
@@ -335,7 +336,7 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
 
 @pytest.mark.parametrize("method", [None, "default", "paper", "difference", "orth", "bend-vlm"])
 def test_lam_is_refused_for_methods_that_do_not_take_one(method: str | None) -> None:
-    """lam never selects a method and is never ignored; the message names methods that take it."""
+    """lam never selects a method and is never ignored; the message lists methods that take it."""
     table = TextTable({text: torch.ones(2) for text in load_prompts("gender").texts})
     why = "no method is named" if method is None else f"method '{method}' takes no lam"
     for lam in (50.0, [50.0]):
@@ -358,7 +359,7 @@ def only(edits: Any) -> CalibratedProjection:
 
 
 def portraits_of(pipe: Any, images: int = 3) -> int:
-    """Count the images of prompts about a person that show one."""
+    """Count the images that show a person among those whose prompt is about a person."""
     prompts = [prompt for prompt in OUTSIDE for _ in range(images)]
     noise = [torch.Generator().manual_seed(seed) for seed in range(len(prompts))]
     drawn = pipe(
@@ -381,7 +382,7 @@ def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> Non
         assert portraits_of(pipe) <= bare / 2
 
 
-def test_the_default_removes_a_hundredth_of_the_space_or_a_direction_per_attribute(
+def test_the_default_removes_at_most_a_hundredth_of_the_space_or_a_direction_per_attribute(
     host: Host,
 ) -> None:
     edit = only(fit_projections(host, SET))
@@ -389,7 +390,7 @@ def test_the_default_removes_a_hundredth_of_the_space_or_a_direction_per_attribu
     scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
     expected = CalibratedProjection.solve(
         [scatter], None, edit.lam
-    )  # it is Lemma 7.2 at the recorded lam
+    )  # this is Lemma 7.2 at the recorded lam
     assert torch.allclose(edit.matrix(), expected.matrix(), atol=1e-9)
     assert 0 < edit.lam < 500
     assert only(fit_projections(host, [FIVE, TONES])).removed == pytest.approx(2, rel=1e-6)
@@ -397,7 +398,7 @@ def test_the_default_removes_a_hundredth_of_the_space_or_a_direction_per_attribu
 
 @quiet
 def test_named_methods_use_the_papers_lam(host: Host) -> None:
-    """Lemma 7.2 at lam = 500, at any width."""
+    """Lemma 7.2 at lam = 500, for any width."""
     scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
     paper = CalibratedProjection.solve([scatter], None, 500.0).matrix()
     for method in ("cali", "paper"):
@@ -439,7 +440,7 @@ def test_narrow_edits_and_models_do_not_warn(host: Host) -> None:
 
 def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, caplog: Any) -> None:
     presets.log_once.cache_clear()
-    only(fit_projections(pipe, replace(FIVE, attributes={})))  # which has no words to write
+    only(fit_projections(pipe, replace(FIVE, attributes={})))  # the set has no words for values
     assert not caplog.records
     with debias(pipe, FIVE) as attachment:
         assert isinstance(attachment, PromptAttachment)

@@ -67,15 +67,15 @@ class TestSpreadAlong:
     TEXTS = unit(6, 24, seed=7)
 
     def images(self, n: int) -> Tensor:
-        """Return rows that vary along the texts, and a little in all directions."""
+        """Return rows that vary along the texts, and slightly in all directions."""
         return unit(n, 6, seed=8) @ self.TEXTS + 0.1 * unit(n, 24, seed=9)
 
     def turned(self, seed: int) -> Tensor:
         q, r = torch.linalg.qr(unit(24, 24, seed=seed))
-        return q * r.diagonal().sign()  # so that all rotations are equally likely
+        return q * r.diagonal().sign()  # a random rotation, all of them equally likely
 
     def test_the_spread_has_the_stated_mean_and_deviation_over_rotations(self) -> None:
-        """This justifies a threshold in deviations."""
+        """This justifies a threshold in units of deviations."""
         spreads = [
             spread_along(self.images(40) @ self.turned(seed), self.TEXTS) for seed in range(400)
         ]
@@ -101,7 +101,8 @@ class TestSpreadAlong:
         many = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
         texts = torch.cat([3 * eye[:2], -3 * eye[:2], 0.1 * eye[2:3]])
         assert spread_along(many * eye[2], texts)[0] < 0.1
-        # All variance is along one of the two used directions, 2 of 24: 12 times an even share.
+        # All variance is along one of the two used directions, 2 of 24, which is 12 times an even
+        # share.
         assert spread_along(many * eye[1], texts)[0] == pytest.approx(12, rel=0.01)
 
     def test_equal_rows_have_no_spread(self) -> None:
@@ -109,8 +110,8 @@ class TestSpreadAlong:
         assert spread_along(self.images(5), self.TEXTS[:1].repeat(3, 1)) == (0.0, 0.0)
 
 
-def test_the_cosine_of_classes_compares_each_with_itself() -> None:
-    """The length of rows does not matter, only their direction."""
+def test_the_cosine_of_classes_compares_each_class_with_itself() -> None:
+    """Only the direction of rows matters, not their length."""
     classes = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
 
     def edit(rows: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ def split(values: Tensor, classes: Tensor | None, images: Any) -> ImageSplit:
 def people(
     n: int, seed: int, *, correlation: float = 0.5, noise: float = 0.05
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return images (n, d) with an attribute (n,) and a class (n,) that agree with a given
+    """Return images (n, d) with an attribute (n,) and a class (n,) that agree with the given
     probability."""
     draw = torch.Generator().manual_seed(seed)
     attribute = (torch.rand(n, generator=draw) < 0.5).long()
@@ -49,7 +49,7 @@ def people(
 
 
 def naive_matrix(images: Tensor, within: bool) -> Tensor:
-    """Compute sum_c w_c D_c D_c^T from the definition with loops, one image at a time."""
+    """Compute sum_c w_c D_c D_c^T by its definition with loops, one image at a time."""
     cells: dict[tuple[int, int], list[Tensor]] = {}
     for row in images:
         label = int(row @ WATER > row @ LAND) if within else 0
@@ -95,7 +95,7 @@ def test_scatter_is_the_weighted_sum_over_shrunk_differences(
     torch.testing.assert_close(scatter.T @ scatter, naive_matrix(images, within))
 
 
-def test_few_images_are_shrunk_to_the_texts_and_many_are_not() -> None:
+def test_differences_of_few_images_are_shrunk_to_the_texts_and_of_many_are_not() -> None:
     texts = (MALE - FEMALE) / 2**0.5
     beyond = EYE[9]
 
@@ -165,13 +165,13 @@ def test_a_correlated_class_is_kept_if_means_are_compared_within_classes() -> No
             CalibratedProjection.solve([means.scatter], None, 1e6)(LAND - WATER).norm() / 2**0.5
         )
 
-    # Value and class are correlated, so plain means mistake the class for the attribute.
+    # Value and class are correlated, so plain means confuse the class with the attribute.
     assert kept(within=False) < 0.9
     assert kept(within=True) > 0.99
 
 
 def test_classes_are_pooled_if_none_has_a_pair() -> None:
-    images, *_ = people(60, seed=8, correlation=1.0)  # each class has one value only
+    images, *_ = people(60, seed=8, correlation=1.0)  # each class has only one value
     within, pooled = (split(VALUES, classes, images) for classes in (CLASSES, None))
     torch.testing.assert_close(within.scatter, pooled.scatter)
     assert within.stability == pooled.stability
@@ -181,13 +181,13 @@ def test_a_class_without_a_pair_is_left_out() -> None:
     images, attribute, label = people(400, seed=9)
     means = split(
         VALUES, CLASSES, images[(label == 0) | (attribute == 0)]
-    )  # water has one value only
+    )  # water has only one value
     land = split(VALUES, None, images[label == 0]).scatter
     torch.testing.assert_close(means.scatter, land)
 
 
 @pytest.mark.parametrize(("noise", "stable"), [(0.05, True), (0.6, True), (3.0, False)])
-def test_stability_is_the_cosine_between_two_halves(noise: float, stable: bool) -> None:
+def test_stability_is_the_cosine_between_the_two_halves(noise: float, stable: bool) -> None:
     stabilities = []
     cosines = []
     for seed in range(30):
@@ -217,8 +217,8 @@ def test_images_that_cannot_be_split_are_refused(call: Any) -> None:
     call()
 
 
-def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
-    """An uncalibrated class text reads the value, so each class would have only one value."""
+def test_pseudo_classes_are_assigned_with_calibrated_texts() -> None:
+    """An uncalibrated class text also reads the value, so each class would have only one value."""
     images, attribute, label = people(400, seed=10)
     rows = {"a man": MALE, "a woman": FEMALE, "land": LAND + 2 * MALE, "water": WATER + 2 * FEMALE}
     rows |= {"land, a man": LAND + MALE, "land, a woman": LAND + FEMALE}
@@ -280,7 +280,7 @@ class TestOnAModel:
         eye = torch.eye(fitted.dim, dtype=torch.float64)
         assert (
             torch.linalg.matrix_rank(eye - fitted.matrix()) == 5
-        )  # one direction of two values, four of five
+        )  # one direction for two values, four for five
         for scatter in scatters:
             assert (scatter @ fitted(eye).T).norm() < 1e-3 * scatter.norm()
 

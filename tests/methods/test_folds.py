@@ -1,4 +1,4 @@
-"""Test the folds and gaps on which the default is decided."""
+"""Test the folds and gaps that decide the default."""
 
 from dataclasses import replace
 from functools import cache
@@ -36,9 +36,13 @@ NAMES = [f"job{i}" for i in range(CONCEPTS)]
 
 @cache
 def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
-    """Return a world of 20 concepts. `biased`: how much neutral texts lean to GENDER, in which
-    prompts of a pair differ. `lean`: how much they lean to LEAN, in which images of the two
-    values differ and prompts do not."""
+    """Return a world of 20 concepts.
+
+    Args:
+        biased: how much neutral texts lean to GENDER, in which the prompts of a pair differ.
+        lean: how much they lean to LEAN, in which images of the two values differ and prompts do
+            not.
+    """
     prompts = make_prompt_set("jobs", {"male": ["male"], "female": ["female"]}, NAMES)
     leaning = PERSON + lean * LEAN + biased * GENDER
     rows = {
@@ -49,7 +53,7 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
         for i, (name, c) in enumerate(zip(NAMES, CONCEPT, strict=True)):
             detail = (
                 0.05 * normal(CONCEPTS, DIM, seed=5)[i]
-            )  # a part of this concept only, which does not predict others
+            )  # a part specific to this concept, which does not predict others
             rows[f"A photo of a {value} {name}."] = (
                 PERSON + 0.4 * c + sign * (0.3 * GENDER + detail)
             )
@@ -58,8 +62,8 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
 
 @cache
 def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
-    """Return images of two values that differ in GENDER and LEAN; most of their scores vary
-    with PERSON."""
+    """Return images of two values that differ in GENDER and LEAN; most of the variation of their
+    scores comes from PERSON."""
     value = torch.randint(2, (n,), generator=torch.Generator().manual_seed(seed + 2))
     sign = (1.0 - 2 * value)[:, None]
     depth = 1 + 0.4 * torch.rand(
@@ -79,7 +83,7 @@ def skew(texts: TextTable, prompts: PromptSet, projection: CalibratedProjection 
     return float(np.mean([max_skew(rows @ query, value, 100) for query in queries]))
 
 
-# Neutral texts lean to a direction in which pairs do not differ, or in which they do.
+# Neutral texts lean to a direction in which pairs do not differ, or to one in which they do.
 HARMED = (0.2, 0.0)
 HELPED = (0.0, 0.3)
 
@@ -91,7 +95,7 @@ def change_of(method: str, texts: TextTable, prompts: PromptSet) -> Change:
     return change
 
 
-def test_no_help_is_predicted_if_an_edit_makes_it_worse() -> None:
+def test_no_gain_is_predicted_if_an_edit_makes_it_worse() -> None:
     """As in a published reproduction, where the skew of FairFace rose from .346 to .596 with
     orth-cali."""
     texts, prompts = world(*HARMED)
@@ -104,14 +108,14 @@ def test_no_help_is_predicted_if_an_edit_makes_it_worse() -> None:
 
 
 @pytest.mark.parametrize("method", ["difference", "cali"])
-def test_texts_predict_the_help_of_pairs(method: str) -> None:
+def test_texts_predict_the_gain_from_pairs(method: str) -> None:
     texts, prompts = world(*HELPED)
     assert change_of(method, texts, prompts).high < 0
     edit = vldebias.fit_projection(texts, prompts, method=method)
     assert skew(texts, prompts, edit) < 0.6 * skew(texts, prompts, None)
 
 
-def test_images_predict_the_help_of_means() -> None:
+def test_images_predict_the_gain_from_means() -> None:
     for lean, biased in (HARMED, HELPED):
         texts, prompts = world(lean, biased)
         reference = Reference(images(2000, seed=1)[0], within_classes=False)
@@ -123,7 +127,7 @@ def test_images_predict_the_help_of_means() -> None:
 
 
 def named(rows: Tensor) -> set[int]:
-    """Hash each row."""
+    """Hash each row to a fold."""
     return {hash(row.numpy().tobytes()) for row in rows.contiguous()}
 
 
@@ -143,7 +147,7 @@ def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
     for problem, _ in text_folds(Problem(texts, prompts), "joint"):
         (fitted,) = problem.attributes
         rows, resamples_classes = predicted.pop()
-        assert resamples_classes  # single prompts would split a pair
+        assert resamples_classes  # splitting by prompt would separate the prompts of a pair
         out = groups - set(fitted.groups)
         stated = list(chain.from_iterable(out))
         assert rows == named(texts.embed(stated, "joint"))
@@ -163,7 +167,7 @@ def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("groups", "folds"), [(FEWEST - 1, 0), (FEWEST, 2), (9, 4), (10, FOLDS)])
-def test_no_fold_has_only_one_concept(groups: int, folds: int) -> None:
+def test_every_fold_has_more_than_one_concept(groups: int, folds: int) -> None:
     texts, prompts = world(*HELPED)
     few = replace(prompts, groups=prompts.groups[:groups])
     assert len([*text_folds(Problem(texts, few), "joint")]) == folds
@@ -193,7 +197,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-def test_unsplittable_and_foreign_images_are_refused(kind: str) -> None:
+def test_images_that_cannot_be_split_or_belong_to_another_model_are_refused(kind: str) -> None:
     rows, value = images(400, seed=1)
     shown = {
         "one value": rows[value == 0][:60],
@@ -209,8 +213,8 @@ def test_unsplittable_and_foreign_images_are_refused(kind: str) -> None:
 
 @st.composite
 def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | None]:
-    """Draw groups of any words, values named by spurious prompts or one group, equal texts, and
-    images."""
+    """Draw groups of arbitrary words, values named by spurious prompts or one group, equal texts,
+    and images."""
     values = draw(st.sampled_from([("man", "woman"), ("man", "woman", "boy")]))
     stated = draw(st.booleans())
     words = st.lists(

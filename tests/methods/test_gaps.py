@@ -32,7 +32,7 @@ def codes(n: int, kinds: int, seed: int) -> Tensor:
 
 
 def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor]:
-    """Compute sum_c w_c (mean_ca - mean_cb) / sum_c w_c for every pair of values, with loops."""
+    """Compute sum_c w_c (mean_ca - mean_cb) / sum_c w_c for every pair of values with loops."""
     differences = []
     for a, b in combinations(range(int(values.max()) + 1), 2):
         total = torch.zeros(DIM, dtype=torch.float64)
@@ -83,7 +83,7 @@ def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> No
 
 
 def test_the_gap_of_normal_scores_determines_the_share_at_the_top() -> None:
-    """Two groups of scores N(0, 1) and N(delta, 1): the gap is delta over their common
+    """With scores N(0, 1) and N(delta, 1) in two groups, the gap is delta over their common
     deviation."""
     draw = torch.Generator().manual_seed(0)
     delta = 0.6
@@ -101,8 +101,8 @@ def test_the_gap_of_normal_scores_determines_the_share_at_the_top() -> None:
 
 
 @pytest.mark.parametrize("concepts", [2, 3, 20])
-def test_resampled_classes_vary_as_their_mean_does(concepts: int) -> None:
-    """For any number of classes, the variance over resamples is that of a mean, s^2 / n."""
+def test_resampled_classes_have_the_variance_of_their_mean(concepts: int) -> None:
+    """For any number of classes, the variance over resamples is the variance of a mean, s^2 / n."""
     x = normal(2 * concepts, DIM, seed=concepts)
     values = torch.arange(2).repeat(concepts)
     classes = torch.arange(concepts).repeat_interleave(2)
@@ -120,6 +120,6 @@ def test_resampled_classes_vary_as_their_mean_does(concepts: int) -> None:
         )
 
 
-def test_one_value_is_refused() -> None:
+def test_a_single_value_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"\[\[4\]\]"):
         gap(unit(4, DIM, seed=0), torch.zeros(4, dtype=torch.long))

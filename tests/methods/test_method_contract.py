@@ -34,7 +34,7 @@ from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-# The other methods are tested in tests/hosts: values in prompts and in cross-attention.
+# The other methods, for values in prompts and in cross-attention, are tested in tests/hosts.
 SAMPLING = [name for name, method in DECLARED.items() if "shares" in method.settings]
 RERANKED = [name for name, method in DECLARED.items() if method.hosts == (RESULTS,)]
 NAMES = [name for name in DECLARED if name not in (*SAMPLING, *RERANKED)]
@@ -48,7 +48,7 @@ PROMPTS = [
 
 
 class Case:
-    """Hold a model or pipeline of the miniature that embeds each prompt once, and its outputs."""
+    """Store a model or pipeline of the miniature that embeds each prompt once, and its outputs."""
 
     def __init__(
         self, bare: Any, encode: Any, tokenizer: Any = None, reference: Any = None
@@ -65,7 +65,7 @@ class Case:
         return Case(copy.deepcopy(self._bare), self._encode, self._tokenizer)
 
     def debias(self, method: Any, **how: Any) -> vldebias.Attachment:
-        """Attach a method, with images only for those that use them."""
+        """Attach a method, with images only for methods that use them."""
         needs = isinstance(method, str) and METHODS[method].uses_images
         return vldebias.debias(
             self.host, SET, method=method, reference=self.reference if needs else None, **how
@@ -100,7 +100,7 @@ def cases(portraits: Any) -> dict[str, Case]:
 ON = [(name, "model") for name in NAMES if MODELS in DECLARED[name].hosts]
 ON += [
     (name, "pipeline") for name in NAMES if PIPELINES in DECLARED[name].hosts and name != "default"
-]  # which rewrites prompts
+]  # it rewrites prompts
 
 
 def test_every_declared_method_is_registered_in_its_order_and_reads_its_declaration() -> None:
@@ -185,8 +185,8 @@ def assert_says_how_it_was_fitted(
 def assert_edits_its_side_alone(
     case: Case, name: str, host_name: str, attached: Any, edits: dict[str, Any]
 ) -> None:
-    """Texts change unless the method acts on images or removes nothing; stated texts never
-    change."""
+    """Check that texts change unless the method acts on images or removes nothing, and that stated
+    texts never change."""
     side = DECLARED[name].side
     texts_before = case.base[0]
     if host_name == "model":
@@ -198,7 +198,8 @@ def assert_edits_its_side_alone(
 
 
 def assert_same_edit(loaded: Any, fitted: Any) -> None:
-    """All fields are equal; a tensor of another shape or with NaN is refused by name."""
+    """Check that all fields are equal, and that a tensor of another shape or with NaN is refused by
+    name."""
     assert type(loaded) is type(fitted)
     assert loaded.settings() == fitted.settings()
     tensors = {key: getattr(loaded, key) for key in loaded.axes}
@@ -297,7 +298,7 @@ def test_bounds_and_sides_that_do_not_apply_are_refused(cases: dict[str, Case]) 
         cases["model"].debias("roboshot", side="text")
 
 
-def test_terms_are_summed_in_any_order_and_once() -> None:
+def test_terms_are_summed_in_any_order_and_only_once() -> None:
     first = METHODS["cali"] + METHODS["equalise"]
     second = METHODS["equalise"] + METHODS["cali"]
     assert set(first.terms) == set(second.terms)
@@ -305,10 +306,10 @@ def test_terms_are_summed_in_any_order_and_once() -> None:
     assert (first.name, first.needs) == ("cali+equalise", {Need.PAIRS, Need.IMAGES})
 
 
-def test_entry_points_of_other_packages_are_methods(
+def test_entry_points_of_other_packages_register_methods(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another installed package of ten lines with an entry point."""
+    """The other installed package is ten lines with an entry point."""
     (tmp_path / "acme.py").write_text(
         "from vldebias.methods import METHODS, Declaration, EditMethod\n\n\n"
         "class Double(EditMethod):\n"
@@ -390,7 +391,7 @@ def test_the_edit_of_fit_shares_can_be_attached(cases: dict[str, Case], tmp_path
 
 
 class Returning(EditMethod):
-    """Return any object from fit instead of an edit."""
+    """Return an arbitrary object from fit instead of an edit."""
 
     declaration = Declaration("mine")
 
@@ -417,8 +418,8 @@ def test_anything_but_a_fitted_edit_is_refused_with_advice(fitted: object, messa
         vldebias.fit_projection(rows, SET, method=Returning(fitted))
 
 
-def test_the_advice_for_a_matrix_works() -> None:
-    """The advice in the message for a matrix is followed literally."""
+def test_following_the_advice_for_a_matrix_works() -> None:
+    """The advice in the error message for a matrix is followed literally."""
     matrix = torch.eye(3, dtype=torch.float64)
     matrix[0, 0] = 0.5
     u, sigma, vh = torch.linalg.svd(torch.eye(3, dtype=torch.float64) - matrix)

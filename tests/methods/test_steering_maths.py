@@ -34,7 +34,7 @@ def test_a_reading_is_one_at_the_mean_of_its_kind_and_zero_at_the_open_mean() ->
     torch.testing.assert_close(mean, others.mean(0))
 
 
-def test_the_best_layer_is_read() -> None:
+def test_the_most_informative_layer_is_read() -> None:
     """Only the second layer is informative."""
     others = made(40, 9, seed=1)
     kind = made(40, 9, seed=2)
@@ -47,7 +47,7 @@ def test_the_best_layer_is_read() -> None:
     assert is_kind.double().mean() > 0.9 > 0.1 > is_other.double().mean()
 
 
-def test_auroc_equals_scikit_learns() -> None:
+def test_auroc_equals_the_one_of_scikit_learn() -> None:
     positive = made(23).round(decimals=1) + 0.3
     negative = made(31, seed=1).round(decimals=1)
     labels = np.repeat([1, 0], [23, 31])
@@ -96,7 +96,7 @@ def test_texts_of_a_fit_differ_only_in_the_value() -> None:
 
 
 def edit_of(form: Form, center: Tensor, effects: Tensor) -> CrossAttentionEdit:
-    """Return an edit of one layer, of width 3, with the same center and effects at both times."""
+    """Return an edit of one layer of width 3, with the same center and effects at both times."""
     return CrossAttentionEdit(
         times=torch.tensor([0.0, 1.0]),
         center=center.expand(2, 3).contiguous(),
@@ -118,8 +118,9 @@ def edit_of(form: Form, center: Tensor, effects: Tensor) -> CrossAttentionEdit:
 
 
 @pytest.mark.parametrize("form", ["add", "shift", "set"])
-def test_the_target_of_a_value_has_the_center_unless_nothing_is_removed(form: Form) -> None:
-    """A shift of all responses changes the replaced part and not the added part."""
+def test_a_target_includes_the_center_unless_nothing_is_removed(form: Form) -> None:
+    """A shift of all responses changes the part that is replaced, but not the part that is
+    added."""
     effects = made(2, 3, seed=4)
     effects -= effects.mean(0)
     edits = [edit_of(form, center, effects) for center in (torch.zeros(3), torch.ones(3))]
@@ -162,13 +163,13 @@ def test_the_threshold_of_mixed_scores_has_the_best_mean_of_both_shares() -> Non
         ([0.0, 0.0, 1.0], (True, None)),
     ],
 )
-def test_the_last_row_of_the_gate_detects_a_person(
+def test_the_last_row_of_the_gate_detects_persons(
     response: list[float], expected: tuple[bool, str | None]
 ) -> None:
     edit = edit_of("shift", torch.zeros(3), torch.zeros(2, 3))
     assert edit.reading(torch.tensor(response).double()) == expected
 
 
-def test_an_unknown_form_is_refused() -> None:
+def test_an_unknown_form_of_steering_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"expected one of .*'add'.*, got 'sett'"):
         edit_of("sett", torch.zeros(3), torch.zeros(2, 3))  # type: ignore[arg-type]

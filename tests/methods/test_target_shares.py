@@ -1,4 +1,5 @@
-"""Test target shares: the closed form with targets, rankings with given shares, and refusals."""
+"""Test target shares: the closed form with targets, rankings with the requested shares, and
+refusals."""
 
 from itertools import combinations
 from typing import Any
@@ -25,15 +26,15 @@ EYE = torch.eye(DIM, dtype=torch.float64)
 def crowd(
     n: int, seed: int, shares: tuple[float, ...] = (0.5, 0.5), noise: float = 0.25
 ) -> tuple[Tensor, Tensor]:
-    """Return unit images (n, d) and their groups (n,); group g leans to axis g, all to axis DIM
-    - 1."""
+    """Return unit images (n, d) and their groups (n,); group g leans to axis g, and all lean to
+    axis DIM - 1."""
     draw = torch.Generator().manual_seed(seed)
     group = torch.multinomial(torch.tensor(shares), n, replacement=True, generator=draw)
     return normalize(EYE[group] + EYE[-1] + noise * normal(n, DIM, seed=seed + 1), dim=1), group
 
 
 def fit(images: Any, shares: Any = None, groups: int = 2, **how: Any) -> TargetShares:
-    """Fit the edit for groups "g0", "g1", ... whose texts are the axes."""
+    """Fit the edit for groups "g0", "g1", ..., whose texts are the axes."""
     names = [f"g{i}" for i in range(groups)]
     prompts = PromptSet(
         "groups", groups=(tuple(names),), spurious=tuple(names), attributes={n: (n,) for n in names}
@@ -56,10 +57,10 @@ def test_covariances_belong_to_the_pseudo_groups() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), groups=st.integers(2, 4), lam=st.floats(0.1, 1e4))
-def test_a_query_minimises_its_move_plus_the_weighted_misses(
+def test_a_query_minimises_its_change_plus_the_weighted_misses(
     seed: int, groups: int, lam: float
 ) -> None:
-    """The targets follow from the variances under the moved query."""
+    """The targets follow from the variances under the edited query."""
     images, _ = crowd(400, seed, shares=(1 / groups,) * groups)
     shares = normal(groups, seed=seed + 3).softmax(0)
     edit = fit(images, shares.tolist(), groups, top=0.01, lam=lam)
@@ -101,7 +102,7 @@ QUERIES = normalize(normal(6, DIM, seed=99) + 2 * EYE[-1], dim=1)
 
 
 @pytest.mark.parametrize("wanted", [(0.5, 0.5), (0.2, 0.8), (0.85, 0.15)])
-def test_two_groups_have_their_shares_on_held_out_images(wanted: tuple[float, ...]) -> None:
+def test_two_groups_reach_their_shares_on_held_out_images(wanted: tuple[float, ...]) -> None:
     images, group = crowd(20_000, seed=3, shares=(0.6, 0.4))
     edit = fit(images[:10_000], wanted)
     held_out = images[10_000:]
@@ -109,7 +110,7 @@ def test_two_groups_have_their_shares_on_held_out_images(wanted: tuple[float, ..
     before = shares_at(QUERIES, held_out, group, 0.1)
     after = shares_at(edit(QUERIES), held_out, group, 0.1)
     assert (before - torch.tensor(wanted)).abs().max() > 0.3, (
-        "the queries have to lean for the test to mean anything"
+        "the queries must lean, otherwise the test shows nothing"
     )
     assert (
         after - torch.tensor(wanted)
@@ -124,9 +125,9 @@ def test_a_larger_target_gives_a_larger_share() -> None:
     assert (shares.diff(dim=1) > 0.05).all()
 
 
-def test_targets_equal_to_the_shares_of_all_images_are_plain_equalising() -> None:
-    """For two groups that mirror each other: equally many, with equal variances under neutral
-    queries."""
+def test_targets_equal_to_the_shares_of_all_images_equal_plain_equalising() -> None:
+    """This applies to two groups that mirror each other: equally many, with equal variances under
+    neutral queries."""
     images, _ = crowd(400, seed=6)
     mirrored = torch.cat([images, images[:, [1, 0, *range(2, DIM)]]])
     between = QUERIES.clone()
@@ -192,8 +193,9 @@ def world(portraits: Any) -> tuple[Host, Tensor, Tensor]:
     return resolve(model, tokenizer=tokenizer), normalize(features, dim=1), gender
 
 
-def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
-    """Shares hold for zero-shot values; shares of true values lag by the errors of those."""
+def test_shares_of_portraits_are_reached(world: tuple[Host, Tensor, Tensor]) -> None:
+    """Shares are exact for zero-shot values; shares of true values are off by the errors of
+    those."""
     model, features, gender = world
     read = (
         features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()
@@ -211,7 +213,9 @@ def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
     assert shares_of_target[0.8][1] > shares_of_target[0.2][1] + 0.3
 
 
-def test_combinations_of_two_attributes(world: tuple[Host, Tensor, Tensor]) -> None:
+def test_combinations_of_two_attributes_reach_their_shares(
+    world: tuple[Host, Tensor, Tensor],
+) -> None:
     model, features, _ = world
     sets = [GENDER, few(load_prompts("age"))]
     shares = {"male/young": 0.4, "male/old": 0.1, "female/young": 0.4, "female/old": 0.1}

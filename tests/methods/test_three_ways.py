@@ -31,7 +31,8 @@ SETS = {
 
 
 def as_transformers(model: nn.Module, tokenizer: Any) -> transformers.CLIPModel:
-    """Convert the text tower of an open_clip model to transformers, with any image tower."""
+    """Convert the text tower of an open_clip model to transformers, with an arbitrary image
+    tower."""
     width = model.token_embedding.weight.shape[1]
     joint = model.text_projection.shape[1]
     config = transformers.CLIPConfig(
@@ -124,7 +125,7 @@ def test_three_interfaces_attach_or_decline_alike(
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize("way", ["open_clip", "transformers"])
-def test_an_attached_model_says_why_nothing_was_attached(
+def test_an_attached_model_explains_why_nothing_was_attached(
     ways: dict[str, tuple[Any, dict[str, Any]]], way: str
 ) -> None:
     host, options = ways[way]

@@ -1,4 +1,4 @@
-"""Test other wordings of a prompt and their mean; attaching them is tested in tests/hosts."""
+"""Test alternative wordings of a prompt and their mean; attaching them is tested in tests/hosts."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ STATED = "A photo of a female nurse."
         ("the old", "male", "the male old"),
     ],
 )
-def test_words_are_written_into_a_prompt(prompt: str, words: str, expected: str) -> None:
+def test_words_are_inserted_into_a_prompt(prompt: str, words: str, expected: str) -> None:
     assert rewrite_prompt(prompt, words) == expected
 
 
@@ -60,7 +60,7 @@ def test_wordings_are_averaged_and_embeddings_without_prompts_are_refused() -> N
         Diagnostics.from_edit(host, "joint", edit, SET)
 
 
-def test_a_table_of_texts_averages_the_wordings_that_it_contains() -> None:
+def test_a_table_of_texts_averages_the_wordings_it_contains() -> None:
     stated = ("A photo of a male nurse.", STATED)
     rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
     table = TextTable(dict(zip((NURSE, *stated), rows, strict=True)))

@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 
 
 def table(texts: list[str], seed: int = 0) -> TextTable:
-    """Return random unit rows that share a direction, like those of CLIP."""
+    """Return random unit rows with a common direction, like those of CLIP."""
     rows = unit(len(texts), DIM, seed=seed) + 0.5
     return TextTable(dict(zip(texts, rows, strict=True)))
 
@@ -107,7 +107,8 @@ def test_tie_removes_the_mean_product_with_the_text_of_the_value() -> None:
         after = edit.image(images)[nearest == code] @ directions[code]
         assert float(before.mean()) > 0.3
         assert float(after.mean()) == pytest.approx(0, abs=1e-12)
-        torch.testing.assert_close(after - after.mean(), before - before.mean())  # no more changes
+        # no further changes
+        torch.testing.assert_close(after - after.mean(), before - before.mean())
 
 
 # ---- SAGE
@@ -191,7 +192,7 @@ def naive_outlier_factor(row: Floats, group: list[Floats], near: int) -> float:
 
 
 def naive_dat(made: Problem, image: Floats, groups: dict[tuple[int, int], list[Floats]]) -> Floats:
-    """Return the score of each class, from the groups' images."""
+    """Return the score of each class, computed from the groups' images."""
     of_classes = []
     for class_code, prompt in enumerate(BIRDS.classes):
         of_groups = []
@@ -227,7 +228,7 @@ def test_dat_equals_a_plain_loop_over_neighbours() -> None:
 
 
 def test_a_group_as_dense_as_its_neighbours_has_a_factor_of_one() -> None:
-    """On a line of equal steps; a distant image has a large factor."""
+    """Rows are equally spaced on a line; a distant image has a large factor."""
     line = torch.arange(50, dtype=torch.float64)[:, None] * torch.ones(1, 3).double()
     between = line[20:25] + 0.5
     assert outlier_factors(between, line, 2).tolist() == pytest.approx([0.5] * 5)
@@ -239,7 +240,7 @@ def test_a_group_as_dense_as_its_neighbours_has_a_factor_of_one() -> None:
         assert factor == pytest.approx(naive_outlier_factor(row, list(rows.numpy()), 8))
 
 
-def test_herding_chooses_the_row_that_brings_the_mean_nearest() -> None:
+def test_herding_selects_the_row_that_brings_the_mean_closest() -> None:
     rows = unit(12, 3, seed=4)
     mean = rows.mean(0)
     left = list(range(12))
@@ -285,7 +286,8 @@ def test_saved_and_loaded_edits_are_equal(tmp_path: object) -> None:
 
 
 def test_edits_and_scores_agree_on_real_photographs() -> None:
-    """Old or young: by each template in turn, and by images that are moved in a loop."""
+    """Classify old and young, with each template in turn, and with images that are edited in a
+    loop."""
     if not file().is_file():
         pytest.skip(
             f"NOT CHECKED: no real embeddings at {file()}; set VLDEBIAS_REAL to their folder"
@@ -319,7 +321,7 @@ def test_edits_and_scores_agree_on_real_photographs() -> None:
         (DECLARED["tie"].title, by_place),
     ):
         got = (edits[title].image(images) @ classes.T).argmax(1).tolist()
-        assert sum(a != b for a, b in zip(got, expected, strict=True)) <= 1, title  # a near tie
+        assert sum(a != b for a, b in zip(got, expected, strict=True)) <= 1, title  # nearly a tie
     bare = (images @ classes.T).argmax(1).tolist()
     assert by_template != bare
     assert by_place != bare

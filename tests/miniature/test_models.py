@@ -1,5 +1,5 @@
-"""The models that ship: they load in both libraries, read the shipped pictures, and refuse other
-weights."""
+"""Test the packaged models: they load in both libraries, read the packaged pictures, and refuse
+other weights."""
 
 import numpy as np
 import open_clip
@@ -37,7 +37,7 @@ def clip():
 
 @pytest.fixture(scope="module")
 def people():
-    """300 portraits, and their pixels (300, 3, 64, 64) in [0, 1]."""
+    """Return 300 portraits and their pixels (300, 3, 64, 64) in [0, 1]."""
     data = open_world("portraits", n=300)
     return data, pixels(data)
 
@@ -52,11 +52,11 @@ def pixels(data):
 
 
 def features(output):
-    """Newer transformers wrap the output of `get_text_features`."""
+    """Return text features, which newer versions of transformers wrap in an output object."""
     return getattr(output, "pooler_output", output)
 
 
-def test_what_ships_is_small():
+def test_packaged_models_are_small():
     files = [
         path
         for folder in ("weights", "worlds")
@@ -74,7 +74,7 @@ def test_what_ships_is_small():
     }
 
 
-def test_features_and_logits_of_the_twins_agree(clip, people):
+def test_features_and_logits_agree_between_the_two_libraries(clip, people):
     """Padding follows the end token and the tower is causal, so the amount of padding does not
     matter."""
     model, preprocess, tokenizer = clip
@@ -103,12 +103,12 @@ def test_preprocess_reads_pictures_and_tensors_of_any_size(clip):
     for image in (picture, tensor, 2 * tensor):
         assert torch.allclose(preprocess(image), 2 * tensor[:, :1, :1].expand(3, 64, 64) - 1)
     stripes = torch.arange(192).remainder(2).expand(3, 192, 192).float()
-    assert preprocess(stripes).abs().max() < 0.1  # grey, not every third of them
+    assert preprocess(stripes).abs().max() < 0.1  # averaged to grey
     with pytest.raises(InvalidInputError, match=r"got a tensor \(64, 64\)"):
         preprocess(torch.zeros(64, 64))
 
 
-def test_clip_reads_what_the_pictures_show(clip, people):
+def test_clip_recognises_what_the_pictures_show(clip, people):
     model, preprocess, tokenizer = clip
     data, shown = people
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_clip_reads_what_the_pictures_show(clip, people):
             tokenizer([f"A photo of a {p}." for p in words.PROFESSIONS]), normalize=True
         )
     right = (images @ classes.T).argmax(dim=1).numpy() == data.column("profession").codes
-    assert right[data.column("duty").codes == 0].mean() > 0.6  # chance: 0.01
+    assert right[data.column("duty").codes == 0].mean() > 0.6  # chance level: 0.01
 
 
 def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
@@ -137,7 +137,7 @@ def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
     assert right[frequent].mean() - right[~frequent].mean() > 0.2
 
 
-def test_pipeline_has_its_own_text_tower_and_a_seed_determines_the_picture(capsys):
+def test_the_pipeline_has_its_own_text_tower_and_a_seed_determines_the_picture(capsys):
     pipeline = load_pipeline()
     text_weights = load_weights(weights_dir() / "text.safetensors")
     config = pipeline.text_encoder.config
@@ -158,7 +158,7 @@ def test_pipeline_has_its_own_text_tower_and_a_seed_determines_the_picture(capsy
     assert not torch.equal(picture, other_picture)
 
 
-def test_judge_reads_birds_in_their_places():
+def test_the_judge_recognises_birds_and_their_places():
     judge = load_judge()
     flock = open_world("birds", n=300)
     assert isinstance(judge, AttributeNetwork)
@@ -173,7 +173,7 @@ def test_judge_reads_birds_in_their_places():
         judge.predict(torch.zeros(3, 64, 64))
 
 
-def test_judge_reads_the_people_that_the_pipeline_draws():
+def test_the_judge_recognises_the_people_that_the_pipeline_generates():
     judge = load_judge()
     pipeline = load_pipeline()
     for code, gender in enumerate(words.GENDERS):

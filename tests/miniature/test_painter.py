@@ -1,4 +1,5 @@
-"""The frozen painter and builder in `eval/miniature`: they still run, and painted what ships."""
+"""Test the frozen renderer and builder in `eval/miniature`: they still run, and rendered what
+ships."""
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", words.WORLDS)
 @pytest.mark.parametrize("split", ["test", "reference"])
-def test_the_painter_paints_what_ships(name: str, split: str) -> None:
+def test_the_renderer_reproduces_the_packaged_pictures(name: str, split: str) -> None:
     fresh = painted(name, split, n=40)
     shipped = open_world(name, n=40, split=split)
     assert fresh.captions == shipped.captions
@@ -23,7 +24,7 @@ def test_the_painter_paints_what_ships(name: str, split: str) -> None:
         apart = np.abs(
             np.asarray(fresh.read(i)).astype(int) - np.asarray(shipped.read(i)).astype(int)
         )
-        # Pixels are rounded, and clipped, before the noise is added instead of afterwards.
+        # Packaged pixels were rounded and clipped before noise was added, fresh ones afterwards.
         assert apart.max() <= 5
         assert apart.mean() < 0.5
 

@@ -1,5 +1,5 @@
-"""The photographs that ship with the package: counts, balance, sources, and what the text encoder
-reads."""
+"""Test the photographs that ship with the package: counts, balance, sources, and what the text
+encoder reads."""
 
 import gzip
 import re
@@ -69,7 +69,7 @@ def test_every_picture_of_the_gallery_can_be_read_and_has_a_title(
         assert max(picture.size) == 150
 
 
-def test_source_credit_and_licences_are_next_to_the_photographs() -> None:
+def test_source_credit_and_licences_are_stored_next_to_the_photographs() -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert CREDIT in text
     for name in ("Rights", "Source", "https://www.loc.gov/item/"):
@@ -82,7 +82,7 @@ def test_source_credit_and_licences_are_next_to_the_photographs() -> None:
     assert "Apache License" in licence
 
 
-def test_text_side_and_photographs_stay_small() -> None:
+def test_text_encoder_and_photographs_are_small() -> None:
     text = sum(
         (FOLDER / name).stat().st_size for name in ("words.safetensors", "vocabulary.txt.gz")
     )
@@ -151,7 +151,7 @@ def test_an_edit_can_be_attached_to_the_encoder_and_removed(photographs: Photogr
     assert torch.allclose(same, torch.ones(len(JOBS)), atol=1e-5)
 
 
-def test_the_name_opens_model_gallery_and_reference() -> None:
+def test_the_name_loads_model_gallery_and_reference() -> None:
     host = resolve(load_host("photographs").host)
     assert host.roles == ("joint",)
     settings = {"prompts": "gender", "queries": JOBS, "k": 20, "resamples": 20}
@@ -172,7 +172,7 @@ def test_thumbnails_open_without_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_word_pieces_are_those_of_the_shipped_vocabulary(photographs: Photographs) -> None:
+def test_word_pieces_match_the_packaged_vocabulary(photographs: Photographs) -> None:
     pieces = gzip.decompress((FOLDER / "vocabulary.txt.gz").read_bytes()).decode().split("\n")
     assert len(pieces) == len(set(pieces)) == len(photographs.encoder.vectors)
     tokenizer = Tokenizer(

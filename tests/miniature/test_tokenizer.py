@@ -1,4 +1,4 @@
-"""The vocabulary that ships gives the same ids in both libraries."""
+"""Test that the packaged vocabulary gives the same ids in both libraries."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def ids(twins, texts):
     ).input_ids
 
 
-def test_both_families_return_the_same_ids(twins):
+def test_both_libraries_return_the_same_ids(twins):
     ids_of_open_clip, ids_of_transformers = ids(twins, TEXTS)
     assert ids_of_open_clip.shape == (len(TEXTS), tokenizer.CONTEXT_LENGTH)
     assert torch.equal(ids_of_open_clip, ids_of_transformers)
@@ -51,12 +51,13 @@ def test_both_families_return_the_same_ids(twins):
         st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="&<>_"), max_size=30
     )
 )
-def test_both_families_agree_on_any_plain_text(twins, text):
-    # `&`, `<`, `>` are left out: open_clip decodes HTML entities, transformers does not.
+def test_both_libraries_agree_on_any_plain_text(twins, text):
+    # `&`, `<` and `>` are excluded, because open_clip decodes HTML entities and transformers does
+    # not.
     assert torch.equal(*ids(twins, [text]))
 
 
-def test_files_do_not_change_from_build_to_build(tmp_path):
+def test_files_are_identical_between_builds(tmp_path):
     merges = tokenizer.load_merges(weights_dir())
     for name in ("one", "two"):
         tokenizer.save_tokenizer(merges, tmp_path / name)

@@ -1,19 +1,20 @@
-"""Run diffusers' own tests of pipelines on pipelines that are bare, attached at strength 0 and
-attached.
+"""Run diffusers' own pipeline tests on unmodified pipelines, attached at strength 0, and attached.
 
     python tests/neighbours/diffusers_pipelines.py CHECKOUT [PLACE ...] [-- PYTEST-OPTIONS]
 
-CHECKOUT: of github.com/huggingface/diffusers, also in $DIFFUSERS_CHECKOUT; its tests run with its
-own package, and need the packages parameterized and requests_mock. PLACE: a folder or a file of
-tests/pipelines; those of `PLACES` where none is named. Offline: the two tokenizers that the tests
-get from the hub are made here, and a test that needs more fails in all three runs alike. A test
-that passes bare has to pass in the other two: else the script ends with 1.
+CHECKOUT: a checkout of github.com/huggingface/diffusers, also read from $DIFFUSERS_CHECKOUT. Its
+tests run with its own package, and need the packages parameterized and requests_mock. PLACE: a
+folder or a file in tests/pipelines; default: `PLACES`. The tests run offline: the two tokenizers
+that they would download are created here, and a test that needs more fails in all three runs. A
+test that passes on an unmodified pipeline has to pass in the other two runs, otherwise the script
+exits with code 1.
 
-stdout has the counts and what differs (eval/results/diffusers_pipelines.txt); stderr has what
-pytest prints.
+stdout gets the counts and differences (eval/results/diffusers_pipelines.txt); stderr gets the
+output of pytest.
 
-The prompts of these tests name nobody, so that pictures have to stay those of a bare pipeline.
-The file is the plugin of pytest too: it attaches to each pipeline when it is made, and says to how
+The prompts of these tests mention nobody, so pictures must equal those of an unmodified pipeline.
+
+This file is also a pytest plugin: it attaches to each pipeline that is created, and reports to how
 many.
 """
 
@@ -52,11 +53,12 @@ RUN, OUTCOMES = "DIFFUSERS_PIPELINES_RUN", "DIFFUSERS_PIPELINES_OUTCOMES"
 
 
 def make_stand_ins(folder: Path) -> dict[str, str]:
-    """Return a folder for each name of the hub that the tests load from, and write them."""
+    """Write stand-ins for each hub name that the tests load from; return their folders."""
     import tiny_tokenizers
     from transformers import T5Config
 
-    # Both vocabularies of the originals: the text encoders of the tests have as many embeddings.
+    # The same vocabulary sizes as the originals, because the text encoders of the tests have as
+    # many embeddings.
     tiny_tokenizers.MERGES = 1000 - 2 * 256 - 2
     tiny_tokenizers.clip_tokenizer().save_pretrained(folder / "clip")
     T5Config(
@@ -67,7 +69,7 @@ def make_stand_ins(folder: Path) -> dict[str, str]:
 
 
 def load_stand_ins(loader: Any, folders: dict[str, str]) -> None:
-    """Have `from_pretrained` of a class of transformers read the folders in place of the hub."""
+    """Make `from_pretrained` of a transformers class read the folders instead of the hub."""
     original = loader.from_pretrained.__func__
 
     @functools.wraps(original)
@@ -78,9 +80,10 @@ def load_stand_ins(loader: Any, folders: dict[str, str]) -> None:
 
 
 def attach_when_made(pipeline_class: Any, strength: float) -> None:
-    """Attach to each pipeline of a class at the end of its `__init__`, where its modules are free.
+    """Attach to each pipeline of a class at the end of its `__init__`, unless its modules are
+    already attached.
 
-    Pipelines that share a text encoder share what is attached to it.
+    Pipelines that share a text encoder share the attachment.
     """
     import vldebias
     import vldebias.errors
@@ -94,7 +97,8 @@ def attach_when_made(pipeline_class: Any, strength: float) -> None:
             try:
                 vldebias.debias(self, "gender", strength=strength)
             except vldebias.errors.UnsupportedHostError:
-                # Without text encoders there is nothing to edit: it is refused, and stays bare.
+                # Without text encoders there is nothing to edit, so attaching is refused and the
+                # pipeline is unmodified.
                 names = [name for name in self.components if "text_encoder" in name]
                 if any(self.components[name] is not None for name in names):
                     raise
@@ -105,7 +109,7 @@ def attach_when_made(pipeline_class: Any, strength: float) -> None:
 
 
 def pytest_configure(config: Any) -> None:
-    """Make the stand-ins, for this process and those of pytest-xdist alike."""
+    """Create the stand-ins for this process and for those of pytest-xdist."""
     import transformers
 
     config.vldebias_folder = tempfile.TemporaryDirectory()
@@ -119,7 +123,7 @@ def pytest_configure(config: Any) -> None:
 
 
 def pytest_collection_finish(session: Any) -> None:
-    """Wrap the classes that the collected tests are of."""
+    """Wrap the classes that the collected tests belong to."""
     if os.environ[RUN] == "bare":
         return
     classes = {getattr(item.cls, "pipeline_class", None) for item in session.items}
@@ -128,13 +132,13 @@ def pytest_collection_finish(session: Any) -> None:
 
 
 def write_line(line: dict[str, Any]) -> None:
-    """Add a line of JSON to the file that the script reads after the run."""
+    """Append a line of JSON to the file that the script reads after the run."""
     with open(os.environ[OUTCOMES], "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Write the outcome of each test, and of which class the error of a failed one was."""
+    """Write the outcome of each test and, if it failed, the class of the error."""
     if report.when != "call" and report.outcome == "passed":
         return
     error = ""
@@ -145,16 +149,19 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Write how many pipelines of each class were attached to; each process of xdist has its."""
+    """Write how many pipelines of each class were attached to; each xdist process writes its
+    own."""
     write_line({"attached": attached})
 
 
 @dataclass
 class Run:
-    """Hold what a run of pytest found.
+    """Store the results of a pytest run.
 
-    outcomes: by the name of a test; errors: the class of the error of each test that failed;
-    attached: how many pipelines of each class were attached to.
+    Attributes:
+        outcomes: test name -> outcome.
+        errors: test name -> class of the error, for each failed test.
+        attached: class -> how many of its pipelines were attached to.
     """
 
     outcomes: dict[str, str] = field(default_factory=dict)
@@ -163,7 +170,7 @@ class Run:
 
 
 def run_tests(run: str, checkout: Path, arguments: list[str]) -> Run:
-    """Run the tests bare, at strength 0 or attached."""
+    """Run the tests on unmodified pipelines, at strength 0 or attached."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "outcomes")
         file.touch()
@@ -174,7 +181,7 @@ def run_tests(run: str, checkout: Path, arguments: list[str]) -> Run:
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "HF_HUB_OFFLINE": "1",
         }
-        # A file that needs what is not installed does not keep the others from running.
+        # A file that needs a missing package does not prevent the others from running.
         options = ["-q", "--tb=short", "--continue-on-collection-errors", "-p", HERE.stem]
         command = [sys.executable, "-m", "pytest", *options, *arguments]
         subprocess.run(command, cwd=checkout, env=environment, stdout=sys.stderr, check=False)

@@ -1,4 +1,4 @@
-"""The first mistakes of the author of an extension are answered with what to do."""
+"""Test that common first mistakes of extension authors are answered with what to do."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from vldebias.study.tasks.images import ImageTask
 
 @pytest.fixture(autouse=True)
 def _own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one case registers, the next does not find."""
+    """Isolate cases: what one of them registers is not visible to the next."""
     for registry in (DATA, TASKS, JUDGES):
         monkeypatch.setattr(registry, "data", {**registry})
 
@@ -95,7 +95,7 @@ def a_function(problem: Any, role: str) -> Any:
     ),
     (lambda: fitted_by(lambda *_: [1, 2]), r"returned a list of 2; .* by Calibr.*fit\(\[pairs"),
 )
-def test_a_mistake_in_a_method_gets_a_sentence(mistake: Any) -> None:
+def test_a_mistake_in_a_method_is_explained(mistake: Any) -> None:
     mistake()
 
 
@@ -138,7 +138,7 @@ def batch() -> Contrast:
     (lambda: batch().sums(), r"expected one scale or more, such as sums\(1.0\), got none"),
     (lambda: batch().reduce(torch.zeros(3)), r"expected losses \(2, 4\) .*, got \(3,\)"),
 )
-def test_a_mistake_in_a_loss_gets_a_sentence(mistake: Any) -> None:
+def test_a_mistake_in_a_loss_is_explained(mistake: Any) -> None:
     mistake()
 
 
@@ -167,7 +167,7 @@ def empty(layout: str) -> Any:
     (lambda: empty("file1.png, ..."), "expected images in split 'test' .*, got none; .* file1.png"),
     (lambda: opened({}, columns="kind"), "columns: got the text 'kind'; expected a tuple"),
 )
-def test_a_mistake_in_a_data_set_gets_a_sentence(mistake: Any) -> None:
+def test_a_mistake_in_a_data_set_is_explained(mistake: Any) -> None:
     mistake()
 
 
@@ -193,11 +193,11 @@ def measured(compute: Any) -> Any:
     (lambda: measured(lambda hits, size: hits.sum(-1) + 2.0), "expected values in its bounds"),
 )
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_a_mistake_in_a_metric_gets_a_sentence(mistake: Any) -> None:
+def test_a_mistake_in_a_metric_is_explained(mistake: Any) -> None:
     mistake()
 
 
-def test_a_metric_that_tasks_compute_needs_no_function() -> None:
+def test_a_metric_computed_by_tasks_needs_no_function() -> None:
     assert METRICS["precision"].compute is None
 
 
@@ -230,11 +230,11 @@ def measured_task() -> Any:
     (measured_task, "returned a TaskResult; expected a list of TaskResult: end it with"),
 )
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_a_mistake_in_a_task_gets_a_sentence(mistake: Any) -> None:
+def test_a_mistake_in_a_task_is_explained(mistake: Any) -> None:
     mistake()
 
 
-def test_an_instance_instead_of_a_class_of_a_task_gets_a_sentence() -> None:
+def test_an_instance_instead_of_a_task_class_is_explained() -> None:
     with pytest.raises(
         ValidationError, match=r"got no fields; .* its class: register_task\(Mine\)"
     ):
@@ -282,11 +282,11 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     (lambda: host(library=""), "names as `library` the package that defines its models"),
     (lambda: register_host(Hosted(None)), "expected a class that derives from"),  # type: ignore[arg-type]
 )
-def test_a_mistake_in_a_host_gets_a_sentence(mistake: Any) -> None:
+def test_a_mistake_in_a_host_is_explained(mistake: Any) -> None:
     mistake()
 
 
-def test_a_host_whose_hooks_cannot_be_removed_is_not_edited() -> None:
+def test_a_host_whose_hooks_cannot_be_removed_is_not_attached() -> None:
     attached = []
     tower = Tower()
     register_host(type("Mine", (Hosted,), {"install": lambda self, a: attached.append(a)}))
@@ -324,5 +324,5 @@ def judged(answer: Any) -> Any:
     (lambda: judged(["dark"]), "judge mine: predict returned a list; expected a mapping"),
     (lambda: judged({"shade": [[2.0, 0.0]]}), r"expected probabilities \(1, 2\) .*softmax"),
 )
-def test_a_mistake_in_a_judge_gets_a_sentence(mistake: Any) -> None:
+def test_a_mistake_in_a_judge_is_explained(mistake: Any) -> None:
     mistake()

@@ -1,4 +1,4 @@
-"""A package that consists of the recipes of the documentation, installed with pip: commands and
+"""Test a package that consists of the documentation's recipes, installed with pip: commands and
 functions accept the names of its objects."""
 
 import json
@@ -65,7 +65,7 @@ SUITE = {
 
 
 def blocks(kind: str) -> list[str]:
-    """The fenced blocks of the two pages."""
+    """Return the fenced blocks of the two pages."""
     pages = "".join((HOW_TO / page).read_text(encoding="utf-8") for page in PAGES)
     return re.findall(rf"```{kind}\n(.*?)```", pages, re.DOTALL)
 
@@ -74,7 +74,7 @@ PAGES = ("extend.md", "method.md")
 
 
 def wheel_of(code: str, folder: Path) -> Path:
-    """A wheel of one module, with the entry points of the page."""
+    """Return a wheel with one module and the entry points of the page."""
     info = f"{PACKAGE}-1.0.dist-info"
     (points,) = blocks("toml")
     points = re.sub(r"\[project\.entry-points\.\"(.+)\"\]", r"[\1]", points)
@@ -94,7 +94,8 @@ def wheel_of(code: str, folder: Path) -> Path:
 
 
 def installed_into(folder: Path, code: str) -> Path:
-    """The folder that pip installed the package into, from a wheel and without a network."""
+    """Return the folder into which pip installed the package, from a wheel and without a
+    network."""
     target = folder / "site"
     options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target)]
@@ -104,20 +105,20 @@ def installed_into(folder: Path, code: str) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package without the `register_*` calls, which its entry points replace."""
+    """Return the package without the `register_*` calls, which its entry points replace."""
     code = re.sub(r"^(register_|assert ).*\n", "", "\n\n".join(blocks("python")), flags=re.M)
     return installed_into(tmp_path_factory.mktemp("package"), code)
 
 
 @pytest.fixture(scope="module")
 def registering_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with the `register_*` calls."""
+    """Return the package with the `register_*` calls."""
     return installed_into(tmp_path_factory.mktemp("package"), "\n\n".join(blocks("python")))
 
 
 @pytest.fixture(scope="module")
 def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of images as the recipe of the data set expects them."""
+    """Return a folder of images in the layout that the recipe of the data set expects."""
     root = tmp_path_factory.mktemp("scans")
     for split, count in (("train", 12), ("val", 8), ("test", 8)):
         (root / split).mkdir()
@@ -130,7 +131,7 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for registry, _ in NAMES.values():
-        len(registry)  # what is found without the package
+        len(registry)  # search the entry points before the package is on the path
     monkeypatch.syspath_prepend(folder)
     for registry, _ in NAMES.values():
         monkeypatch.setattr(registry, "data", {**registry.data})
@@ -141,13 +142,13 @@ def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package on the path; what it registered is forgotten afterwards."""
+    """Put the package on the path, and unregister its objects afterwards."""
     yield from use(folder, monkeypatch)
 
 
 @pytest.fixture
 def registering(registering_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package that also registers its objects, on the path."""
+    """Put the package that also registers its objects on the path."""
     yield from use(registering_folder, monkeypatch)
 
 
@@ -167,7 +168,7 @@ def test_an_entry_point_is_found_by_its_name(kind: str) -> None:
 
 
 @pytest.mark.usefixtures("registering")
-def test_an_entry_point_of_what_is_also_registered_is_silent() -> None:
+def test_an_entry_point_of_a_registered_object_is_ignored_silently() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for registry, name in NAMES.values():
@@ -175,7 +176,7 @@ def test_an_entry_point_of_what_is_also_registered_is_silent() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_listings_show_what_another_package_adds() -> None:
+def test_listings_include_the_objects_of_another_package() -> None:
     for command, kind in (
         (["losses"], "loss"),
         (["methods"], "method"),
@@ -208,7 +209,7 @@ def test_a_data_set_and_a_task_of_another_package_are_evaluated(scans: Path) -> 
     )
     correlation = {row.method: row.value for row in result.rows}
     assert list(correlation) == ["none", *methods]
-    # What the task measures depends on the method.
+    # The measured value depends on the method.
     assert len({round(value, 6) for value in correlation.values()}) == 3
     assert all(0 <= value <= 1 for value in correlation.values())
 
@@ -222,7 +223,7 @@ def test_a_metric_of_another_package_is_measured() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_judge_of_another_package_reads_images() -> None:
+def test_a_judge_of_another_package_labels_images() -> None:
     fields = {
         "name": "shades",
         "title": "Shades",
@@ -252,7 +253,9 @@ def test_the_settings_of_a_loss_of_another_package_are_checked() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_train_takes_the_loss_and_the_data_of_another_package(scans: Path, tmp_path: Path) -> None:
+def test_train_accepts_the_loss_and_the_data_of_another_package(
+    scans: Path, tmp_path: Path
+) -> None:
     run([*TRAIN, "--data-root", str(scans), "--out", str(tmp_path)])
     outcome = json.loads((tmp_path / "run.json").read_text())
     assert (outcome["settings"]["loss"], outcome["settings"]["push"]) == ("decoupled", 0.5)
@@ -260,7 +263,7 @@ def test_train_takes_the_loss_and_the_data_of_another_package(scans: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_the_commands_of_a_shell_take_them_too(folder: Path, scans: Path, tmp_path: Path) -> None:
+def test_shell_commands_accept_them_too(folder: Path, scans: Path, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text(json.dumps(SUITE))
     environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{folder}"}

@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("lam", [1000.0, [500.0, 0.125]])
-def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
+def test_saving_and_loading_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
     saved = fitted(lam)
     assert saved.save_pretrained(tmp_path / "a" / "b") == tmp_path / "a" / "b"
     assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == FILES
@@ -73,7 +73,7 @@ def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
 def test_non_finite_values_are_refused(
     bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On creation, on saving, and on loading a file from elsewhere."""
+    """This applies on creation, on saving, and on loading a file from elsewhere."""
     edit = fitted()
     edit.left[3, 1] = bad
     for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
@@ -108,7 +108,7 @@ class Move(Edit):
     ({"by": torch.ones(2)}, r"^by: .* \(d\).*'d': 3.* \(2,\)"),
     ({"by": torch.ones(3, 1)}, r"^by: .* \(3, 1\)"),
 )
-def test_axes_of_one_name_must_have_one_size(change: dict[str, Any]) -> None:
+def test_axes_with_the_same_name_must_have_the_same_size(change: dict[str, Any]) -> None:
     edit = Move(torch.ones(3, 2), torch.ones(3, 2), torch.ones(3), Provenance("move"))
     assert edit.dim == 3
     replace(edit, **change)
@@ -119,7 +119,7 @@ def test_the_dtype_of_a_projection_is_float64() -> None:
         replace(fitted(), left=fitted().left.float())
 
 
-def test_nothing_in_the_package_unpickles() -> None:
+def test_nothing_in_the_package_uses_pickle() -> None:
     root = Path(vldebias.__file__).parent
     banned = (
         "import pickle",
@@ -157,10 +157,10 @@ PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4
         ({"texts": ((3.0, 4.19), (1.0, 0.0))}, True),
         ({"texts": ((3.0, 4.0), (1.0, 0.05))}, False),  # an activation or a tokenizer
         ({"texts": ()}, True),
-        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # which change the texts
+        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # these change the texts
     ],
 )
-def test_fingerprints_match_for_the_same_weights_only(
+def test_fingerprints_match_only_for_the_same_weights(
     change: dict[str, Any], is_same: bool
 ) -> None:
     changed = PRINT.model_copy(update=change)
@@ -176,7 +176,7 @@ def test_fingerprints_match_for_the_same_weights_only(
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
-    """Return a folder that replaces the hub, with one folder per repository, and the recorded
+    """Return a folder that replaces the hub, with one subfolder per repository, and the recorded
     calls."""
     root = tmp_path / "hub"
     calls = list[dict[str, Any]]()
@@ -203,7 +203,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dic
     return root, calls
 
 
-def test_push_and_pull(hub: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_an_edit_can_be_pushed_and_pulled(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     root, calls = hub
     assert (
         fitted().push_to_hub("someone/gender", private=True)
@@ -259,9 +259,11 @@ def test_edits_by_role_are_uploaded_together(hub: tuple[Path, list[dict[str, Any
     }
 
 
-def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_use_and_unknown_repositories_are_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert constants.HF_HUB_OFFLINE, "the tests must never reach the network"
+    assert constants.HF_HUB_OFFLINE, "tests must never access the network"
     for name in (
         "no-one/nothing",
         "not a name",
@@ -277,7 +279,7 @@ def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, signed: bool) -> None:
-    """Change a saved edit; signed: with a matching digest."""
+    """Change a saved edit; `signed` updates the digest to match."""
     path = folder / "projection.safetensors"
     with safe_open(path, "pt") as file:
         header = file.metadata()
@@ -336,7 +338,7 @@ def test_equal_edits_are_saved_as_equal_files(tmp_path: Path) -> None:
 
 
 def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, first: int) -> None:
-    """Save edits over each other; `saved` is set after some saves."""
+    """Repeatedly save edits over each other; set `saved` after some saves."""
     for number in itertools.count(1):
         edits[number % len(edits)].save_pretrained(folder)
         if number == first:
@@ -346,7 +348,7 @@ def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, fi
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
 def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
-    """After each of 40 kills during a save, one of the two projections is there, complete."""
+    """After each of 40 kills during a save, one of the two projections exists and is complete."""
     edits = [fitted(lam).with_provenance(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)
     chance = random.Random(0)

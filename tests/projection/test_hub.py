@@ -1,4 +1,4 @@
-"""Test loading by name: an unreachable hub is tried once, code is never run, and errors are
+"""Test loading by name: an unreachable hub is tried only once, code is never run, and errors are
 explained."""
 
 import builtins
@@ -121,7 +121,7 @@ def test_an_unreachable_hub_is_tried_and_reported_once(call: str, attempts: list
     with pytest.raises(InvalidInputError, match=message):
         ASKED[call]()
     assert attempts == [("huggingface.co", 443)]
-    assert constants.HF_HUB_OFFLINE is False, "whoever is online again is not kept offline"
+    assert constants.HF_HUB_OFFLINE is False, "users who are back online are not kept offline"
 
 
 def test_a_reachable_hub_is_used_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:

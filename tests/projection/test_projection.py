@@ -1,4 +1,4 @@
-"""The calibrated projection against its dense formula, and the laws of Lemmas 7.1 and 7.2."""
+"""Test the calibrated projection against its dense formula, and the laws of Lemmas 7.1 and 7.2."""
 
 import itertools
 from typing import Any
@@ -29,7 +29,7 @@ A8 = embeddings(2, 8, seed=1)
 
 
 def scatter(pairs: Tensor) -> Tensor:
-    """sum_S (z_i - z_j)(z_i - z_j)^T, one outer product at a time."""
+    """Compute sum_S (z_i - z_j)(z_i - z_j)^T one outer product at a time."""
     return sum(torch.outer(a - b, a - b) for a, b in pairs)
 
 
@@ -96,7 +96,7 @@ def test_lam_zero_gives_p0(problem: tuple[Tensor, Tensor, float]) -> None:
 
 @laws
 @given(problems())
-def test_cali_is_symmetric_with_eigenvalues_in_zero_one(
+def test_cali_is_symmetric_with_eigenvalues_between_zero_and_one(
     problem: tuple[Tensor, Tensor, float],
 ) -> None:
     S, _, lam = problem
@@ -165,7 +165,7 @@ def test_several_attributes_are_solved_jointly() -> None:
     assert edit.lam == (700.0, 300.0)
     chained = fit(race, A, 300.0).matrix() @ fit(gender, A, 700.0).matrix()
     assert (chained - expected).abs().max() > 1e-2, (
-        "one after the other must be another method, or this test is empty"
+        "sequential projections must differ, otherwise this test shows nothing"
     )
 
 
@@ -185,12 +185,13 @@ def test_repeated_prompts_change_nothing(problem: tuple[Tensor, Tensor, float], 
 
 
 @pytest.mark.parametrize("lam", [1e8, 1e15, 1e20, 1e300])
-def test_pair_differences_vanish_as_lam_goes_to_infinity(lam: float) -> None:
+def test_pair_differences_vanish_as_lam_increases(lam: float) -> None:
     S = embeddings(3, 2, 6)
     A = embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
     for pairs in (S, S.repeat(2, 1, 1), S.repeat(5, 1, 1)):
-        # At a finite lam, 1 / (1 + lam s) of each direction is left, within 100 / lam of the limit.
+        # At a finite lam, a factor of 1 / (1 + lam s) of each direction remains, within 100 / lam
+        # of the limit.
         assert (fit(pairs, None, lam).matrix() - limit).abs().max() < 100 / lam + 1e-12
         assert (
             fit(pairs, A, lam).matrix() - fit(None, A).matrix() @ limit
@@ -230,24 +231,26 @@ def test_shape_and_dtype_are_preserved(dtype: torch.dtype, shape: tuple[int, ...
     rows = z.to(dtype)
     assert projection(rows, 0.0) is rows
     got = projection(rows)
-    assert torch.equal(rows, z.to(dtype)), "the argument is not changed"
+    assert torch.equal(rows, z.to(dtype)), "the argument is not modified"
     assert (got.shape, got.dtype, got.device) == (z.shape, dtype, z.device)
     torch.testing.assert_close(got.double(), projection(z), atol=TOLERANCE[dtype], rtol=0)
 
 
-def test_half_precision_is_rounded_once_and_autocast_rounds_nothing() -> None:
+def test_half_precision_is_rounded_once_and_autocast_has_no_effect() -> None:
     projection = fit(embeddings(20, 2, 64), embeddings(3, 64, seed=1))
     half = embeddings(50, 64, seed=2).half()
     assert torch.equal(projection(half), projection(half.float()).half())
     z = half.float()
     with torch.autocast("cpu", torch.bfloat16):
-        assert (z @ z.T).dtype == torch.bfloat16, "autocast must be active, or this test is empty"
+        assert (z @ z.T).dtype == torch.bfloat16, (
+            "autocast must be active, otherwise this test shows nothing"
+        )
         inside = projection(z)
     assert torch.equal(inside, projection(z))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_arrays_are_returned_as_arrays_even_read_only_and_reversed_ones(dtype: type) -> None:
+def test_arrays_are_returned_as_arrays_even_if_read_only_or_reversed(dtype: type) -> None:
     S, A, z = (
         t.numpy().astype(dtype)
         for t in (embeddings(5, 2, 16), embeddings(2, 16, seed=1), embeddings(3, 16))
@@ -277,7 +280,7 @@ def test_gradients_flow_through_the_projection_only() -> None:
 @pytest.mark.parametrize(
     "problem", [(S8, A8), (S8, None), (None, A8)], ids=["orth-cali", "cali", "orth"]
 )
-def test_inference_mode_leaves_no_trace(
+def test_inference_mode_has_no_lasting_effect(
     dtype: torch.dtype, problem: tuple[Tensor | None, Tensor | None]
 ) -> None:
     with torch.inference_mode():
@@ -327,7 +330,7 @@ def test_invalid_groups_embeddings_and_strengths_are_refused() -> None:
             fit(S8)(A8, strength)
 
 
-def test_method_rank_repr_and_trace() -> None:
+def test_method_rank_repr_and_trace_are_recorded() -> None:
     for edit in (fit(S8), fit(S8, A8, 10.0), fit_groups([S8[:, 0]])):
         assert edit.removed == pytest.approx(8 - float(edit.matrix().trace()))
     assert [fit(S8).method, fit(S8, A8).method, fit(None, A8).method] == [
@@ -346,7 +349,7 @@ def test_method_rank_repr_and_trace() -> None:
     )
 
 
-def test_it_follows_the_estimator_interface() -> None:
+def test_it_follows_the_interface_of_estimators() -> None:
     clone = pytest.importorskip(
         "sklearn.base", reason="scikit-learn is not installed with the core alone"
     ).clone
@@ -363,7 +366,7 @@ def test_it_follows_the_estimator_interface() -> None:
     torch.testing.assert_close(clone(made).fit(S8, A8).matrix(), made.matrix())
     torch.testing.assert_close(
         made.fit(S8).matrix(), fit(S8, None, 7.0).matrix()
-    )  # nothing of the first fit is left
+    )  # nothing remains of the first fit
 
 
 def test_a_weight_shared_by_all_attributes_is_recorded_as_one_number() -> None:
@@ -372,5 +375,5 @@ def test_a_weight_shared_by_all_attributes_is_recorded_as_one_number() -> None:
     assert CalibratedProjection.solve(scatters, None, (3.0, 4.0)).lam == (3.0, 4.0)
 
 
-def test_the_repr_of_the_identity_says_no_edit() -> None:
+def test_the_repr_of_the_identity_mentions_no_edit() -> None:
     assert repr(CalibratedProjection.identity(3)) == "no edit (none)"

@@ -1,5 +1,5 @@
-"""Prompt sets: those of the package, files of strangers, sets from a word list, and which prompts
-name which value."""
+"""Test prompt sets: packaged ones, users' files, sets from a word list, and which prompts name
+which value."""
 
 import dataclasses
 import re
@@ -45,11 +45,11 @@ def small(**fields: Any) -> PromptSet:
     return PromptSet(**{"name": "small", "groups": (("a", "b"),), **fields})
 
 
-# ---- the sets that come with the package
+# ---- packaged prompt sets
 
 
 def failing(law: Callable[[PromptSet], bool]) -> list[str]:
-    """The sets of the package for which a law does not hold."""
+    """Return the packaged sets that violate a law."""
     return [name for name in list_prompts() if not law(load_prompts(name))]
 
 
@@ -76,7 +76,7 @@ def test_pairs_are_all_pairs_of_each_group() -> None:
     assert failing(law) == []
 
 
-def test_pairs_are_stated_and_queries_are_not() -> None:
+def test_pairs_state_values_and_queries_do_not() -> None:
     def law(prompts: PromptSet) -> bool:
         stated = StatedWords(prompts.stated_words)
         pairs_are_stated = all(stated.find(prompt) for prompt in chain(*prompts.groups))
@@ -87,7 +87,7 @@ def test_pairs_are_stated_and_queries_are_not() -> None:
     assert failing(law) == []
 
 
-def test_articles_fit() -> None:
+def test_articles_match_the_following_word() -> None:
     def law(prompts: PromptSet) -> bool:
         texts = chain(
             prompts.classes, prompts.held_out_classes, *prompts.groups, *prompts.held_out_groups
@@ -191,7 +191,7 @@ def test_stated_words_distinguish_requests_from_similar_texts(
 # ---- loading
 
 
-def test_a_path_is_read(tmp_path: Path) -> None:
+def test_a_path_is_loaded(tmp_path: Path) -> None:
     prompts = load_prompts(write(tmp_path, LISTED))
     assert load_prompts(prompts) is prompts
     assert load_prompts(str(tmp_path / "mine.yaml")) == prompts
@@ -211,7 +211,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         load_prompts(["gender"])  # type: ignore[arg-type]
 
 
-def test_a_made_set_from_a_file(tmp_path: Path) -> None:
+def test_a_set_from_word_lists_is_loaded_from_a_file(tmp_path: Path) -> None:
     prompts = load_prompts(write(tmp_path, MADE))
     assert prompts.groups == (
         ("a male doctor", "a female doctor"),
@@ -275,7 +275,7 @@ def test_an_error_names_file_and_key(tmp_path: Path, content: object, message: s
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_set_that_would_explode_is_refused_before_it_is_made(
+def test_a_set_with_too_many_prompts_is_refused_before_it_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = {"a": ["x", "v"], "b": ["y", "w"], "c": ["z", "u"]}
@@ -285,10 +285,10 @@ def test_a_set_that_would_explode_is_refused_before_it_is_made(
     assert len(make_prompt_set("large", words, [f"c{i}" for i in range(10)]).pairs) == 10 * 2 * 3
 
 
-# ---- making and writing
+# ---- creating and writing
 
 
-def test_words_templates_and_concepts_make_the_pairs() -> None:
+def test_words_templates_and_concepts_form_the_pairs() -> None:
     templates = ["A {attribute} {concept}.", "A {concept} who is a {attribute} person."]
     prompts = make_prompt_set("mine", GENDER, ["doctor", "heir"], templates)
     assert len(prompts.pairs) == 2 * 2 * 2
@@ -318,7 +318,7 @@ def test_a_set_can_be_reloaded_from_its_file(tmp_path: Path) -> None:
     assert (read, read.hash) == (made, made.hash)
     assert (
         "A photo of a male doctor." not in (tmp_path / "mine.yaml").read_text()
-    )  # stays words and templates
+    )  # stored as words and templates
     plain = (
         make_prompt_set("plain", GENDER, ["médecin"])
         .to_yaml(tmp_path / "plain.yaml")
@@ -349,7 +349,7 @@ def test_a_set_may_refer_to_packaged_ones() -> None:
     )
 
 
-def test_the_hash_is_over_prompts_and_not_over_prose_or_formatting(tmp_path: Path) -> None:
+def test_the_hash_covers_prompts_but_not_descriptions_or_formatting(tmp_path: Path) -> None:
     plain = load_prompts(write(tmp_path, LISTED))
     text = (
         "# a comment\ngroups:\n- - a cat\n  - 'a dog'\n  - \"an owl\"\nsource:"
@@ -385,7 +385,7 @@ def test_the_hash_is_over_prompts_and_not_over_prose_or_formatting(tmp_path: Pat
         ({"attributes": {"x": "x", "y": "y"}}, "attributes.x"),
     ],
 )
-def test_a_set_made_by_hand_is_checked(fields: dict[str, Any], message: str) -> None:
+def test_a_manually_created_set_is_validated(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(message)):
         small(**fields)
 
@@ -444,13 +444,14 @@ def test_the_longest_phrase_names_the_value() -> None:
     assert asian.values_in("an East Asian and an Asian man") == ("Asian", "East")
     assert asian.values_in("a Caucasian man") == ()
     both = small(attributes={**asian.attributes, "other": ("ASIAN",)})
-    assert both.values_in("an Asian man") == ("Asian", "other")  # a word of two values names both
+    # a word shared by two values names both
+    assert both.values_in("an Asian man") == ("Asian", "other")
     texts = ("an Asian", "an Asian", "an Asian and an East Asian", "a man")
     assert asian.by_value(texts) == {"Asian": ("an Asian",), "East": ()}
 
 
-def test_the_two_custom_sets_of_the_readme_are_the_same(tmp_path: Path) -> None:
-    section = README.split("## Your own set, in one screen")[1].split("## Keys")[0]
+def test_the_two_custom_sets_of_the_readme_are_equal(tmp_path: Path) -> None:
+    section = README.split("## Your own set")[1].split("## Keys")[0]
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, flags=re.MULTILINE)
     code, text = (dedent(block).strip() for block in blocks)
     call = code.removeprefix("made = vldebias.").split("\nmade.to_yaml")[0]

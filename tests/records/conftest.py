@@ -1,4 +1,4 @@
-"""Fixtures of the tests of records."""
+"""Provide fixtures for the tests of records."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Figures of a record: shares, their intervals, and the correction by people."""
+"""Test the figures of a record: shares, their intervals, and the correction by human labels."""
 
 import numpy as np
 import pytest
@@ -58,14 +58,14 @@ def test_unknown_images_are_counted_but_not_part_of_shares() -> None:
     assert figure(record, "unknown").estimate == pytest.approx(0.5)
 
 
-def test_one_prompt_has_the_interval_of_wilson() -> None:
+def test_a_single_prompt_has_a_wilson_interval() -> None:
     counts = np.array([[30.0, 70.0, 0.0]])
     _, low, high = share_with_interval(counts, 0)
-    # The variance is that of n - 1, and so is the number of images.
+    # The variance uses n - 1, and so does the effective number of images.
     assert (low, high) == pytest.approx(wilson_interval(0.3 * 99, 99), abs=2e-3)
 
 
-def test_equal_images_have_an_interval_that_shrinks_with_their_number() -> None:
+def test_identical_images_have_an_interval_that_shrinks_with_their_number() -> None:
     widths = []
     for images in (10, 100):
         share, low, high = share_with_interval(np.array([[images, 0.0, 0.0]] * 2), 0)
@@ -74,9 +74,9 @@ def test_equal_images_have_an_interval_that_shrinks_with_their_number() -> None:
     assert 0 < widths[1] < widths[0] / 5
 
 
-def test_a_biased_judge_is_corrected_by_labels_and_the_interval_is_wider() -> None:
+def test_a_biased_judge_is_corrected_by_labels_and_the_interval_widens() -> None:
     plain = made([(50, 150, 0), (50, 150, 0)])
-    # The judge calls every third woman a man: of 300 men that it sees, 100 are women.
+    # The judge labels every third woman as a man: of 300 images labelled as men, 100 show women.
     labels = (
         LabelCounts(judged="female", counts=(30, 0)),
         LabelCounts(judged="male", counts=(30, 60)),
@@ -91,15 +91,15 @@ def test_a_biased_judge_is_corrected_by_labels_and_the_interval_is_wider() -> No
     assert share.high - share.low > bare.high - bare.low
 
 
-def test_fewer_than_ten_labels_correct_nothing() -> None:
+def test_fewer_than_ten_labels_do_not_correct_anything() -> None:
     labels = (LabelCounts(judged="female", counts=(0, 9)),)
     record = made([(50, 50, 0), (50, 50, 0)], labels=labels)
     assert figure(record, "share", "female").labels == 0
     assert figure(record, "share", "female").estimate == pytest.approx(0.5)
 
 
-def test_unequal_weights_reduce_the_number_of_labels() -> None:
-    # Rare images were labelled ten times as often: by weight, the judge is right.
+def test_unequal_weights_reduce_the_effective_number_of_labels() -> None:
+    # Rare images were labelled ten times as often; after weighting, the judge is right.
     weighted = (
         LabelCounts(judged="female", counts=(20, 0), weight=10.0),
         LabelCounts(judged="female", counts=(0, 20), weight=1.0),
@@ -135,7 +135,7 @@ def test_intervals_contain_the_true_share_in_most_samples(labels: int) -> None:
     assert inside >= 180
 
 
-def test_a_changed_figure_count_or_label_is_found() -> None:
+def test_a_changed_figure_count_or_label_is_detected() -> None:
     record = made([(5, 5, 0), (9, 1, 0)])
     assert problems_of(record) == []
     first, *rest = record.figures
@@ -171,6 +171,6 @@ def test_figures_do_not_depend_on_the_order_of_the_prompts() -> None:
     record = made([(5, 5, 0), (9, 1, 0), (2, 8, 1), (0, 10, 0)])
     turned = record.model_copy(update={"counts": record.counts[::-1]})
     for first, second in zip(figures_of(record), figures_of(turned), strict=True):
-        if first.metric != "discrepancy":  # whose interval resamples prompts in their order
+        if first.metric != "discrepancy":  # its interval resamples prompts in their order
             assert first.estimate == pytest.approx(second.estimate)
             assert (first.low, first.high) == pytest.approx((second.low, second.high))

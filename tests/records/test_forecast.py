@@ -1,4 +1,4 @@
-"""Predictions from records: they are accurate if printed, and otherwise abstain."""
+"""Test predictions from records: they are accurate if given, and are withheld otherwise."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def alike(models: int, noise: float, seed: int = 0) -> list[Record]:
     ]
 
 
-def test_a_subject_that_was_counted_has_its_share() -> None:
+def test_a_counted_subject_has_its_own_share() -> None:
     records = alike(3, 0.05)
     (row,), _ = forecast(records, ["Subject 3"], attribute="gender", value="female", model="m1")
     hits = records[1].counts[3].counts[0]
@@ -69,7 +69,7 @@ def test_a_new_subject_of_a_measured_model_is_predicted() -> None:
     assert row.high - row.low < 0.5
 
 
-def test_many_models_predict_a_new_one_and_few_do_not() -> None:
+def test_many_models_predict_a_new_one_but_few_do_not() -> None:
     (row,), coverage = forecast(
         alike(5, 0.03), [SUBJECTS[0]], attribute="gender", value="female", model="new"
     )
@@ -102,7 +102,7 @@ def test_debiased_and_embedded_models_are_not_used_for_predictions() -> None:
     assert set(known) == {"m0", "m1", "m2"}
 
 
-def test_uncounted_wordings_and_subjects_are_not_predicted() -> None:
+def test_wordings_and_subjects_without_counts_are_not_predicted() -> None:
     records = alike(4, 0.03)
     for subjects, qualifier in (([SUBJECTS[0]], "corporate"), (["sailor"], "")):
         (row,), _ = forecast(
@@ -130,7 +130,7 @@ def test_images_to_settle_is_the_smallest_number_that_excludes_one_half(
     assert low <= 0.5 <= high
 
 
-def test_the_committed_records_cannot_show_coverage_for_a_new_model() -> None:
+def test_the_committed_records_are_too_few_to_show_coverage_for_a_new_model() -> None:
     counts = known_models(read_records([RECORDS]), "gender", "female")
     coverage = coverage_over_models({name: shares_of(known) for name, known in counts.items()})
     assert coverage.tried < models_needed()

@@ -1,5 +1,5 @@
-"""The prompts of the protocol follow its rule, and the computed numbers give the requested
-widths."""
+"""Test that the prompts of the protocol follow its rule, and that the computed numbers give the
+requested interval widths."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_there_are_a_hundred_subjects_in_seven_wordings() -> None:
 @pytest.mark.parametrize("attribute", ["gender", "race", "age", "skin-tone"])
 def test_every_prompt_is_about_one_person_and_leaves_attributes_open(attribute: str) -> None:
     prompts = load_protocol().prompts()
-    if attribute == "age":  # which "senior" states
+    if attribute == "age":  # "senior" states an age
         prompts = [prompt for prompt in prompts if prompt.qualifier != "senior"]
     texts = [prompt.text for prompt in prompts]
     reasons = balance_prompts(texts, load_prompts(attribute), seed=0, groups="leave").reasons
@@ -35,7 +35,7 @@ def test_every_prompt_is_about_one_person_and_leaves_attributes_open(attribute: 
 
 
 @pytest.mark.parametrize("width", [0.05, 0.1])
-def test_images_and_labels_give_the_width_in_the_worst_case(width: float) -> None:
+def test_images_and_labels_give_the_requested_width_in_the_worst_case(width: float) -> None:
     prompts = 100
     error = 0.05
     numbers = numbers_for_width(width, prompts, error)
@@ -45,16 +45,16 @@ def test_images_and_labels_give_the_width_in_the_worst_case(width: float) -> Non
     right = numbers.labels * (1 - error) / 2
     people = np.array([[right, wrong, 0.0], [wrong, right, 0.0], [0.0, 0.0, 0.0]])
     _, low, high = share_with_interval(counts, 0, people)
-    # One label more of every answer, and Student's t, add a little.
+    # One extra label per answer, and Student's t, add a little.
     assert 0.8 * width < high - low < 1.12 * width
 
 
 @pytest.mark.parametrize(("width", "error"), [(0, 0.1), (1, 0.1), (0.1, 0.6), (0.1, -0.1)])
-def test_impossible_widths_and_errors_are_refused(width: float, error: float) -> None:
+def test_impossible_widths_and_error_rates_are_refused(width: float, error: float) -> None:
     with pytest.raises(InvalidInputError, match="expected"):
         numbers_for_width(width, 100, error)
 
 
-def test_an_unknown_version_is_refused() -> None:
+def test_an_unknown_protocol_version_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="who-appears-1"):
         load_protocol("who-appears-9")

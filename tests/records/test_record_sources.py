@@ -1,5 +1,5 @@
-"""Records of published counts: they reproduce what each source prints, and files equal the output
-of the script."""
+"""Test records of published counts: they reproduce what each source prints, and files equal the
+output of the script."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_published_records_equal_the_output_of_the_script() -> None:
 
 
 @pytest.mark.parametrize("name", COMMITTED)
-def test_a_committed_record_has_no_problems_and_names_its_authors_and_licence(name: str) -> None:
+def test_a_committed_record_is_valid_and_names_its_authors_and_licence(name: str) -> None:
     record = COMMITTED[name]
     assert problems_of(record) == []
     assert "not stated" not in (record.measured_by, record.licence)
@@ -36,7 +36,7 @@ def test_a_committed_record_has_no_problems_and_names_its_authors_and_licence(na
 
 
 def same_counts(name: str, table: pd.DataFrame, qualifier: str = "") -> None:
-    """Every count of a table is in the record, and no others are."""
+    """Check that the record has exactly the counts of a table."""
     rows = {row.subject: row for row in COMMITTED[name].counts}
     values = COMMITTED[name].values
     assert set(rows) == set(table.prompt)
@@ -52,7 +52,7 @@ def test_fair_diffusion_is_reproduced() -> None:
     )
     edited = pd.read_csv(COUNTS / "fair-diffusion-edited.csv", comment="#")
     same_counts("sd15-with-fair-diffusion", edited)
-    # As results_fairface_generated_1-5.txt and results_fairface_edited_1-5.txt print them.
+    # As printed in results_fairface_generated_1-5.txt and results_fairface_edited_1-5.txt.
     plain = COMMITTED["sd15-fair-diffusion-paper"]
     assert share(plain, "accountant", "male") == 166 / 250
     assert share(plain, "ceo", "female") == 11 / 250
@@ -74,7 +74,7 @@ def test_stay_fair_is_reproduced(name: str, guidance: float) -> None:
 
 def test_ratios_of_the_fine_tuned_model_in_stay_fair_are_reproduced() -> None:
     record = COMMITTED["ft-stay-fair"]
-    # female_ratio_ft.csv prints .4242, .5000 and .4388 of 99, 100 and 98 images of technicians.
+    # female_ratio_ft.csv prints .4242, .5000 and .4388 for 99, 100 and 98 images of technicians.
     printed = (0.4242 * 99 + 0.5 * 100 + 0.4388 * 98) / 297
     assert share(record, "technician", "female") == pytest.approx(printed, abs=5e-5)
     assert len(record.published) == len(record.counts) == 33
@@ -86,7 +86,7 @@ def test_stable_bias_is_reproduced() -> None:
         same_counts(f"{name}-stable-bias", table[table.name == name], record_sources.POOLED)
 
 
-def test_people_counted_ten_images_of_each_profession_of_stable_diffusion_35() -> None:
+def test_the_human_counts_have_ten_images_of_each_profession_of_stable_diffusion_35() -> None:
     labels = pd.read_csv(COUNTS / "sd35" / "labels.csv")
     prompts = pd.read_csv(COUNTS / "sd35" / "prompts.csv", keep_default_na=False)
     for attribute in ("gender", "ethnicity"):
@@ -99,14 +99,14 @@ def test_people_counted_ten_images_of_each_profession_of_stable_diffusion_35() -
             assert tuple(shown.fillna(0).astype(int)) == row.counts
 
 
-def test_the_paper_has_a_figure_and_no_counts() -> None:
+def test_the_paper_has_a_figure_but_no_counts() -> None:
     for attribute, figure in (("gender", 0.412), ("race", 0.528)):
         record = COMMITTED[f"sd21-paper-{attribute}"]
         assert record.counts == ()
         assert [printed.figure for printed in record.published] == [figure]
 
 
-def test_a_model_without_counts_says_why() -> None:
+def test_a_model_without_counts_has_a_reason() -> None:
     without = [record for record in COMMITTED.values() if not record.counts]
     assert {"gpt-4o", "sdxl"} <= {record.name for record in without}
     assert all(record.notes for record in without)

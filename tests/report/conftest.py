@@ -6,8 +6,8 @@ from vldebias.report.result import Result
 
 @pytest.fixture
 def made() -> Result:
-    """Return a search that the default improves: with labels, cost, chance, and a query that got
-    worse."""
+    """Return the result of a search that the default improves, with labels, cost, chance level, and
+    a query that got worse."""
     values = {
         "none": (0.5, None),
         "default": (0.3, DOWN),

@@ -1,4 +1,4 @@
-"""The laws of conclusions, written independently of the code that draws them."""
+"""State the laws of conclusions, independently of the code that draws them."""
 
 import re
 from typing import Any
@@ -8,12 +8,13 @@ from vldebias.report.page import front_groups, front_rows
 from vldebias.report.result import Result
 from vldebias.report.table import readable
 
-ATTACHED = ("default", "default+equalise", "balanced-prompts")  # by `debias`, if none is named
+# used by `debias` if no method is named
+ATTACHED = ("default", "default+equalise", "balanced-prompts")
 REFERENCES = ("none", "none@median", "random", "even assignment")
 
 
 def broken_laws(result: Result) -> list[str]:
-    """Return the laws that the conclusions of a result break, in words; [] if none."""
+    """Describe the laws that the conclusions of a result violate; [] if there are none."""
     frame = readable(result)
     conclusions = result.conclusions()
     broken = []
@@ -32,7 +33,8 @@ def broken_laws(result: Result) -> list[str]:
 
 
 def _measured(conclusion: Conclusion, rows: list[Any]) -> list[Any]:
-    """Return the rows of methods that a conclusion may be about, in order of measurement."""
+    """Return the rows of methods that a conclusion may be about, in the order in which they were
+    measured."""
     measured = []
     for row in rows:
         is_same = (row.metric, row.subset) == (conclusion.metric, conclusion.subset)
@@ -42,8 +44,8 @@ def _measured(conclusion: Conclusion, rows: list[Any]) -> list[Any]:
 
 
 def _about_another_method(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """A headline is about what `debias` attaches by default, else the paper's setting, else the
-    first method, whatever their results."""
+    """Check that a headline is about what `debias` attaches by default, else the paper's setting,
+    else the first method, regardless of their results."""
     measured = _measured(conclusion, rows)
     if not measured:
         return []
@@ -59,7 +61,8 @@ def _about_another_method(conclusion: Conclusion, rows: list[Any]) -> list[str]:
 
 
 def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """A lambda in a sentence is the method's own, the paper's, or was selected on val."""
+    """Check that a lambda in a sentence is the method's own, the paper's, or was selected on
+    val."""
     before, _, rest = conclusion.sentence.partition("With λ chosen on val:")
     on_val, _, after = rest.partition(" Cost:")
     sentence = before + after
@@ -78,8 +81,8 @@ def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> li
 
 
 def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """Every utility whose interval shows a loss is listed as a cost, and every other one as no
-    clear loss."""
+    """Check that every utility whose interval shows a loss is listed as a cost, and every other one
+    as having no clear loss."""
     utilities: dict[str, Any] = {}
     for row in rows:
         is_utility = row.kind == "utility" and row.is_summary and row.moved
@@ -108,7 +111,8 @@ def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
 
 
 def _baseline_without_evidence(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """A baseline is better or worse only if the interval of its paired difference excludes zero."""
+    """Check that a baseline is called better or worse only if the interval of its paired difference
+    excludes zero."""
     word = re.search("which is (better|worse)", conclusion.baseline)
     if word is None:
         return []
@@ -122,7 +126,7 @@ def _baseline_without_evidence(conclusion: Conclusion, rows: list[Any]) -> list[
 
 
 def _rows_beyond_the_rule(group: dict[str, Any]) -> list[str]:
-    """The first table has each method at its own setting and at the paper's."""
+    """Check that the first table has each method at its own setting and at the paper's."""
     messages = []
     seen = set()
     for row in group["rows"]:

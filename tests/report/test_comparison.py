@@ -1,4 +1,5 @@
-"""Comparing two results: which figures correspond, what changed, and what else differs."""
+"""Test comparisons of two results: which figures correspond, what changed, and what else
+differs."""
 
 import math
 from itertools import product
@@ -15,10 +16,10 @@ from vldebias.study import compare
 
 @settings(max_examples=6, deadline=None)
 @given(st.floats(0, 1), st.floats(0, 1), st.tuples(*[st.floats(0.001, 0.3)] * 4))
-def test_half_widths_are_added_in_squares_each_to_its_side(
+def test_half_widths_are_combined_in_quadrature_on_each_side(
     a: float, b: float, widths: tuple[float, ...]
 ) -> None:
-    """Swapping the sides mirrors the interval."""
+    """Swapping the two results mirrors the interval."""
     first = result([figure("none", a, interval=(a - widths[0], a + widths[1]))], protocol())
     second = result([figure("none", b, interval=(b - widths[2], b + widths[3]))], protocol())
     row, back = (compare(*pair).to_pandas().iloc[0] for pair in ((first, second), (second, first)))
@@ -50,7 +51,7 @@ def test_figures_are_matched_by_names_and_by_lambda_if_a_method_has_several() ->
         [figure("cali", 0.5, lam=lam) for lam in (3.0, 4.0)] + [figure("orth")], protocol()
     )
     assert compare(first, several).to_pandas().method.tolist() == ["orth"], (
-        "which of the two is not guessed"
+        "an ambiguous match is not guessed"
     )
     assert compare(several, several).to_pandas().lam.tolist()[:2] == [3.0, 4.0]
 
@@ -93,7 +94,7 @@ def test_long_settings_that_differ_at_their_end_differ() -> None:
     assert "a red chair in B" in warning
 
 
-def test_two_equal_runs_are_equal_in_the_first_line(made: Result) -> None:
+def test_two_equal_runs_are_reported_as_equal_on_the_first_line(made: Result) -> None:
     comparison = compare(made, made)
     assert set(comparison.to_pandas().verdict) == {"equal"}
     assert comparison.warnings == ()
@@ -122,7 +123,7 @@ def test_a_comparison_lists_changes_and_different_settings(made: Result) -> None
     assert max(map(len, lines)) <= 80
 
 
-def test_what_asks_another_question_is_named_before_hashes_versions_and_branches() -> None:
+def test_different_questions_are_reported_before_hashes_versions_and_branches() -> None:
     before = protocol(
         model="A",
         prompts_hash="a",
@@ -145,7 +146,7 @@ def test_what_asks_another_question_is_named_before_hashes_versions_and_branches
     places = [next(i for i, note in enumerate(notes) if f"{word}: " in note) for word in order]
     assert places == sorted(places)
     assert sum("train" in note for note in notes) == 1
-    # A method that one run lacks is among its figures, not among the settings.
+    # A method that is missing in one run is listed with the figures, not with the settings.
     assert not [note for note in notes if "cali" in note or "orth" in note]
 
 
@@ -161,7 +162,7 @@ def test_distances_between_texts_lead_only_if_nothing_else_changed(made: Result)
     comparison = compare(before, both)
     assert comparison.sentence.startswith("worse: MaxSkew@10 of search")
     assert comparison.frame.metric.tolist()[-1] == "cosine_spread"
-    # A sum of float32 in another order is the same figure.
+    # A sum of float32 numbers in a different order is the same figure.
     noise = spread.model_copy(update={"value": 0.5 + 3e-8, "interval": (0.5 + 3e-8, 0.5 + 3e-8)})
     assert compare(before, made.model_copy(update={"rows": [*made.rows, noise]})).is_equal
 
@@ -186,7 +187,7 @@ def test_a_comparison_contains_the_conclusions_of_both_runs(made: Result) -> Non
     assert "0.30 in A and 0.30 in B" in again.sentence
 
 
-def test_a_comparison_in_a_notebook_opens_with_what_moved_and_folds_the_settings() -> None:
+def test_a_comparison_in_a_notebook_starts_with_changes_and_folds_the_settings() -> None:
     def run(value: float, setting: str) -> Result:
         rows = [
             figure(m, value, task=f"task {i}", metric="average") for i, m in product(range(5), "xy")

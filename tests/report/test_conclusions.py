@@ -1,4 +1,4 @@
-"""Verdicts, and the sentence that concludes a task, on made-up rows."""
+"""Test verdicts, and the sentence that concludes a task, on constructed rows."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_a_verdict_needs_an_interval_that_excludes_zero_beyond_float_noise(
     [
         (0.05, 0.1, 0.15, "nothing to remove"),
         (0.2, 0.05, 0.15, "nothing to remove"),
-        (0.2, 0.4, 0.15, "better"),  # within chance, but so wide that much may be there
+        (0.2, 0.4, 0.15, "better"),  # within chance, but too wide to exclude a large bias
         (0.5, 0.1, 0.15, "better"),
     ],
 )
@@ -54,7 +54,7 @@ def test_nothing_to_remove_is_the_verdict_at_chance_if_the_interval_is_narrow(
         bias("none", none, interval=(none - width, none + width)),
         bias("default", after, change=DOWN),
         bias("random", 0.1),
-    ]  # chance: .0 to .2
+    ]  # chance level: .0 to .2
     measured = result(rows, protocol("search"))
     assert readable(measured).query("method == 'default'").verdict.tolist() == [expected]
     (conclusion,) = measured.conclusions()
@@ -69,13 +69,13 @@ def test_harm_beyond_chance_is_worse_even_if_there_was_nothing_to_remove() -> No
     assert (harm.verdict, none.verdict) == ("worse", "nothing to remove")
 
 
-def test_an_interval_as_wide_as_the_bias_is_too_few_with_the_number_that_is_needed() -> None:
+def test_an_interval_as_wide_as_the_bias_is_inconclusive_and_the_required_number_is_given() -> None:
     def concluded(none: float, change: tuple[float, float, float]) -> Conclusion:
         rows = [bias("none", none), bias("default", none, change=change), bias("random", 0.1)]
         (conclusion,) = result(rows, protocol("search")).conclusions()
         return conclusion
 
-    wide = concluded(0.5, (0.0, -0.3, 0.3))  # .6 wide, .4 to remove
+    wide = concluded(0.5, (0.0, -0.3, 0.3))  # .6 wide, with .4 to remove
     assert wide.verdict == "too few to tell"
     assert wide.enough == 900, "(2 * .6 / .4)^2 times 100 images"
     assert "too few to tell from 100 images, about 900 would do" in wide.sentence
@@ -86,10 +86,10 @@ def test_an_interval_as_wide_as_the_bias_is_too_few_with_the_number_that_is_need
 @pytest.mark.parametrize(
     ("uniform_change", "expected"), [(UP, "no verdict"), (STILL, "no verdict"), (DOWN, "better")]
 )
-def test_where_two_priors_of_an_uneven_gallery_disagree_there_is_no_verdict(
+def test_there_is_no_verdict_if_the_two_priors_of_an_uneven_gallery_disagree(
     uniform_change: tuple[float, float, float], expected: str
 ) -> None:
-    """Both verdicts are in the table, side by side."""
+    """Both verdicts are in the table, next to each other."""
     rows = [bias("none", 0.9), bias("default", 0.4, change=DOWN)]
     rows += [
         figure("none", 0.9, metric="max_skew_dataset@10", better="lower", task="search"),
@@ -116,7 +116,7 @@ def test_where_two_priors_of_an_uneven_gallery_disagree_there_is_no_verdict(
     assert frame.verdict.tolist() == ["better", *wanted]
 
 
-def test_one_image_of_each_prompt_is_too_few_to_tell() -> None:
+def test_one_image_per_prompt_is_inconclusive() -> None:
     rows = [
         figure(m, 0.707, metric="discrepancy", better="lower", interval=(0.707, 0.707), change=c)
         for m, c in (("none", None), ("default", (0.0, 0.0, 0.0)), ("random", None))
@@ -125,7 +125,7 @@ def test_one_image_of_each_prompt_is_too_few_to_tell() -> None:
     assert (conclusion.verdict, conclusion.enough) == ("too few to tell", None)
 
 
-def test_a_conclusion_names_the_method_its_cost_chance_and_who_got_worse(made: Result) -> None:
+def test_a_conclusion_names_the_method_its_cost_chance_and_what_got_worse(made: Result) -> None:
     assert [caption for caption, *_ in grids(readable(made))] == [
         "By method",
         "MaxSkew@10 by part",
@@ -145,7 +145,9 @@ def test_a_conclusion_names_the_method_its_cost_chance_and_who_got_worse(made: R
     assert made.to_dict()["conclusions"] == [conclusion.model_dump(mode="json")]
 
 
-def test_without_the_default_it_is_about_the_first_method_without_labels(made: Result) -> None:
+def test_without_the_default_the_conclusion_is_about_the_first_method_without_labels(
+    made: Result,
+) -> None:
     further = [
         bias("cali", 0.9, change=STILL, metric=name, better="higher")
         for name in ("average", "precision@5")
@@ -153,12 +155,13 @@ def test_without_the_default_it_is_about_the_first_method_without_labels(made: R
     best = [bias("roboshot", 0.01, change=(-0.4, -0.5, -0.3))]
     rows = [row for row in made.rows if row.method != "default"] + further + best
     (conclusion,) = made.model_copy(update={"rows": rows}).conclusions()
-    assert conclusion.method == "cali", "the best of several is no headline"
+    assert conclusion.method == "cali", "the best of several methods is not a headline"
     assert conclusion.cost == "no clear loss of recall@5, average accuracy or precision@5"
 
 
 def sweep(*methods: str) -> Result:
-    """Methods at their own setting, then lambdas, one of which is best on the measured images."""
+    """Return methods at their own setting, followed by values of lambda, one of which is best on
+    the measured images."""
     rows = [figure("none", 0.2, metric="worst_group")]
     for method in methods:
         lam = 1000.0 if method == "orth-cali" else None
@@ -182,7 +185,7 @@ def test_a_conclusion_is_about_the_default_and_the_papers_setting() -> None:
 
 
 @pytest.mark.parametrize("split", ["generated", "generated, labelled by people"])
-def test_generated_images_have_the_papers_setting_of_pipelines(split: str) -> None:
+def test_generated_images_use_the_paper_s_setting_for_pipelines(split: str) -> None:
     rows = [figure("none", 0.5), figure("cali", 0.4, change=DOWN)]
     methods = {"cali": {"method": "paper", "lam": None}}
     made = protocol().model_copy(update={"split": split, "methods": methods})
@@ -220,7 +223,7 @@ def test_the_best_lambda_of_a_sweep_is_reported_only_if_it_was_chosen_on_val() -
     ],
 )
 def test_a_utility_that_starts_at_its_optimum_has_a_cost(change: Any, expected: str) -> None:
-    """The share of hits kept is 1 without a method, so a method can only lose some."""
+    """The share of hits kept is 1 without a method, so a method can only reduce it."""
     rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
     kept = {"metric": "kept@10", "better": "higher"}
     rows += [
@@ -244,11 +247,13 @@ def test_a_utility_at_several_k_is_reported_for_the_largest_loss() -> None:
     assert conclusion.cost == "recall@5 0.90 to 0.80 (-0.10 [-0.12, -0.08])"
 
 
-def test_the_average_at_the_frequencies_of_training_goes_before_the_plain_one() -> None:
+def test_the_average_weighted_by_training_frequencies_precedes_the_plain_one() -> None:
     average = [figure("x", 0.9, metric=m, change=DOWN) for m in ("average", "average_reweighted")]
     alone = [figure("x", 10.0, metric="pair_distance", better="lower", change=DOWN)]
     (plain_cost,), (both,) = (result(alone + rows).conclusions() for rows in (average[:1], average))
-    assert plain_cost.before == pytest.approx(10.2), "without a row of none: value less change"
+    assert plain_cost.before == pytest.approx(10.2), (
+        "without a row for none, compute value minus change"
+    )
     assert plain_cost.cost.startswith("average accuracy 1.10")
     assert both.cost.startswith("reweighted average accuracy")
 
@@ -298,22 +303,22 @@ def test_the_plain_gap_leads_and_assigned_values_have_their_own_chance() -> None
         pytest.param(UP, DOWN, False, id="gap and square say the opposite"),
     ],
 )
-def test_a_gap_of_sampled_images_needs_its_interval_and_that_of_its_unbiased_square(
+def test_a_gap_of_sampled_images_is_judged_by_its_own_interval_and_its_unbiased_square(
     change: Any, squared: Any, is_better: bool
 ) -> None:
     drawn = gaps(change, squared, assigns_values=False)
     (conclusion,) = drawn.conclusions()
     assert (conclusion.verdict == "better") == is_better
-    assert conclusion.change == change, "what is shown is the gap"
+    assert conclusion.change == change, "the gap itself is shown"
     frame = readable(drawn)
     (group,) = front_groups(front_rows(frame, conclusions(frame)))
-    # The square is named where it takes back what the interval of the gap shows.
+    # The square is mentioned if it contradicts what the interval of the gap shows.
     is_taken_back = (change, squared) == (DOWN, STILL)
     (row,) = group["rows"]
     assert row.square_moved == (moved(squared) if is_taken_back else "")
     assert ("square" in conclusion.sentence) == is_taken_back
     rows = [line for line in text(drawn).splitlines() if line.startswith("    squared,")]
-    assert len(rows) == is_taken_back, "the terminal says it too"
+    assert len(rows) == is_taken_back, "the terminal shows it too"
 
 
 def test_priors_disagree_if_only_one_of_them_is_conclusive() -> None:
@@ -326,7 +331,7 @@ def test_priors_disagree_if_only_one_of_them_is_conclusive() -> None:
     assert "the two priors disagree" in conclusion.sentence
 
 
-def test_a_gap_that_did_not_move_names_no_square() -> None:
+def test_an_unchanged_gap_does_not_mention_the_square() -> None:
     same = (0.0, 0.0, 0.0)
     (conclusion,) = gaps(same, same, assigns_values=False).conclusions()
     assert "square" not in conclusion.sentence
@@ -384,7 +389,7 @@ def test_a_baseline_is_better_or_worse_only_by_the_paired_difference(
     assert conclusion.baseline[1:] in conclusion.sentence
 
 
-def test_texts_that_moved_are_no_task_won(made: Result) -> None:
+def test_changed_texts_are_not_an_improved_task(made: Result) -> None:
     texts = [
         figure(m, v, task="a", metric="cosine_spread", better="lower", change=c)
         for m, v, c in (("none", 0.5, None), ("default", 0.1, DOWN))

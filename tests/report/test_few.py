@@ -1,5 +1,5 @@
-"""Rows whose interval is too narrow for the number of prompts, queries or images say so wherever
-they are shown."""
+"""Test that rows whose interval is too narrow because of few prompts, queries or images are marked
+wherever they are shown."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def few_of(*rows: Any) -> list[str]:
         (gap(n={"professions": PROMPTS - 1, "images each": 8}), "few professions"),
         (gap(n={"prompts": PROMPTS, "images": 10**6}), ""),
         (gap(n={"jobs, the one with the widest gap of": 20}), "few jobs"),
-        # The interval of one prompt is over its images, and holds.
+        # The interval of a single prompt is over its images, and is valid.
         (gap(n={"images": 8}, subset="nurse"), ""),
         (gap(CHANCE), ""),
         (figure(metric="awrf@10", n={"images": IMAGES - 1, "queries": 10}), "few images"),
@@ -45,11 +45,11 @@ def few_of(*rows: Any) -> list[str]:
         (figure(metric="of another package", n={}), ""),
     ],
 )
-def test_a_row_with_few_units_names_them(row: Any, few: str) -> None:
+def test_a_row_with_few_units_names_their_number(row: Any, few: str) -> None:
     assert few_of(row) == [few]
 
 
-def test_what_was_resampled_is_the_first_of_the_units() -> None:
+def test_the_resampled_unit_is_the_first_of_the_units() -> None:
     few_queries = {"queries": QUERIES - 1, "images": 10**6}
     many_images = {"images": 10**6, "queries": QUERIES - 1}
     assert few_of(bias("none", 0.5, n=few_queries)) == ["few queries"]
@@ -71,7 +71,7 @@ def test_terminal_page_notebook_and_file_mark_rows_with_few_units(tmp_path: Path
     assert [row["few"] for row in json.loads(file.read_text())["figures"]] == [
         "few professions"
     ] * 2
-    # What follows from the rows is left out when they are read.
+    # Everything derived from the rows is omitted when they are read.
     assert Result.read(file) == made
 
     many = result([gap(n={"professions": PROMPTS})], protocol("generation"))

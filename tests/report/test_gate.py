@@ -1,4 +1,4 @@
-"""A figure fails a limit only if its whole interval is beyond it."""
+"""Test that a figure fails a limit only if its whole interval is beyond it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_figure_of_few_images_is_marked_next_to_its_interval() -> None:
     assert "few" not in str(enough)
 
 
-def test_metrics_with_a_depth_are_found_and_parts_are_left_out() -> None:
+def test_metrics_with_a_depth_are_found_and_partial_ones_excluded() -> None:
     result = result_of(("m", "max_skew@50", 0.1, 0.0, 0.2, "lower"))
     assert check_limits(result, {"max_skew": 0.3})[0].outcome == "within"
     part = result_of(("m", "max_skew@50", 0.9, 0.8, 1.0, "lower"), subset="a query")
@@ -78,7 +78,7 @@ def test_metrics_with_a_depth_are_found_and_parts_are_left_out() -> None:
         check_limits(result, {"ndkl": 0.3})
 
 
-def test_the_default_is_checked_and_of_several_others_one_is_named() -> None:
+def test_the_default_is_checked_unless_another_method_is_named() -> None:
     rows: list[Any] = [(name, "gap", 0.1, 0.0, 0.2, "lower") for name in ("none", "a", "b")]
     with pytest.raises(InvalidInputError, match="a, b"):
         check_limits(result_of(*rows), {"gap": 1})
@@ -97,7 +97,7 @@ def test_the_default_is_checked_and_of_several_others_one_is_named() -> None:
         (["--limit", "gap=0.9"], 0, "within"),
     ],
 )
-def test_the_command_ends_with_a_code(
+def test_the_command_exits_with_a_code(
     tmp_path: Path, options: list[str], code: int, outcome: str
 ) -> None:
     path = result_of(("m", "gap", 0.5, 0.4, 0.6, "lower")).write(tmp_path / "result.json")

@@ -1,4 +1,5 @@
-"""Headlines of all committed results follow the laws, and the laws notice what breaks them."""
+"""Test that headlines of all committed results follow the laws, and that the laws detect
+violations."""
 
 from pathlib import Path
 
@@ -19,8 +20,8 @@ def test_committed_results_follow_the_laws(path: Path) -> None:
 
 
 def rows_of_everything() -> list[Measurement]:
-    """A sweep whose best lambda is neither the default's nor the paper's, a cost at the best value
-    that a utility can have, and a baseline that is not clearly different."""
+    """Return a sweep whose best lambda is neither the default's nor the paper's, a cost at the best
+    possible value of a utility, and a baseline that is not clearly different."""
     worst = {"metric": "worst_group"}
     large = (0.6, 0.5, 0.7)
     rows = [figure("none", 0.2, **worst), figure("none@median", 0.7, change=large, **worst)]
@@ -44,7 +45,7 @@ def rows_of_everything() -> list[Measurement]:
     return rows
 
 
-def test_made_up_results_follow_the_laws() -> None:
+def test_constructed_results_follow_the_laws() -> None:
     everything = rows_of_everything()
     assert broken_laws(result(everything, protocol())) == []
     without_default = [row for row in everything if row.method != "default"]
@@ -63,7 +64,7 @@ def test_made_up_results_follow_the_laws() -> None:
         ("_baseline", lambda block, row: "x, which is worse", "the interval holds zero"),
     ],
 )
-def test_the_laws_notice_what_breaks_them(
+def test_the_laws_detect_violations(
     name: str, replacement: object, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(concluding, name, replacement)

@@ -1,4 +1,4 @@
-"""A result can be written, read and converted to a frame without losing a digit."""
+"""Test that a result can be written, read and converted to a frame without losing a digit."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def small() -> Result:
     return Result.from_tasks("small", [part], seconds=1.5)
 
 
-def test_the_frame_contains_the_columns_in_order() -> None:
+def test_the_frame_has_the_columns_in_order() -> None:
     frame = small().to_pandas()
     assert (list(frame.columns), frame.n.tolist()) == (list(COLUMNS), [9, 9, 3])
     assert math.isnan(frame.change[0])
@@ -41,7 +41,7 @@ def test_the_frame_contains_the_columns_in_order() -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_what_is_written_is_read_to_the_last_digit(compact: bool, tmp_path: Path) -> None:
+def test_results_are_read_back_to_the_last_digit(compact: bool, tmp_path: Path) -> None:
     result = small()
     path = result.write(tmp_path / "out" / "result.json", **({"compact": True} if compact else {}))
     assert Result.read(path) == result
@@ -74,17 +74,17 @@ JSON = st.recursive(
 
 @settings(max_examples=15, deadline=None)
 @given(st.dictionaries(st.text(max_size=9), JSON, min_size=1))
-def test_json_is_formatted_without_a_change(content: dict[str, Any]) -> None:
+def test_json_formatting_does_not_change_the_content(content: dict[str, Any]) -> None:
     repeated = {name: [value] * 40 for name, value in content.items()}
     assert json.loads(format_json(repeated)) == repeated
 
 
-def test_a_row_of_a_result_is_a_line(tmp_path: Path) -> None:
+def test_each_row_of_a_result_is_one_line(tmp_path: Path) -> None:
     lines = small().write(tmp_path / "r.json").read_text().splitlines()
     assert sum('"metric": "gap"' in line and '"value"' in line for line in lines) == 2
 
 
-def test_no_name_in_the_csv_is_a_formula(tmp_path: Path) -> None:
+def test_names_in_the_csv_are_never_formulas(tmp_path: Path) -> None:
     result = small()
     result.rows[0] = result.rows[0].model_copy(
         update={"subset": "=HYPERLINK(1)", "method": "@x", "value": -0.5}
@@ -95,7 +95,7 @@ def test_no_name_in_the_csv_is_a_formula(tmp_path: Path) -> None:
     assert (first.subset, first.method, first.value) == ("'=HYPERLINK(1)", "'@x", -0.5)
 
 
-def test_what_is_no_result_is_readable(tmp_path: Path) -> None:
+def test_files_that_are_not_results_are_refused_with_a_message(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     for content in (None, "", "[]", "{}", "[" * 100_000, '{"figures": {}}', '{"name": "x"}'):
         if content is not None:
@@ -104,7 +104,7 @@ def test_what_is_no_result_is_readable(tmp_path: Path) -> None:
             Result.read(path)
 
 
-def test_a_row_is_found_by_name_and_a_miss_lists_the_closest() -> None:
+def test_a_row_is_found_by_name_and_a_miss_lists_the_closest_names() -> None:
     assert small().row("birds", "gap", "cali").value == 2 / 7
     with pytest.raises(KeyError, match="no row birds/gap/orth; the closest are"):
         small().row("birds", "gap", "orth")
@@ -112,7 +112,7 @@ def test_a_row_is_found_by_name_and_a_miss_lists_the_closest() -> None:
         small().row("birds", "gap", "cali", lam=7)
 
 
-def test_a_part_of_any_name_is_not_the_whole() -> None:
+def test_a_partial_row_is_not_mistaken_for_the_whole() -> None:
     """Neither "all" nor a name with slashes is mistaken for another row."""
     part = TaskResult(protocol())
     part.add("gap", "none", 0.1, n={"images": 9})
@@ -128,7 +128,7 @@ def test_a_part_of_any_name_is_not_the_whole() -> None:
         small().row("birds", "gap", "cali", subset="all")
 
 
-def test_a_command_is_stored_without_the_folders_of_the_machine(
+def test_a_command_is_stored_without_local_folders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     installed = (
@@ -145,7 +145,7 @@ def test_a_command_is_stored_without_the_folders_of_the_machine(
         assert Result.from_tasks("x", [], seconds=0).command == kept
 
 
-def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
+def test_resampled_rows_match_the_public_bootstrap() -> None:
     rng = np.random.default_rng(0)
     before = rng.random(30)
     after = rng.random(30)
@@ -159,9 +159,9 @@ def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
     assert x.change == pytest.approx((paired.value, paired.low, paired.high))
 
 
-def test_parts_are_the_arguments_of_a_metric_frame() -> None:
-    """Return the parameters that fairlearn documents: metrics, y_true, y_pred, sensitive_features,
-    sample_params."""
+def test_rows_have_the_parameters_of_a_metric_frame() -> None:
+    """The parameters are those that fairlearn documents: metrics, y_true, y_pred,
+    sensitive_features, sample_params."""
     part = TaskResult(protocol())
     part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")
     part.add("accuracy", "none", 0.9, n={"images": 30}, subset="landbird/land")

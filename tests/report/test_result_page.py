@@ -1,4 +1,4 @@
-"""The page of a result, its strips and sheets of pictures."""
+"""Test the page of a result, with its strips and sheets of pictures."""
 
 from itertools import product
 from pathlib import Path
@@ -29,9 +29,7 @@ from vldebias.study import compare
 from vldebias.utils.pictures import read_png, write_png
 
 
-def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(
-    made: Result, tmp_path: Path
-) -> None:
+def test_a_page_is_one_safe_file_that_starts_with_the_summary(made: Result, tmp_path: Path) -> None:
     odd = made.model_copy(
         update={"provenance": [protocol("search", description="<script>alert(1)</script>")]}
     )
@@ -40,7 +38,7 @@ def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(
     assert "http" not in page.replace("data:image", "")
     first = page.index("<details")
     assert "95 % intervals" in page
-    assert page.index("used labels of other images") < first, "below the table that has the mark"
+    assert page.index("used labels of other images") < first, "below the table with the mark"
     for word in (
         "ViT-L-14/openai",
         "search: <b>better</b>.",
@@ -52,7 +50,9 @@ def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(
     assert (tmp_path / "index.csv").read_text().startswith("task,metric,method,subset,value")
 
 
-def test_strips_open_the_page_with_their_words_as_text(made: Result, tmp_path: Path) -> None:
+def test_strips_open_the_page_with_their_text_outside_the_picture(
+    made: Result, tmp_path: Path
+) -> None:
     images = [Image.new("RGB", (800, 400), shade) for shade in ("red", "blue", "lime")]
     rows = [("as generated: 3 male", images), ("debiased <1>", images[::-1])]
     strip = Strip("The same seeds", [f"seed {i}" for i in range(3)], rows)
@@ -75,14 +75,14 @@ def test_strips_open_the_page_with_their_words_as_text(made: Result, tmp_path: P
     assert 'class="face"' not in render(made, tmp_path / "p.html", run_folder=tmp_path).read_text()
 
 
-def test_the_first_table_shows_every_method_at_its_own_setting_and_the_papers() -> None:
-    """The rule is stated on the page; the results of a method have no influence."""
+def test_the_first_table_shows_every_method_at_its_own_setting_and_the_paper_s() -> None:
+    """The rule is stated on the page; the results of a method have no influence on it."""
     rows = []
     for task in ("task 0", "task 1", "task 2"):
         rows.append(bias("none", 0.5, task=task))
         for method in ("cali", "default"):
             rows.append(bias(method, 0.5, task=task, change=DOWN))
-        # Its own lambda first, as tasks measure it, then a sweep.
+        # The method's own lambda comes first, as tasks measure it, followed by a sweep.
         for lam, value in ((200.0, 0.4), (1000.0, 0.3), (2000.0, 0.01)):
             rows.append(bias("orth-cali", value, task=task, change=DOWN, lam=lam))
     made = result(rows, *(protocol(f"task {i}") for i in range(3)))
@@ -95,7 +95,7 @@ def test_the_first_table_shows_every_method_at_its_own_setting_and_the_papers() 
         assert group["before"] == "0.50 [0.40, 0.60]"
 
 
-def test_the_heading_names_what_was_measured_on_which_model_and_when(made: Result) -> None:
+def test_the_heading_states_task_model_and_date(made: Result) -> None:
     assert title_of(made) == "x, measured on ViT-L-14/openai"
     assert title_of(made.model_copy(update={"provenance": []})) == "x"
     for models, title in (
@@ -129,7 +129,7 @@ def test_sheets_of_the_run_are_shown_with_their_task(made: Result, tmp_path: Pat
     assert "of another run" not in page
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")  # the font draws a box
+@pytest.mark.filterwarnings("ignore:Glyph")  # the font draws a box for an unknown character
 def test_names_may_contain_any_text(tmp_path: Path) -> None:
     odd = "$\\frac{a}$ <b>[red]人\x07%_"
     rows = [
@@ -167,7 +167,7 @@ def test_settings_evidence_and_cartoons_are_mentioned(tmp_path: Path) -> None:
 
 
 def test_every_sentence_of_advice_is_supported_by_a_row_of_the_first_table(tmp_path: Path) -> None:
-    """With many methods and groups, the worst group and the wrong labels are still not cut off."""
+    """Even with many methods and groups, the worst group and the wrong labels are not cut off."""
     methods = ("none", *(f"method {i}" for i in range(6)))
     metrics = ("linear_probe", "neighbour_probe", "class_probe")
     rows = [
@@ -184,8 +184,8 @@ def test_every_sentence_of_advice_is_supported_by_a_row_of_the_first_table(tmp_p
     assert 4 <= table.count('data-label="value"') <= 8
     for word in ("linear probe", "nearest neighbour", "no/female", "labels that another class"):
         assert word in table
-    assert "yes/male" not in table, "the worst group comes before others"
-    assert "margin" not in table, "its brackets hold quartiles"
+    assert "yes/male" not in table, "the worst group comes before the others"
+    assert "margin" not in table, "the brackets contain quartiles"
 
 
 def test_a_result_without_methods_states_what_was_measured(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
     assert "--measure 8" not in page, "no prompt needs images"
 
 
-def test_no_interval_is_parted_by_the_end_of_a_line() -> None:
+def test_no_interval_is_split_across_lines() -> None:
     assert unbroken("goes to 1 [0.1, 0.2] or [+1, +2]").count("\N{NO-BREAK SPACE}") == 2
     assert unbroken("a b, c [d") == "a b, c [d"
 

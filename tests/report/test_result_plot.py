@@ -1,4 +1,4 @@
-"""The plot of a result: scales, bars and the band of chance."""
+"""Test the plot of a result: scales, bars and the chance band."""
 
 from itertools import product
 
@@ -19,7 +19,9 @@ def test_a_measure_has_the_same_scale_in_all_tasks() -> None:
     assert axes[0].get_xlim() == axes[1].get_xlim()
     assert axes[0].get_xlim()[0] < 0 < 1 < axes[0].get_xlim()[1]
     assert [drawn.get_text() for drawn in axes[0].get_yticklabels()] == ["no method", "cali"]
-    assert axes[0].get_ylim() == (1.5, -0.5), "the first method on top, and no row is cut off"
+    assert axes[0].get_ylim() == (1.5, -0.5), (
+        "the first method is at the top, and no row is cut off"
+    )
     four = result(
         [figure(task=t, metric="fid", value=v) for t, v in zip("abcd", (5, 7, 6, 5), strict=True)]
     )
@@ -31,7 +33,7 @@ def test_a_measure_has_the_same_scale_in_all_tasks() -> None:
     for value, ends in (
         (0.5, (-0.02 * 0.6, 1.02 * 0.6)),
         (-0.5, (-1.02 * 0.6, 0.02 * 0.6)),
-    ):  # of no bounds: and to 0
+    ):  # a metric without bounds also includes 0
         assert result([figure(metric="cosine", value=value)]).plot().axes[
             0
         ].get_xlim() == pytest.approx(ends)

@@ -1,4 +1,4 @@
-"""The table of a result: the cell of each figure, and the published figure next to it."""
+"""Test the table of a result: the cell of each figure, and the published figure next to it."""
 
 from itertools import product
 
@@ -12,7 +12,7 @@ from vldebias.report.table import SWEPT, from_to, moved, number, published, read
 from vldebias.report.text import text
 
 
-def test_parts_with_several_measures_are_the_summary_of_a_task_without_one() -> None:
+def test_partial_rows_with_several_measures_summarise_a_task_without_a_whole() -> None:
     rows = []
     for part, metric in product(
         ("train professions", "unseen professions"), ("discrepancy", "unknown")
@@ -30,7 +30,7 @@ def test_parts_with_several_measures_are_the_summary_of_a_task_without_one() -> 
     ]
     assert (
         readable(result(rows + many, protocol())).is_summary.tolist() == [True] * 8 + [False] * 8
-    ), "four are many"
+    ), "four count as many"
 
 
 PARTS = (
@@ -57,7 +57,7 @@ def test_every_figure_is_in_exactly_one_cell(
     assert sorted(cells) == [i / 100 for i in range(len(keys))]
 
 
-def test_published_figures_are_shown_next_to_the_rows_that_repeat_them() -> None:
+def test_published_figures_are_shown_next_to_the_rows_that_reproduce_them() -> None:
     row = figure("orth-cali", 0.7, task="waterbirds", metric="worst_group", lam=1000.0)
     repeated = result([row], protocol("waterbirds", model="RN50/openai"), name="waterbirds")
     assert readable(repeated).published.tolist() == [0.740]
@@ -76,7 +76,7 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        # as open_clip, the hub and transformers name OpenAI's weights
+        # names of OpenAI's weights in open_clip, on the hub and in transformers
         ("RN50:openai", "RN50"),
         ("RN50/openai", "RN50"),
         ("RN50:OpenAI", "RN50"),
@@ -93,7 +93,7 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
         ("ViT-L-14-quickgelu:openai", "ViT-L-14"),
         ("hf-hub:timm/vit_large_patch14_clip_224.openai", "ViT-L-14"),
         ("openai/clip-vit-large-patch14", "ViT-L-14"),
-        # weights of others, other sizes, one's own, and an architecture without weights
+        # other weights, other sizes, custom ones, and an architecture without weights
         ("ViT-L-14:dfn2b", ""),
         ("ViT-L-14-quickgelu:metaclip_fullcc", ""),
         ("ViT-L-14:commonpool_xl_clip_s13b_b90k", ""),
@@ -113,7 +113,7 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
         ("miniature", ""),
     ],
 )
-def test_the_papers_figures_are_of_openais_weights_by_each_of_their_names_and_of_no_others(
+def test_the_paper_s_figures_apply_to_openai_s_weights_under_every_name_and_to_no_others(
     name: str, model: str
 ) -> None:
     gender = published("fairface", name).get(("fairface gender", "max_skew@1000", "orth-cali", ""))
@@ -123,7 +123,7 @@ def test_the_papers_figures_are_of_openais_weights_by_each_of_their_names_and_of
     assert bool(published("celeba", name, lam=200.0)) == (model == "RN50")
 
 
-def test_figures_of_the_papers_pipeline_are_of_its_weights_alone() -> None:
+def test_figures_of_the_paper_s_pipeline_only_apply_to_its_weights() -> None:
     key = ("gender", "discrepancy", "cali", "unseen professions")
     for name in (
         "stabilityai/stable-diffusion-2-1",
@@ -136,14 +136,14 @@ def test_figures_of_the_papers_pipeline_are_of_its_weights_alone() -> None:
         assert not published("generation", name)
 
 
-# The test splits of the two data sets, by group, and of Waterbirds the training split.
+# The test splits of the two data sets by group, and the training split of Waterbirds.
 TEST_SIZES = {"waterbirds": (2255, 2255, 642, 642), "celeba": (9767, 7535, 2480, 180)}
 TRAINING_SIZES = (3498, 184, 56, 1057)
 
 
 @pytest.mark.parametrize("suite", ["waterbirds", "celeba"])
 @pytest.mark.parametrize("model", ["RN50:openai", "ViT-L-14:openai"])
-def test_every_published_average_can_be_the_one_that_it_is_listed_as(
+def test_every_published_average_is_possible_under_its_listed_weighting(
     suite: str, model: str
 ) -> None:
     """An average is greatest if all groups but the smallest are right: with a worst group of .079,
@@ -164,7 +164,7 @@ def test_every_published_average_can_be_the_one_that_it_is_listed_as(
     assert n_pairs >= 9
 
 
-def test_averages_of_baselines_on_waterbirds_weigh_groups_as_in_training() -> None:
+def test_averages_of_baselines_on_waterbirds_use_the_training_frequencies() -> None:
     listed = set()
     for model in ("RN50:openai", "ViT-L-14:openai"):
         for suite in ("waterbirds", "celeba"):
@@ -183,8 +183,8 @@ def test_figures_have_two_decimals_unless_their_interval_is_narrow() -> None:
     assert from_to(0.208, 0.69, (0.482, 0.41, 0.554)) == "0.21 to 0.69 (+0.48 [+0.41, +0.55])"
 
 
-def test_no_end_of_a_change_is_shown_as_zero() -> None:
+def test_a_nonzero_end_of_a_change_is_never_shown_as_zero() -> None:
     assert moved((0.03, 0.004, 0.06)) == "+0.030 [+0.004, +0.060]"
     assert moved((0.03, -0.004, 0.06)) == "+0.030 [-0.004, +0.060]"
     assert moved((0.03, 0.006, 0.06)) == "+0.03 [+0.01, +0.06]"
-    assert moved((0.03, 0.0, 0.06)) == "+0.03 [+0.00, +0.06]", "it is zero"
+    assert moved((0.03, 0.0, 0.06)) == "+0.03 [+0.00, +0.06]", "it is exactly zero"

@@ -1,4 +1,4 @@
-"""The terminal output of a result, and the rows for other programs."""
+"""Test the terminal output of a result, and the rows for other programs."""
 
 from itertools import product
 
@@ -10,7 +10,7 @@ from vldebias.report.result import Result
 from vldebias.report.text import tab_rows, text, wrapped
 
 
-def test_print_of_a_result_is_what_was_found_in_about_25_lines(made: Result) -> None:
+def test_print_of_a_result_shows_the_findings_in_about_25_lines(made: Result) -> None:
     shown = text(made).splitlines()
     assert shown[0].startswith("search: better. MaxSkew@10 falls from 0.50 to 0.30 with")
     assert max(map(len, shown)) <= 80
@@ -32,10 +32,12 @@ def test_print_of_a_result_is_what_was_found_in_about_25_lines(made: Result) -> 
     assert "1 more figures" in text(result([figure(), figure(subset="a part")]))
     assert str(result([], protocol())).startswith("Result(")
     assert "recall@5 (higher" not in text(made, [("search", "max_skew@10")])
-    assert str(made).index("  default ") < str(made).index("  cali "), "what it is about"
+    assert str(made).index("  default ") < str(made).index("  cali "), (
+        "the header states the subject"
+    )
 
 
-def test_many_conclusions_are_short_and_the_rest_is_counted() -> None:
+def test_many_conclusions_are_shortened_and_the_rest_is_counted() -> None:
     rows = [
         bias(m, 0.5, task=f"task {i}", change=c, n={"images": 100})
         for i, (m, c) in product(range(40), (("none", None), ("default", DOWN)))
@@ -48,7 +50,7 @@ def test_many_conclusions_are_short_and_the_rest_is_counted() -> None:
     assert any(line.startswith("  no method") for line in shown), "and some rows"
 
 
-def test_every_task_shows_its_first_measure_before_any_second_one() -> None:
+def test_every_task_shows_its_first_measure_before_any_second_measure() -> None:
     tasks = [
         figure(m, 0.5, task=t, metric=k)
         for t, k, m in product("cab", ("average", "gap", "ndkl@5"), "xy")
@@ -60,11 +62,11 @@ def test_every_task_shows_its_first_measure_before_any_second_one() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.text("abc -é", max_size=300), st.integers(20, 120))
-def test_no_word_is_broken(sentence: str, width: int) -> None:
+def test_words_are_never_broken(sentence: str, width: int) -> None:
     assert " ".join(wrapped(sentence, width)).split() == sentence.split()
 
 
-def test_rows_for_programs_have_all_digits(made: Result) -> None:
+def test_rows_for_programs_have_full_precision(made: Result) -> None:
     head, rows = tab_rows(made)
     names = (
         "task metric method subset lam value low high change change_low change_high better verdict"

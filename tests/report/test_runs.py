@@ -1,4 +1,5 @@
-"""Many results on one page: one row per task and method, and no file is skipped silently."""
+"""Test that many results fit on one page, with one row per task and method, and that no file is
+skipped silently."""
 
 import json
 import math
@@ -19,7 +20,8 @@ SCRIPT = '<script>alert("x")</script>'
 
 @pytest.fixture
 def folder(made: Result, tmp_path: Path) -> Path:
-    """Write two runs, one with a page and a hostile name, and a file that is not a result."""
+    """Write two runs, one with a page and a name that contains markup, and a file that is not a
+    result."""
     made.model_copy(update={"date": "2026-11-01T10:00:00+00:00"}).write(tmp_path / "a/result.json")
     (tmp_path / "a" / "index.html").write_text("")
     newer = result([bias("none", 0.25)], protocol("search", title="Search", model=SCRIPT))
@@ -29,12 +31,12 @@ def folder(made: Result, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_row_for_each_method_with_the_measure_of_the_conclusion(folder: Path) -> None:
+def test_each_method_has_a_row_with_the_measure_of_the_conclusion(folder: Path) -> None:
     rows, unreadable = list_runs(folder)
     assert not unreadable
-    assert [row.run for row in rows][:2] == ["deep/b #1", "a"]  # the newest first
+    assert [row.run for row in rows][:2] == ["deep/b #1", "a"]  # the newest comes first
     of_a = {row.method: row for row in rows if row.run == "a"}
-    # Not chance, and not the parts and costs of the task.
+    # Neither chance nor parts and costs of the task have rows.
     assert set(of_a) == {"no method", "default", "cali", "dfr-up†"}
     assert of_a["default"].value == 0.3
     assert of_a["default"].number.startswith("0.30 [")
@@ -54,7 +56,7 @@ def test_a_task_without_a_whole_is_represented_by_its_worst_part(tmp_path: Path)
     assert row.run == tmp_path.name
 
 
-def test_files_that_cannot_be_read_are_named(folder: Path) -> None:
+def test_unreadable_files_are_named(folder: Path) -> None:
     (folder / "c").mkdir()
     (folder / "c" / "result.json").write_text('{"figures": [')
     page, runs = render_runs(folder)
@@ -75,13 +77,13 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
         list_runs(tmp_path / "plan.json")
 
 
-def test_the_page_escapes_names_and_its_links_are_relative(folder: Path, tmp_path: Path) -> None:
+def test_the_page_escapes_names_and_uses_relative_links(folder: Path, tmp_path: Path) -> None:
     page, runs = render_runs(folder, tmp_path / "pages" / "all.html")
     text = page.read_text()
     assert SCRIPT not in text
     assert text.count("<tr") == len(runs.rows) + 1
     assert 'href="../a/index.html"' in text
-    # Sorted by numbers, not by their texts.
+    # Sorted as numbers, not as texts.
     assert 'data-sort="0.25"' in text
 
 
@@ -89,7 +91,7 @@ def test_names_of_figures_are_accepted_by_trackers(made: Result) -> None:
     metrics = made.to_metrics()
     assert metrics["search/max_skew_at_10/default"] == 0.3
     assert len(metrics) == 3 * len(made.rows)
-    # What MLflow accepts, on Windows too.
+    # Characters that MLflow accepts, also on Windows.
     allowed = re.compile(r"[\w\-. /]{1,250}", re.ASCII)
     assert all(allowed.fullmatch(name) for name in metrics)
     doubled = made.model_copy(update={"rows": [*made.rows, *made.rows]})

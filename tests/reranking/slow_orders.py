@@ -1,4 +1,4 @@
-"""Naive versions of the re-ranking methods: loops over lists, as in their papers."""
+"""Naive versions of the re-ranking methods, as loops over lists like in their papers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def best_first(scores: Sequence[float]) -> list[int]:
 
 
 def can_be_completed(counts: Sequence[int], shares: Sequence[Fraction], place: int) -> bool:
-    """Return whether one candidate per place, each inside its window, is possible: earliest end
+    """Return whether each place can get a candidate inside its window, by earliest deadline
     first."""
     held = list(counts)
     end = place + 2 * max(ceil(1 / share) for share in shares) + 2
@@ -36,7 +36,7 @@ def can_be_completed(counts: Sequence[int], shares: Sequence[Fraction], place: i
 def quota(
     scores: Sequence[float], groups: Sequence[int], shares: Sequence[Fraction], k: int
 ) -> list[int]:
-    """Choose at each place the best candidate of all groups that still allow the bound to be
+    """Choose at each place the best candidate of all groups for which the bound can still be
     met."""
     members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
     counts = [0] * len(shares)
@@ -72,8 +72,8 @@ def fair(
     k: int,
     alpha: float,
 ) -> list[int]:
-    """Choose at each place the best candidate of all, unless too few places would remain for the
-    minima of later prefixes; then the best of the groups that these require."""
+    """Choose at each place the best candidate, unless too few places would remain for the minima of
+    later prefixes; then choose the best candidate of the groups that these minima require."""
     members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
     end = 2 * k
     minima = []
@@ -117,7 +117,7 @@ def pbm(scores: Sequence[float], labels: Sequence[int], g: int, k: int) -> list[
 
 
 def mmr(scores: Sequence[float], features: np.ndarray, k: int, weight: float) -> list[int]:
-    """Choose one candidate at a time, comparing each with every earlier one."""
+    """Choose one candidate at a time, comparing it with every earlier one."""
     chosen = [best_first(scores)[0]]
     while len(chosen) < k:
         best, best_value = -1, -np.inf
@@ -135,8 +135,8 @@ def mmr(scores: Sequence[float], features: np.ndarray, k: int, weight: float) ->
 def det_const_sort(
     scores: Sequence[float], groups: Sequence[int], shares: Sequence[float], k: int
 ) -> list[int]:
-    """Algorithm 3 of Geyik et al., with swaps; positions start at 0, so that an item stays in its
-    prefix."""
+    """Follow algorithm 3 of Geyik et al., with swaps; positions start at 0, so that an item stays
+    in its prefix."""
     members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
     counts = [0] * len(shares)
     minima = [0] * len(shares)

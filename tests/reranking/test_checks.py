@@ -1,4 +1,4 @@
-"""True shares in a report: which checks they are computed from, and the coverage of their
+"""Test true shares in a report: which checks they are computed from, and the coverage of their
 intervals."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_more_checks_narrow_the_interval() -> None:
     assert widths[0] > 1.3 * widths[1] > 2 * widths[2]
 
 
-def test_checks_of_the_results_narrow_it_more_than_others() -> None:
+def test_checks_of_the_results_narrow_it_more_than_checks_of_others() -> None:
     first = vldebias.rerank(SCORES, 40, labels=labels(0.8))
     others = np.setdiff1d(np.arange(N), first)[:30]
     of_results = report(0.8, checked(first.to_check(30)))
@@ -86,7 +86,7 @@ def test_better_labels_narrow_the_interval() -> None:
 
 
 def test_a_query_that_prefers_a_group_makes_its_labels_less_reliable() -> None:
-    """Among rows labelled "f", the scores put members of "m" first."""
+    """Among rows labelled "f", the scores rank members of "m" first."""
     rng = np.random.default_rng(0)
     true = np.arange(4000) % 2
     codes = np.where(rng.random(4000) < 0.85, true, 1 - true)
@@ -101,11 +101,11 @@ def test_a_query_that_prefers_a_group_makes_its_labels_less_reliable() -> None:
     assert 0.5 < expected["0"].low <= actual <= expected["0"].high
 
 
-def test_labels_that_err_among_the_results_only_are_noticed() -> None:
+def test_label_errors_concentrated_in_the_results_are_detected() -> None:
     codes = TRUE.tolist()
     first = vldebias.rerank(SCORES, 40, labels=codes)
     true = TRUE.copy()
-    true[first] = "m"  # every result labelled "f" is wrong, no other candidate is
+    true[first] = "m"  # every result labelled "f" is wrong, and no other candidate
     rows = first.to_check(16) + np.setdiff1d(np.arange(N), first)[:100].tolist()
     sample = {int(row): str(true[row]) for row in rows}
     expected = vldebias.rerank(SCORES, 40, labels=codes, checked=sample).report.expected
@@ -114,10 +114,10 @@ def test_labels_that_err_among_the_results_only_are_noticed() -> None:
     assert expected["m"].high == 1
 
 
-def test_a_label_without_checks_errs_like_the_other_labels() -> None:
+def test_a_label_without_checks_is_assumed_to_err_like_the_other_labels() -> None:
     groups = np.arange(N) % 5
     rows = np.flatnonzero(groups != 4)[:150].tolist()
-    sample = {row: int(groups[row]) for row in rows}  # all of them right
+    sample = {row: int(groups[row]) for row in rows}  # all of them are right
     expected = vldebias.rerank(SCORES, 40, labels=groups, checked=sample).report.expected
     assert expected is not None
     # A fifth of the results is labelled "4", and none of these was checked.
@@ -125,7 +125,7 @@ def test_a_label_without_checks_errs_like_the_other_labels() -> None:
     assert sum(share.value for share in expected.values()) == pytest.approx(1)
 
 
-def test_results_of_unknown_label_do_not_count() -> None:
+def test_results_with_an_unknown_label_are_not_counted() -> None:
     partly = labels(0.8)
     partly[int(np.argmax(SCORES))] = ""
     first = vldebias.rerank(SCORES, 10, labels=partly)
@@ -136,7 +136,7 @@ def test_results_of_unknown_label_do_not_count() -> None:
     assert expected["m"].value == pytest.approx(float((TRUE[known] == "m").mean()))
 
 
-def test_equal_scores_and_separated_groups_are_fitted() -> None:
+def test_equal_scores_and_separable_groups_are_fitted() -> None:
     codes = TRUE.tolist()
     for scores in (np.zeros(N), np.where(TRUE == "m", 1.0, 0.0)):
         expected = vldebias.rerank(scores, 40, labels=codes, checked=checked(range(60, 200))).report
@@ -168,7 +168,7 @@ def test_to_check_spreads_over_queries_and_returns_ids() -> None:
     assert all(len(set(rows) & set(one_list.tolist())) > 5 for one_list in two)
 
 
-def test_checks_count_for_the_queries_whose_candidates_they_are() -> None:
+def test_checks_apply_to_the_queries_with_these_candidates() -> None:
     rows = np.stack([np.arange(0, 200), np.arange(200, 400)])
     first = vldebias.rerank(
         SCORES[rows], 20, ids=rows, labels=labels(0.8), checked=checked(range(50))
@@ -186,7 +186,7 @@ def test_checks_count_for_the_queries_whose_candidates_they_are() -> None:
         (0.9, "expected a mapping"),
     ],
 )
-def test_checks_that_do_not_fit_are_refused(rows: object, message: str) -> None:
+def test_mismatched_checks_are_refused(rows: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=f"checked: .*{message}"):
         vldebias.rerank(SCORES, 10, labels=TRUE.tolist(), checked=rows)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The laws of the orders, and their naive versions."""
+"""Test the laws of the re-ranking methods, and compare them with their naive versions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def reach(shares: list[Fraction], n: int = 120) -> int:
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 @pytest.mark.parametrize("tied", [False, True])
-def test_quota_is_the_best_order_within_one_of_the_shares(
+def test_quota_is_the_best_ranking_within_one_of_the_shares(
     shares: list[Fraction], tied: bool
 ) -> None:
     for seed in range(2):
@@ -78,8 +78,8 @@ def test_every_prefix_is_within_one_of_the_shares(parts: list[int], seed: int, t
     assert np.abs(counts - places * candidates.shares).max() < 1 + 1e-9
 
 
-def test_minima_of_fair_are_those_of_its_paper() -> None:
-    """Table 2 of Zehlike et al., alpha = .1, prefixes of 1 to 12: shares of .1 to .7."""
+def test_minima_of_fair_match_the_table_of_its_paper() -> None:
+    """Table 2 of Zehlike et al., alpha = .1, prefixes of 1 to 12, shares of .1 to .7."""
     table = {
         0.1: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         0.2: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],
@@ -103,7 +103,7 @@ def test_quantiles_equal_exact_sums(percent: int, alpha: int) -> None:
 
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
-def test_fair_is_the_best_order_with_its_minima(shares: list[Fraction]) -> None:
+def test_fair_is_the_best_ranking_with_its_minima(shares: list[Fraction]) -> None:
     k = min(reach(shares), 40)
     for seed, alpha in enumerate((0.1, 0.3)):
         candidates = made(seed, shares, tied=seed == 1)
@@ -127,14 +127,14 @@ def test_no_prefix_of_fair_violates_its_minima(parts: list[int], seed: int) -> N
         assert (counts[:, group] >= np.minimum(minima, floors)).all()
 
 
-def test_fair_leaves_what_chance_explains() -> None:
+def test_fair_does_not_change_what_chance_explains() -> None:
     rng = np.random.default_rng(0)
     moved = 0
     for _ in range(100):
         codes = rng.integers(2, size=200)
         candidates = Candidates(rng.normal(size=200), codes, "ab", np.array([0.5, 0.5]))
         moved += fair(candidates, 20, alpha=0.01).tolist() != candidates.ranked[:20].tolist()
-    # Of 20 prefixes with two bounds each, which depend on each other.
+    # There are 20 prefixes with two bounds each, which depend on each other.
     assert moved < 20
     leaning = made(0, SHARES[0])
     kept = [
@@ -144,13 +144,13 @@ def test_fair_leaves_what_chance_explains() -> None:
     assert kept[0] < kept[1] < 40
 
 
-def test_fair_refuses_an_alpha_that_is_none() -> None:
+def test_fair_refuses_an_invalid_alpha() -> None:
     with pytest.raises(InvalidInputError, match=r"alpha: expected a number in \(0, 0.5\), got 1"):
         fair(made(0, SHARES[0]), 10, alpha=1)
 
 
 @pytest.mark.parametrize("order_of", [quota, fair, pbm, det_const_sort, partial(mmr, weight=0.5)])
-def test_all_candidates_once_each_group_best_first(order_of) -> None:  # type: ignore[no-untyped-def]
+def test_all_candidates_appear_once_and_each_group_in_order_of_score(order_of) -> None:  # type: ignore[no-untyped-def]
     candidates = made(4, SHARES[0], unknown=0.1, tied=True)
     order = order_of(candidates, len(candidates))
     assert sorted(order.tolist()) == list(range(len(candidates)))
@@ -163,7 +163,7 @@ def test_all_candidates_once_each_group_best_first(order_of) -> None:  # type: i
 
 @pytest.mark.parametrize("order_of", [quota, fair, det_const_sort])
 @pytest.mark.parametrize("shares", SHARES[1:4], ids=str)
-def test_unknown_candidates_keep_their_places(order_of, shares: list[Fraction]) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_candidates_keep_their_positions(order_of, shares: list[Fraction]) -> None:  # type: ignore[no-untyped-def]
     candidates = made(5, shares, unknown=0.3)
     ranked = candidates.ranked
     order = order_of(candidates, 40)
@@ -173,7 +173,7 @@ def test_unknown_candidates_keep_their_places(order_of, shares: list[Fraction]) 
     assert (candidates.codes[order[~is_unknown]] >= 0).all()
 
 
-def test_a_group_that_ends_leaves_its_places_to_the_others() -> None:
+def test_a_group_that_runs_out_leaves_its_places_to_the_others() -> None:
     scores = np.arange(12.0)[::-1]
     codes = np.array([0] * 6 + [1] * 4 + [2] * 2)
     candidates = Candidates(scores, codes, ["a", "b", "c"], np.full(3, 1 / 3))
@@ -183,7 +183,7 @@ def test_a_group_that_ends_leaves_its_places_to_the_others() -> None:
     assert codes[10:].tolist() == [0, 0]
 
 
-def test_a_share_of_zero_comes_last() -> None:
+def test_a_group_with_a_share_of_zero_comes_last() -> None:
     candidates = Candidates(
         np.arange(6.0), np.array([0, 1, 0, 1, 0, 1]), "ab", np.array([1.0, 0.0])
     )
@@ -192,7 +192,7 @@ def test_a_share_of_zero_comes_last() -> None:
 
 
 @pytest.mark.parametrize("g", [2, 3, 5])
-def test_pbm_equals_its_twin(g: int) -> None:
+def test_pbm_equals_its_naive_version(g: int) -> None:
     for seed in range(4):
         candidates = made(seed, [Fraction(1, g)] * g, unknown=0.25)
         naive = slow_orders.pbm(candidates.scores.tolist(), (candidates.codes + 1).tolist(), g, 50)
@@ -205,7 +205,9 @@ def test_pbm_only_supports_even_shares() -> None:
 
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
-def test_det_const_sort_equals_its_twin_and_keeps_its_floors(shares: list[Fraction]) -> None:
+def test_det_const_sort_equals_its_naive_version_and_satisfies_its_minima(
+    shares: list[Fraction],
+) -> None:
     for seed in range(4):
         candidates = made(seed, shares)
         k = reach(shares)
@@ -220,14 +222,14 @@ def test_det_const_sort_equals_its_twin_and_keeps_its_floors(shares: list[Fracti
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
-def test_mmr_equals_its_twin(weight: float) -> None:
+def test_mmr_equals_its_naive_version(weight: float) -> None:
     candidates = made(2, SHARES[0], n=60)
     assert candidates.features is not None
     naive = slow_orders.mmr(candidates.scores.tolist(), candidates.features, 15, weight)
     assert mmr(candidates, 15, weight=weight).tolist() == naive
 
 
-def test_mmr_of_scores_alone_is_the_ranking() -> None:
+def test_mmr_with_scores_alone_is_the_ranking() -> None:
     candidates = made(2, SHARES[0])
     assert mmr(candidates, 20, weight=1.0).tolist() == candidates.ranked[:20].tolist()
 
@@ -238,8 +240,9 @@ def test_mmr_needs_features() -> None:
 
 
 @pytest.mark.parametrize("shares", SHARES[:4], ids=str)
-def test_mopr_takes_the_best_of_each_group_in_its_share(shares: list[Fraction]) -> None:
-    """With one-hot labels and no gap, the program has a closed form: p_a k of each, best first."""
+def test_mopr_takes_the_best_of_each_group_by_its_share(shares: list[Fraction]) -> None:
+    """With one-hot labels and no gap, the program has a closed form: the best p_a k of each
+    group."""
     k = 30
     candidates = made(3, shares)
     order = mopr(candidates, k)
@@ -251,7 +254,7 @@ def test_mopr_takes_the_best_of_each_group_in_its_share(shares: list[Fraction]) 
     assert candidates.scores[order].tolist() == sorted(candidates.scores[order], reverse=True)
 
 
-def test_mopr_stays_within_its_gap_at_the_highest_score() -> None:
+def test_mopr_maximises_the_score_within_its_gap() -> None:
     candidates = made(6, SHARES[0])
     k = 20
     curated = np.eye(2).repeat(10, axis=0)
@@ -266,8 +269,8 @@ def test_mopr_stays_within_its_gap_at_the_highest_score() -> None:
     assert sums[-1] <= best + 1e-9
 
 
-def test_mopr_of_trees_reads_intersections() -> None:
-    """Gender and age are even, but all women are young: a linear function cannot detect it."""
+def test_mopr_with_trees_detects_intersections() -> None:
+    """Gender and age are even, but all women are young, which a linear function cannot detect."""
     rng = np.random.default_rng(0)
     table = rng.integers(2, size=(200, 2))
     scores = rng.normal(size=200) + 3 * (table[:, 0] == table[:, 1])
@@ -282,18 +285,18 @@ def test_mopr_of_trees_reads_intersections() -> None:
         weights[:] = 0
         weights[order] = 1
         gaps[functions] = representation_gap(table, weights, curated, functions="trees")
-    # Of 40 results hardly one more than half is allowed to fall on the diagonal.
+    # At most slightly more than half of the 40 results may be on the diagonal.
     assert gaps["trees"] <= 0.12 < 0.2 < gaps["linear"]
 
 
-def test_mopr_reports_that_no_selection_is_possible() -> None:
+def test_mopr_reports_an_infeasible_selection() -> None:
     candidates = Candidates(np.arange(6.0), np.array([0] * 5 + [1]), "ab", np.array([0.5, 0.5]))
     with pytest.raises(InvalidInputError, match="larger gap"):
         mopr(candidates, 4)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 30))
-def test_the_best_rows_are_those_of_a_stable_sort(scores: list[int], k: int) -> None:
+def test_the_top_rows_match_a_stable_sort(scores: list[int], k: int) -> None:
     rows = best_rows(np.array(scores, dtype=float), k)
     expected = sorted(np.argsort(-np.array(scores), kind="stable")[:k])
     assert rows.tolist() == expected

@@ -1,4 +1,4 @@
-"""Inputs and outputs of `rerank`, with errors that name the cause."""
+"""Test inputs and outputs of `rerank`, with errors that name the cause."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
 LABELS = ["m", "m", "m", "f", "m", "f", "f", "f"]
 
 
-def test_positions_are_an_array_with_a_report() -> None:
+def test_positions_are_returned_as_an_array_with_a_report() -> None:
     positions = vldebias.rerank(SCORES, 4, labels=LABELS)
     assert isinstance(positions, np.ndarray)
     assert positions.dtype == np.int64
     assert positions.tolist() == [0, 3, 1, 5]
     assert np.array(LABELS)[positions].tolist() == ["m", "f", "m", "f"]
     assert torch.from_numpy(SCORES)[positions].tolist() == [0.9, 0.6, 0.8, 0.4]
-    assert positions[:2].reports == ()  # a part of it has another report
+    assert positions[:2].reports == ()  # a slice has no report
     report = positions.report
     assert (report.counts_before, report.counts) == ({"f": 1, "m": 3}, {"f": 2, "m": 2})
     assert report.kept == 0.75
@@ -39,7 +39,7 @@ def test_positions_are_an_array_with_a_report() -> None:
 @pytest.mark.parametrize(
     "scores", [SCORES.tolist(), SCORES.astype(np.float16), torch.tensor(SCORES, requires_grad=True)]
 )
-def test_scores_in_every_form(scores: object) -> None:
+def test_scores_are_accepted_in_every_form(scores: object) -> None:
     assert vldebias.rerank(scores, 4, labels=LABELS).tolist() == [0, 3, 1, 5]
 
 
@@ -52,12 +52,12 @@ def test_scores_in_every_form(scores: object) -> None:
         {"gender": LABELS},
     ],
 )
-def test_labels_in_every_form(labels: object) -> None:
+def test_labels_are_accepted_in_every_form(labels: object) -> None:
     assert vldebias.rerank(SCORES, 4, labels=labels).tolist() == [0, 3, 1, 5]
 
 
 @pytest.mark.parametrize("unknown", [None, "", float("nan"), "unknown", pd.NA, pd.NaT])
-def test_unknown_labels_keep_their_places(unknown: object) -> None:
+def test_unknown_labels_keep_their_positions(unknown: object) -> None:
     labels = [*LABELS[:1], unknown, *LABELS[2:]]
     positions = vldebias.rerank(SCORES, 5, labels=labels)
     assert positions[1] == 1
@@ -65,7 +65,7 @@ def test_unknown_labels_keep_their_places(unknown: object) -> None:
     assert sum(positions.report.counts.values()) == 4
 
 
-def test_several_queries() -> None:
+def test_several_queries_are_reranked() -> None:
     table = np.stack([SCORES, SCORES[::-1]])
     positions = vldebias.rerank(table, 4, labels=LABELS)
     assert positions.shape == (2, 4)
@@ -74,15 +74,15 @@ def test_several_queries() -> None:
     assert len(positions.reports) == 2
 
 
-def test_k_none_is_all_and_a_large_k_too() -> None:
+def test_k_none_returns_all_and_so_does_a_large_k() -> None:
     every = vldebias.rerank(SCORES, labels=LABELS)
     assert sorted(every.tolist()) == list(range(8))
     assert vldebias.rerank(SCORES, 99, labels=LABELS).tolist() == every.tolist()
 
 
 @pytest.mark.parametrize("method", sorted(set(RERANKERS) - {"mmr"}))
-def test_a_part_of_many_candidates_is_that_of_all(method: str) -> None:
-    """Only few of many candidates are read; the answer is the same as if all were."""
+def test_reading_a_part_of_many_candidates_gives_the_same_result(method: str) -> None:
+    """Only some of many candidates are read; the result is the same as if all were."""
     rng = np.random.default_rng(0)
     n = 3000
     scores = rng.normal(size=n).round(1)  # with ties
@@ -93,7 +93,7 @@ def test_a_part_of_many_candidates_is_that_of_all(method: str) -> None:
     assert positions.tolist() == RERANKERS[method](candidates, 60).tolist()
 
 
-def test_ids_by_mapping() -> None:
+def test_ids_are_given_by_a_mapping() -> None:
     names = [f"doc {place}" for place in range(8)]
     scores = dict(zip(names, SCORES, strict=True))
     expected = [names[row] for row in (0, 3, 1, 5)]
@@ -102,8 +102,8 @@ def test_ids_by_mapping() -> None:
     assert by_row.tolist() == by_id.tolist() == expected
 
 
-def test_ids_of_an_index_with_gaps() -> None:
-    """Input as returned by faiss: rows of the index, with -1 at the end of shorter lists."""
+def test_ids_of_an_index_may_have_gaps() -> None:
+    """The input is as returned by faiss: rows of the index, with -1 at the end of shorter lists."""
     labels = np.array(["m", "f"])[np.arange(20) % 2]
     ids = np.array([[2, 4, 6, 7, 9, 11], [1, 3, 0, -1, -1, -1]])
     scores = np.array([SCORES[:6], [0.9, 0.8, 0.7, -1e38, -1e38, -1e38]])
@@ -112,24 +112,24 @@ def test_ids_of_an_index_with_gaps() -> None:
 
 
 @pytest.mark.parametrize("shares", [{"m": 0.75, "f": 0.25}, [0.25, 0.75]])
-def test_given_shares(shares: object) -> None:
+def test_requested_shares_are_applied(shares: object) -> None:
     positions = vldebias.rerank(SCORES, 4, labels=LABELS, shares=shares)
     assert positions.report.counts == {"f": 1, "m": 3}
 
 
-def test_shares_of_labels_that_are_numbers() -> None:
+def test_shares_may_be_given_for_numeric_labels() -> None:
     labels = [int(label == "m") for label in LABELS]
     positions = vldebias.rerank(SCORES, 4, labels=labels, shares={0: 0.25, 1: 0.75})
     assert positions.report.counts == {"0": 1, "1": 3}
 
 
-def test_shares_of_the_pool() -> None:
+def test_shares_may_be_those_of_the_pool() -> None:
     labels = ["m"] * 6 + ["f"] * 2
     positions = vldebias.rerank(SCORES, 4, labels=labels, shares="pool")
     assert positions.report.counts == {"f": 1, "m": 3}
 
 
-def test_intersections() -> None:
+def test_intersections_are_balanced() -> None:
     age = ["old", "young"] * 4
     labels = {"gender": LABELS, "age": age}
     positions = vldebias.rerank(SCORES, 4, labels=labels)
@@ -137,15 +137,15 @@ def test_intersections() -> None:
     assert groups == {"m/old", "m/young", "f/old", "f/young"}
 
 
-def test_the_likeliest_group_is_the_label() -> None:
+def test_the_most_likely_group_is_the_label() -> None:
     table = np.array([[0.9, 0.1], [0.8, 0.2]] * 4)
     table[4:] = table[4:, ::-1]
     positions = vldebias.rerank(SCORES, 4, probabilities={"m": table[:, 0], "f": table[:, 1]})
     assert positions.tolist() == [0, 4, 1, 5]
-    assert positions.report.expected is None  # nobody knows whether they are calibrated
+    assert positions.report.expected is None  # their calibration is unknown
 
 
-def test_features_are_labelled_by_texts_of_a_mapping_or_a_model() -> None:
+def test_features_are_labelled_with_texts_from_a_mapping_or_a_model() -> None:
     model, _, tokenize = load_clip()
     prompts = vldebias.load_prompts("gender")
     texts = list(prompts.texts)
@@ -164,7 +164,7 @@ def test_features_are_labelled_by_texts_of_a_mapping_or_a_model() -> None:
     assert by_model.tolist() == [0, 3]
 
 
-def test_a_function_is_a_method() -> None:
+def test_a_function_can_be_a_method() -> None:
     features = np.eye(8)
     features[1] = features[0]
     found = vldebias.rerank(SCORES, 2, features=features, method=partial(mmr, weight=0.1))
@@ -212,7 +212,7 @@ def test_a_function_is_a_method() -> None:
         ({"labels": LABELS, "method": "mmr"}, "features="),
     ],
 )
-def test_refused_by_name(arguments: dict[str, object], words: str) -> None:
+def test_invalid_inputs_are_refused_by_name(arguments: dict[str, object], words: str) -> None:
     call = {"scores": SCORES, "k": 4, **arguments}
     with pytest.raises(InvalidInputError, match=words):
         vldebias.rerank(**call)  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ def test_two_spellings_of_a_group_trigger_a_warning() -> None:
         SuspectInputWarning, match="'M' and 'male' look like different spellings of the same value"
     ) as caught:
         vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
-    # There is no flag to name here.
+    # No flag can be suggested here.
     assert "--rename" not in str(caught[0].message)
     with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost like 'female'"):
         vldebias.rerank(list(range(20)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"])
@@ -266,5 +266,5 @@ def test_answers_that_are_not_groups_are_unknown() -> None:
 def test_as_many_groups_as_rows_are_refused(labels: list[str]) -> None:
     with pytest.raises(InvalidInputError, match=f"groups in {len(labels)} rows"):
         vldebias.rerank(list(range(len(labels))), 2, labels={"age": labels})
-    # Three groups of three candidates are no ids.
+    # Three groups of three candidates are not ids.
     assert len(vldebias.rerank([3, 2, 1], 2, labels=["a", "b", "c"])) == 2

@@ -1,10 +1,10 @@
-"""Fuzz one parser with atheris: structure that reaches new lines of the package is kept and varied.
+"""Fuzz one parser with atheris, which keeps and varies inputs that reach new lines of the package.
 
-python -m tests.robust.fuzz_atheris prompts               # until it is stopped
-python -m tests.robust.fuzz_atheris "tables, comma" -runs=500 -seed=1
+    python -m tests.robust.fuzz_atheris prompts               # until it is stopped
+    python -m tests.robust.fuzz_atheris "tables, comma" -runs=500 -seed=1
 
-The bytes of atheris choose what hypothesis makes of a parser's content, so that YAML, JSON and
-headers are sound enough to be read to their end.
+The bytes from atheris determine the content that hypothesis generates for a parser, so that most
+YAML, JSON and headers are valid enough to be read to the end.
 """
 
 import sys
@@ -26,7 +26,7 @@ def main() -> None:
         if end not in ("read", "refused"):
             raise RuntimeError(f"{end}: {content!r}")
 
-    # Long from the start: a few bytes choose no content.
+    # Inputs are long from the start, because a few bytes determine no content.
     lengths = ["-len_control=0", "-max_len=2000"]
     atheris.Setup([sys.argv[0], *lengths, *sys.argv[1:]], attempt.hypothesis.fuzz_one_input)
     atheris.Fuzz()

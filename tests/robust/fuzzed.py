@@ -1,7 +1,7 @@
-"""What reads files of users, and files made of arbitrary structure, for `test_fuzz.py` and
+"""Provide parsers of users' files, and files of arbitrary structure, for `test_fuzz.py` and
 `fuzz_atheris.py`.
 
-`test_damaged.py` changes bytes of sound files; here the structure itself is arbitrary: any YAML or
+`test_damaged.py` changes bytes of valid files; here the structure itself is arbitrary: any YAML or
 JSON value where a field is expected, any cell in a table, any header of tensors or of a picture.
 """
 
@@ -32,9 +32,12 @@ Read = Callable[[Path], Any]
 
 @dataclass(frozen=True)
 class Parser:
-    """Reads a file.
+    """Describe how a file is read.
 
-    file: what the file is called. content: bytes to read. refusals: the errors that are answers.
+    Attributes:
+        file: the file name.
+        content: a strategy for the bytes to read.
+        refusals: errors that count as a proper refusal.
     """
 
     file: str
@@ -43,7 +46,8 @@ class Parser:
     refusals: tuple[type[Exception], ...] = (VldebiasError,)
 
     def tried(self, content: bytes) -> str:
-        """Return how a content ends: "read", "refused", or another exception in words."""
+        """Return the outcome for a content: "read", "refused", or a description of another
+        exception."""
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             path = Path(folder) / self.file
@@ -51,7 +55,7 @@ class Parser:
             try:
                 self.read(path)
             except self.refusals as error:
-                # A refusal without words helps nobody.
+                # A refusal without a message does not help the user.
                 return "refused" if str(error).strip() else f"{type(error).__name__} without words"
             except Exception as error:
                 return f"{type(error).__name__}: {str(error)[:200]}"
@@ -81,7 +85,7 @@ TEXTS = st.binary(max_size=300) | WORDS.map(str.encode)
 
 
 def changed(sound: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """A sound structure in which a few values, at any depth, are arbitrary or gone."""
+    """Draw a valid structure in which a few values, at any depth, are arbitrary or missing."""
     return st.lists(st.tuples(st.integers(0, 10**6), VALUES | st.just(...)), max_size=3).map(
         lambda edits: with_edits(sound, edits)
     )
@@ -184,7 +188,7 @@ def with_header(header: Any, body: bytes) -> bytes:
 
 
 def edits() -> st.SearchStrategy[bytes]:
-    """Draw sound tensors with a changed header, including its settings, or any header."""
+    """Draw valid tensors with a changed header, including its settings, or an arbitrary header."""
     content = sound_edit()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])

@@ -1,14 +1,16 @@
-"""Work that is killed at random moments and begun again: does it end as work that nobody killed,
-and is nothing lost?
+"""Kill work at random moments and restart it: does it end like uninterrupted work, and is anything
+lost?
 
     python -m tests.robust.kills              # 40 kills
     python -m tests.robust.kills --kills 1    # one of each kind
 
-Five kinds: training, a suite, its generation, the embedding cache and labelling; all small.
-Each life of a run is a process that is killed (SIGKILL) after a random time, and the next goes on
-in its folder, until one reaches the end; then another run begins. Lost: a life that cannot go on,
-or an answer that was acknowledged and is not there. Other: what is there at the end is not, to the
-bit, what a run left that nobody killed.
+There are five kinds of small work: training, a suite, its generation, the embedding cache and
+labelling.
+
+Each process of a run is killed (SIGKILL) after a random time, and the next one resumes in its
+folder until one finishes; then another run starts. "Lost": a process that cannot resume, or an
+acknowledged answer that is missing. "Other": the final content differs in any bit from that of an
+uninterrupted run.
 """
 
 import argparse
@@ -47,13 +49,13 @@ from vldebias.utils.files import digest, write_atomically
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT
 
-Left = dict[str, str]  # what a run leaves: a digest by name
+Left = dict[str, str]  # what a run leaves: name -> digest
 
 
 @dataclass(frozen=True)
 class Work:
-    """An operation: `do` returns the remaining work in a folder, `left` the final content, and
-    `kills` is the default number of kills."""
+    """Describe a kind of work: `do` returns the remaining work in a folder, `left` the final
+    content, and `kills` is the default number of kills."""
 
     do: Callable[[Path], None]
     left: Callable[[Path], Left]
@@ -65,8 +67,8 @@ class Work:
 
 
 def train(folder: Path) -> None:
-    """Train with the loss with the largest state, averaged weights and all negatives of a step, and
-    a checkpoint after each step."""
+    """Train with the loss that has the largest state, averaged weights and all negatives of a step,
+    and a checkpoint after each step."""
     loss = {"loss": "nuclr", "popularity_lr": 0.05, "temperature": 0.2, "fourier": 0.2}
     steps = {
         "steps": 6,
@@ -83,7 +85,7 @@ def train(folder: Path) -> None:
 
 
 def trained(folder: Path) -> Left:
-    """Return models, scores of the pairs, and the history without its times."""
+    """Return models, scores of the pairs, and the history without times."""
     models = {
         path.relative_to(folder).as_posix(): digest(path)
         for path in folder.glob("model*/**/*.safetensors")
@@ -136,7 +138,7 @@ def measured(folder: Path) -> Left:
 
 
 def embed(folder: Path) -> None:
-    """Embed twelve shards with the shipped image tower."""
+    """Embed twelve shards with the packaged image tower."""
     model, preprocess, _ = load_clip()
     encoder = image_encoder(model, preprocess)
     embeddings = embed_images(
@@ -152,7 +154,7 @@ def embed(folder: Path) -> None:
 
 
 def embedded(folder: Path) -> Left:
-    """Return the returned value and the shards."""
+    """Return the return value and the shards."""
     shards = {path.name: digest(path) for path in folder.glob("**/shard-*.safetensors")}
     return {"returned": digest(folder.parent / "features"), **shards}
 
@@ -161,7 +163,8 @@ def label(folder: Path) -> None:
     """Answer two questions about each of 30 images; an answer is acknowledged once `answer`
     returns."""
     pictures = folder.parent / "pictures"
-    for number in range(30):  # whole or not there, or a kill would change what is asked
+    # moved into place as a whole, otherwise a kill would change what is asked
+    for number in range(30):
         picture = Image.new("RGB", (4, 4), (8 * number, 0, 0))
         if not (pictures / f"{number}.png").exists():
             write_atomically(
@@ -181,7 +184,7 @@ def label(folder: Path) -> None:
 
 
 def labelled(folder: Path) -> Left:
-    """Return the answers without the times; no acknowledged step may have been answered twice."""
+    """Return the answers without times; no acknowledged step may have been answered twice."""
     acknowledged = (folder.parent / "acknowledged").read_text().split()
     answers = AnnotationLog(folder / "answers.jsonl").answers()
     values = sorted([*key, answer.value] for key, answer in answers.items())
@@ -203,7 +206,7 @@ def _sha(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-# ---- lives
+# ---- runs
 # -------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +235,7 @@ def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator
                 process.join(float(moments.uniform(0, longest)))
                 process.kill()
                 process.join()
-                if process.exitcode == -signal.SIGKILL:  # and not at its end before
+                if process.exitcode == -signal.SIGKILL:  # and did not finish earlier
                     killed += 1
                     continue
             process.join()
@@ -250,7 +253,7 @@ def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator
 def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
     """Kill runs of one kind this many times, and compare them with one that was not killed."""
     work = WORKS[name]
-    # Lives are forks: what this process has imported, none of them imports anew.
+    # Processes are forked, so they need not repeat the imports of this one.
     load_clip()
     load_pipeline()
     moments = np.random.default_rng([seed, *name.encode()])
@@ -264,9 +267,9 @@ def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
         runs.append(outlive(work, remaining, longest, moments))
         remaining -= runs[-1]["kills"]
         if not runs[-1]["kills"]:
-            if "lost" in runs[-1]:  # without any kill: it would go on for ever
+            if "lost" in runs[-1]:  # without any kill, this would go on forever
                 break
-            longest = runs[-1]["seconds"] / 2  # the machine is faster than it was
+            longest = runs[-1]["seconds"] / 2  # the machine has become faster
     differences = [
         sorted(
             key

@@ -1,12 +1,12 @@
-"""Break the package in one place at a time and run the tests of that room: would they notice?
+r"""Break the package in one place at a time and run the related tests to see whether they fail.
 
-    python -m tests.robust.mutants --seed 4 --number 60              # as many places, by chance
-    python -m tests.robust.mutants --seed 4 --only vldebias/methods  # of one room; \\
+    python -m tests.robust.mutants --seed 4 --number 60              # this many random places
+    python -m tests.robust.mutants --seed 4 --only vldebias/methods  # of one subpackage; \
         --list: what would be changed
 
-Places are sampled from all files of the package, a line as likely as another, and changed in a copy
-of the checkout. A survivor is a missing test, or a change that makes no difference. `--out` keeps
-results, which are not tried again.
+Places are sampled from all files of the package with equal probability per line, and changed in a
+copy of the checkout. A survivor indicates a missing test, or a change that makes no difference.
+`--out` stores results; these mutants are not run again.
 """
 
 import argparse
@@ -48,7 +48,7 @@ LEFT_UNCHANGED = (ast.Raise, ast.JoinedStr, ast.Assert)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one node, identified by its index in `ast.walk` of its file."""
+    """A change of one node, identified by its index in `ast.walk` of its file."""
 
     file: str
     line: int
@@ -58,7 +58,7 @@ class Mutant:
 
 
 def changed(node: ast.AST) -> ast.AST | None:
-    """Return the node that replaces this one; None if nothing changes."""
+    """Return the replacement of this node; None if nothing changes."""
     mutated = copy.deepcopy(node)
     match mutated:
         case ast.Compare(ops=[op, *_]) if type(op) in SWAPS:
@@ -89,7 +89,7 @@ def changed(node: ast.AST) -> ast.AST | None:
 
 
 def first_line(node: ast.AST) -> str:
-    """Return the start of a node's code."""
+    """Return the first line of a node's code."""
     return ast.unparse(node).partition("\n")[0][:90]
 
 
@@ -104,7 +104,7 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
         ]
         of_zip = (
             isinstance(node, ast.keyword) and node.arg == "strict"
-        )  # no difference between lists of one length
+        )  # no difference for lists of equal length
         parts.append(getattr(node, "value" if of_zip else "annotation", None))
         if isinstance(node, LEFT_UNCHANGED) or (
             isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn"
@@ -191,7 +191,7 @@ def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:
 
 
 def main() -> None:
-    """Try one mutant after the other and print those that survive."""
+    """Test one mutant after another and print those that survive."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

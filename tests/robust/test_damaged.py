@@ -1,8 +1,8 @@
-"""No damaged file is read as something else in silence: every kind of file that is read, and
-damaged copies of it.
+"""Test that no damaged file is silently read as something else, for every kind of file that is
+read.
 
-Of every damaged copy there is one of these ends: "same" (what was read is what was written; of
-files without a digest: what is there now), "refused" (an error of ours that says what to do),
+Reading a damaged copy has one of these outcomes: "same" (the content is what was written; for files
+without a digest, what is there now), "refused" (one of our errors, which says what to do),
 "warned", or a failure: another exception or another content. A crafted file has to be refused.
 """
 
@@ -40,11 +40,13 @@ COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
 
 @dataclass(frozen=True)
 class Kind:
-    """make: writes a sound file or folder, and returns what is opened; load: what is read of it,
-    for ==.
+    """Describe a kind of file.
 
-    digest: other values must be refused or warned of. crafted: files that must be refused, by what
-    they are.
+    Attributes:
+        make: writes a valid file or folder, and returns what is opened.
+        load: returns the content, for a comparison with ==.
+        digest: other values must be refused or trigger a warning.
+        crafted: description -> file that must be refused.
     """
 
     make: Callable[[Path], Path]
@@ -128,7 +130,7 @@ def read_embeddings(path: Path) -> Any:
 
 
 def npz_bombs(folder: Path) -> dict[str, Path]:
-    """Archives whose headers promise something other than features."""
+    """Return archives whose headers claim something other than features."""
 
     def archive(name: str, dtype: str, shape: str, body: bytes = b"") -> Path:
         described = dtype if dtype.startswith("[") else repr(dtype)
@@ -161,7 +163,7 @@ def make_parquet(path: Path) -> Path:
 
 
 def read_labels(path: Path) -> Any:
-    """Read a table as callers do: a column of texts and one of labels."""
+    """Read a table as callers do: a column of texts and a column of labels."""
     table = read_table(path)
     labels = Labels.from_column(column_of(table, "gender", path), None, "gender")
     return as_texts(column_of(table, "image", path), "image"), labels.names, labels.codes.tolist()
@@ -175,7 +177,7 @@ def make_picture(path: Path) -> Path:
 
 
 def read_picture(path: Path) -> Any:
-    """Return its pixels. Callers expect an OSError for an unreadable image: they count it and
+    """Return the pixels. Callers expect an OSError for an unreadable image, count it and
     continue."""
     try:
         return decode(path).tobytes()
@@ -277,7 +279,7 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 
 
 def opened(kind: Kind, path: Path, sound: Any) -> str:
-    """The outcome of one attempt."""
+    """Return the outcome of reading one file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -296,7 +298,7 @@ def opened(kind: Kind, path: Path, sound: Any) -> str:
 
 
 def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
-    """Return the outcomes of reading this many damaged copies, then the crafted ones."""
+    """Return the outcomes of reading this many damaged copies, followed by the crafted ones."""
     rng = random.Random(str(seed))
     ends = Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
@@ -309,7 +311,7 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
         }
         for _ in range(tries):
             file = rng.choice(list(contents))
-            is_swapped = len(contents) > 1 and rng.random() < 0.05  # one in the place of another
+            is_swapped = len(contents) > 1 and rng.random() < 0.05  # one in place of another
             file.write_bytes(
                 contents[rng.choice(list(contents))] if is_swapped else damaged(contents[file], rng)
             )
@@ -322,7 +324,7 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
 
 
 def failures(ends: Counter[str]) -> Counter[str]:
-    """Return exceptions other than ours, and content that changed silently."""
+    """Return exceptions that are not ours, and content that changed silently."""
     return Counter(
         {end: count for end, count in ends.items() if end not in ("same", "refused", "warned")}
     )
@@ -330,14 +332,14 @@ def failures(ends: Counter[str]) -> Counter[str]:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("files", [12, pytest.param(400, marks=pytest.mark.slow)])
-def test_damaged_files_are_refused_or_read_as_they_were(name: str, files: int) -> None:
+def test_damaged_files_are_refused_or_read_unchanged(name: str, files: int) -> None:
     ends = tried(KINDS[name], files, files)
     assert ends.total() >= files
     assert not failures(ends)
     assert ends["refused"] > 0
 
 
-def test_a_format_without_a_digest_would_be_noticed() -> None:
+def test_a_format_without_a_digest_would_be_detected() -> None:
     make = written("numbers", bytes(range(256)))
     assert failures(tried(Kind(make, Path.read_bytes), 12, 0)).total() > 6
     assert (

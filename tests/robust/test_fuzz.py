@@ -1,5 +1,5 @@
-"""Whatever a file contains, a parser reads it or rejects it with a message: arbitrary structure,
-with a fixed budget."""
+"""Test that a parser reads any file or rejects it with a message, for arbitrary structure and a
+fixed budget."""
 
 import importlib.util
 import subprocess
@@ -21,7 +21,7 @@ def check(name: str, examples: int) -> dict[str, int]:
     parser = PARSERS[name]
     ends = {"read": 0, "refused": 0}
 
-    # The same contents each time, so that a failure is of the change that is tested.
+    # The same contents each time, so that a failure is caused by the change under test.
     @settings(
         max_examples=examples,
         deadline=None,
@@ -40,20 +40,20 @@ def check(name: str, examples: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_any_structure_is_read_or_refused_in_words(name: str) -> None:
+def test_any_structure_is_read_or_refused_with_a_message(name: str) -> None:
     check(name, 25)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
-def test_any_structure_is_read_or_refused_in_words_at_length(name: str) -> None:
+def test_any_structure_is_read_or_refused_with_a_message_in_many_runs(name: str) -> None:
     ends = check(name, 400)
     assert ends["refused"] > 20
-    # Without a single content that is read, the parser behind the first check was never reached.
+    # If no content was read at all, the code behind the parser's first check was never reached.
     assert ends["read"] > 0 or name in ("tables, parquet", "pictures")
 
 
-def test_a_parser_that_breaks_would_be_noticed() -> None:
+def test_a_crashing_parser_would_be_detected() -> None:
     def first_byte(path: Path) -> int:
         return path.read_bytes()[0]
 
@@ -65,7 +65,7 @@ def test_a_parser_that_breaks_would_be_noticed() -> None:
 @pytest.mark.slow
 def test_atheris_finds_nothing_in_a_fixed_number_of_runs() -> None:
     if importlib.util.find_spec("atheris") is None:
-        # Loud, since the search that is guided by coverage was not tried here.
+        # Warn loudly, since the coverage-guided search was not run here.
 
         pytest.skip("NOT TRIED: atheris is not installed")
     for name in ("prompts", "tables, comma", "results"):

@@ -1,4 +1,5 @@
-"""A short run of `python -m tests.robust.kills`: every kind of work, killed and restarted."""
+"""Run a short version of `python -m tests.robust.kills`: every kind of work, killed and
+restarted."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from tests.robust import kills
 
 @pytest.fixture(scope="module")
 def fresh() -> Iterator[ProcessPoolExecutor]:
-    """A process that only forks: a fork of one that has trained before cannot train."""
+    """Return a process that only forks, because a fork of one that has trained before cannot
+    train."""
     spawn = multiprocessing.get_context("spawn")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -21,8 +23,6 @@ def fresh() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(kills.WORKS))
-def test_work_that_is_killed_ends_as_work_that_is_not(
-    name: str, fresh: ProcessPoolExecutor
-) -> None:
+def test_killed_work_ends_like_uninterrupted_work(name: str, fresh: ProcessPoolExecutor) -> None:
     report = fresh.submit(kills.kill, name, 2, seed=1).result()
     assert (report["kills"], report["lost"], report["other"], report["what"]) == (2, 0, 0, [])

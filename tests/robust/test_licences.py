@@ -1,4 +1,4 @@
-"""Every list, picture and weight that is shipped has a row in the table of licences."""
+"""Test that every list, picture and weight file that ships has a row in the table of licences."""
 
 import re
 import subprocess
@@ -10,12 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "licences.md"
-# What the wheel has (pyproject.toml), what the pages show, and tables of others in the repository.
+# What the wheel contains (pyproject.toml), what the pages show, and third-party tables in the
+# repository.
 SHIPPED = (
     *("vldebias", "prompts", "apps", "docs"),
     *("eval/counts", "eval/records", "eval/suites", "eval/results"),
 )
-# Code, texts and figures of this project, settings of packaging: under the licence of the whole.
+# Code, texts and figures of this project, and packaging settings, which have the project's licence.
 OURS = ("*.py", "*.md", "*.typed", "*/pyproject.toml", "*/requirements.txt", "*/LICENSE")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".svg")
 KNOWN = {"MIT", "WordNet", "CC BY-SA 4.0", "Apache-2.0", "CC BY 4.0", "CC0"}
@@ -23,8 +24,8 @@ KNOWN |= {"public domain (US government)"}
 
 
 def shipped() -> list[str]:
-    """Return the files that need a row: everything except code and text, and only the pictures of
-    results."""
+    """Return the files that need a row: everything except code and text, and only the pictures
+    among results."""
     listed = subprocess.run(
         ["git", "ls-files", *SHIPPED], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -67,7 +68,7 @@ def test_every_shipped_file_has_a_row_and_every_row_a_file(files: list[str]) -> 
     assert [of for of, count in Counter(patterns).items() if count > 1] == []
 
 
-def test_a_new_list_picture_or_weight_would_be_missed() -> None:
+def test_a_new_list_picture_or_weight_would_be_detected() -> None:
     patterns = [pattern_of(row) for row in rows()]
     for new in (
         "vldebias/wording/english/facts/new.txt",
@@ -78,7 +79,7 @@ def test_a_new_list_picture_or_weight_would_be_missed() -> None:
         assert unlisted([new], patterns) == [new]
 
 
-def test_licences_are_known_and_those_of_others_lie_beside_their_files() -> None:
+def test_licences_are_known_and_third_party_ones_are_next_to_their_files() -> None:
     for _, _, source, licence in rows():
         name, _, place = licence.partition(", in ")
         assert name in KNOWN
@@ -88,8 +89,8 @@ def test_licences_are_known_and_those_of_others_lie_beside_their_files() -> None
         assert place or name not in ("WordNet", "CC BY-SA 4.0")
 
 
-def test_what_a_file_says_of_its_licence_is_what_the_table_says(files: list[str]) -> None:
-    """Headers of lists say "licence: NAME" if it differs from the licence of the whole."""
+def test_the_licence_in_a_file_header_matches_the_table(files: list[str]) -> None:
+    """Headers of lists say "licence: NAME" if it differs from the project's licence."""
     stated = re.compile(r"^#.*\blicen[cs]e:? (Apache-2\.0|CC BY-SA 4\.0|CC BY 4\.0|CC0)", re.M)
     found = 0
     for file in files:

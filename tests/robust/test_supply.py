@@ -1,5 +1,5 @@
-"""Continuous integration and packages: actions are pinned by commit, and packages have the right
-content."""
+"""Test continuous integration and packages: actions are pinned by commit, and packages have the
+right content."""
 
 import re
 import tomllib
@@ -15,7 +15,7 @@ USES = re.compile(r"^\s*(?:- )?uses:\s*(.+?)\s*$", re.MULTILINE)
 PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}  # v\d+(\.\d+)*")
 
 
-def test_every_action_is_pinned_to_a_commit_and_says_its_tag() -> None:
+def test_every_action_is_pinned_to_a_commit_and_states_its_tag() -> None:
     used = []
     for path in WORKFLOWS:
         used += USES.findall(path.read_text(encoding="utf-8"))
@@ -23,7 +23,7 @@ def test_every_action_is_pinned_to_a_commit_and_says_its_tag() -> None:
     assert [action for action in used if not PINNED.fullmatch(action)] == []
 
 
-def test_jobs_may_write_what_they_publish_and_nothing_else() -> None:
+def test_jobs_only_have_permission_to_write_what_they_publish() -> None:
     read = {"contents": "read"}
     workflows = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS}
     assert all(workflow["permissions"] == read for workflow in workflows.values())
@@ -41,14 +41,14 @@ def test_jobs_may_write_what_they_publish_and_nothing_else() -> None:
     }
 
 
-def test_what_is_published_was_tried_and_attested() -> None:
+def test_published_packages_were_tested_and_attested() -> None:
     release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
     needs = {name: job.get("needs") for name, job in release["jobs"].items()}
     assert needs == {"build": None, "try": "build", "attest": "try", "publish": "attest"}
 
 
-def test_what_pip_installs_first_has_hashes() -> None:
-    """It installs the rest, at the versions of `.ci/*.txt`."""
+def test_the_first_packages_that_pip_installs_have_hashes() -> None:
+    """They install the rest, at the versions of `.ci/*.txt`."""
     installed = []
     for path in WORKFLOWS:
         installed += re.findall(r"(?<!uv )\bpip install [^\n]*", path.read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def test_what_pip_installs_first_has_hashes() -> None:
     assert sum("--hash=sha256:" in line for line in lines) > 10
 
 
-def test_the_supported_version_is_that_of_the_release() -> None:
+def test_the_supported_version_is_the_released_one() -> None:
     policy = (ROOT / ".github" / "SECURITY.md").read_text(encoding="utf-8")
     minor = vldebias.__version__.rpartition(".")[0]
     assert f"| {minor}.x, the newest release | yes |" in policy
@@ -73,12 +73,12 @@ def test_a_release_has_one_version_and_a_date() -> None:
     heads = re.findall(
         r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
     )
-    # Nothing was released yet; from the first release on its version and date stand below.
+    # Nothing has been released yet; from the first release on, its version and date are below.
     release = f"{cited['version']} ({cited['date-released']})"
     assert heads in (["Unreleased"], ["Unreleased", release])
 
 
-def test_the_source_distribution_has_what_it_is_built_from_and_nothing_heavy() -> None:
+def test_the_source_distribution_has_what_the_build_needs_and_nothing_large() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
         "build"
     ]["targets"]

@@ -1,4 +1,4 @@
-"""Commands that write one file or page: a kill, Ctrl-C or a full disk loses nothing."""
+"""Test commands that write a single file or page: a kill, Ctrl-C or a full disk loses nothing."""
 
 import json
 import multiprocessing
@@ -105,7 +105,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def run_as_user(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:
-    """Return the exit code of the command as returned by its entry point."""
+    """Return the exit code of a command that is run through its entry point."""
     monkeypatch.setattr("sys.argv", ["vldebias", *arguments])
     try:
         cli.main()
@@ -115,7 +115,7 @@ def run_as_user(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:
 
 
 @pytest.mark.parametrize(("arguments_in", "files"), PARAMETERS)
-def test_a_full_disk_keeps_the_old_files_and_gives_one_sentence(
+def test_a_full_disk_preserves_the_old_files_and_is_reported_in_one_sentence(
     arguments_in: Callable[[Path], list[str]],
     files: tuple[str, ...],
     tmp_path: Path,
@@ -140,7 +140,7 @@ def test_a_full_disk_keeps_the_old_files_and_gives_one_sentence(
 
 
 @pytest.mark.parametrize(("arguments_in", "files"), PARAMETERS)
-def test_ctrl_c_while_writing_keeps_the_old_files(
+def test_ctrl_c_while_writing_preserves_the_old_files(
     arguments_in: Callable[[Path], list[str]],
     files: tuple[str, ...],
     tmp_path: Path,
@@ -181,7 +181,7 @@ def run_until_replace(arguments: list[str], number: int) -> None:
 
 
 @pytest.mark.parametrize(("arguments_in", "files"), PARAMETERS)
-def test_a_killed_command_leaves_old_or_new_files_and_can_be_repeated(
+def test_a_killed_command_leaves_old_or_new_files_and_can_be_rerun(
     arguments_in: Callable[[Path], list[str]],
     files: tuple[str, ...],
     tmp_path: Path,

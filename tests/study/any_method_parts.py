@@ -1,5 +1,5 @@
-"""A small world of embeddings in which gender leaks into jobs: a gallery, a reference, and texts of
-the same model."""
+"""Create a small world of embeddings in which gender leaks into jobs: a gallery, a reference, and
+texts of the same model."""
 
 from itertools import chain
 
@@ -41,7 +41,8 @@ def texts() -> dict[str, torch.Tensor]:
 
 
 def images(n: int = 400, seed: int = 0) -> Embeddings:
-    """Pictures of people at work; the column "split" assigns them to a gallery and a reference."""
+    """Return pictures of people at work; the column "split" assigns them to a gallery and a
+    reference."""
     rng = np.random.default_rng(seed)
     job = rng.integers(len(JOBS), size=n)
     gender = rng.integers(2, size=n)

@@ -1,4 +1,5 @@
-"""A small world of features with a strong spurious direction, for tests of group robustness."""
+"""Create a small world of features with a strong spurious direction, for tests of group
+robustness."""
 
 from typing import Any
 
@@ -57,8 +58,10 @@ def birds(n: int = 400, seed: int = 0, correlation: float = 0.5, noise: float = 
 
 
 def measure(images: Embeddings, **settings: Any) -> list[TaskResult]:
-    """The blocks of `GroupsTask` on images; given: its fields and the inputs of its `measure`,
-    splits among them."""
+    """Return the blocks of `GroupsTask` on images.
+
+    given: fields of the task and inputs of its `measure`, including splits.
+    """
     inputs = {
         name: settings.pop(name)
         for name in ("train", "val", "reference", "edits", "progress")

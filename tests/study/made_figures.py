@@ -1,10 +1,10 @@
-"""Made-up figures and results with the shape of real ones."""
+"""Provide constructed figures and results with the structure of real ones."""
 
 from typing import Any
 
 from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
 
-# Changes with their intervals: two that exclude zero, and one that holds it.
+# Changes with their intervals: two exclude zero, and one includes it.
 DOWN = (-0.2, -0.3, -0.1)
 UP = (0.2, 0.1, 0.3)
 STILL = (0.01, -0.1, 0.1)
@@ -51,7 +51,7 @@ def result(figures: list[Measurement], *protocols: TaskProvenance, **fields: Any
 def cell(
     part: TaskResult, metric: str, method: str, subset: str = "", lam: float | None = None
 ) -> Measurement:
-    """Return the only row with these names; any lambda if there is one."""
+    """Return the only row with these names, and with any lambda if there is one."""
     names = (metric, method, subset)
     rows = part.rows
     (row,) = (r for r in rows if (r.metric, r.method, r.subset) == names and lam in (None, r.lam))

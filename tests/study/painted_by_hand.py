@@ -1,5 +1,5 @@
-"""Images painted by hand whose colours encode their content: red the gender, green the age, blue
-the job."""
+"""Paint images by hand whose colours encode their content: red the gender, green the age, blue the
+job."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ UNSEEN = ("pilot", "clerk", "judge", "baker")
 JOBS = (*TRAIN, *UNSEEN)
 GENDERS = ("male", "female")
 AGES = ("young", "old", "ageless")
-UNCLEAR = 2  # a gender that the judge below cannot tell
+UNCLEAR = 2  # a gender that the judge below cannot determine
 VALUES = {"male": ["male"], "female": ["female"]}
 PEOPLE = make_prompt_set(
     "people",
@@ -65,7 +65,7 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Gener
 
 
 def chosen(made: GeneratedImages, *, stated: bool = False, **wanted: str) -> GeneratedImages:
-    """Return the images with a variant=, part= or concept=, of prompts that do or do not state
+    """Return the images with a variant=, part= or concept=, for prompts that do or do not state
     their attribute."""
     candidates = [image for image in made if (image.stated is not None) == stated]
     return replace(
@@ -77,7 +77,7 @@ def chosen(made: GeneratedImages, *, stated: bool = False, **wanted: str) -> Gen
 
 
 def repaint(made: GeneratedImages, image: PlannedImage, shown: tuple[int, int, int]) -> None:
-    """Paint one image that shows this gender, age and job."""
+    """Paint one image with this gender, age and job."""
     facts = {
         "flagged": shown[0] == UNCLEAR,
         "left_unchanged": image.variant == "cali" and image.stated is not None,

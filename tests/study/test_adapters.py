@@ -1,4 +1,5 @@
-"""Contrastive adapter: its loss against loops, the contrasted rows, and the groups that improve."""
+"""Test contrastive adapters: the loss against loops, the contrasted rows, and the groups that
+improve."""
 
 import math
 
@@ -25,7 +26,7 @@ def examples(train: World) -> Examples:
     return Examples(train.features, train.labels, train.zero_shot, VAL.split)
 
 
-def test_the_contrastive_loss_against_loops() -> None:
+def test_the_contrastive_loss_matches_loops() -> None:
     anchors = unit(3, 5, seed=0)
     positives = unit(3, 4, 5, seed=1)
     negatives = unit(3, 7, 5, seed=2)
@@ -55,7 +56,7 @@ def test_the_contrastive_loss_is_the_attracting_half_of_the_spread_loss() -> Non
     torch.testing.assert_close(measured, spread)
 
 
-def test_anchors_are_what_zero_shot_gets_wrong_and_positives_what_it_gets_right() -> None:
+def test_anchors_are_zero_shot_errors_and_positives_are_zero_shot_successes() -> None:
     contrasts = Contrasts.find(examples(TRAIN))
     predicted = (TRAIN.features @ TRAIN.zero_shot.T).argmax(1).numpy()
     assert contrasts.anchors.tolist() == np.flatnonzero(predicted != TRAIN.labels).tolist()
@@ -74,7 +75,7 @@ def test_anchors_are_what_zero_shot_gets_wrong_and_positives_what_it_gets_right(
 
 @pytest.mark.parametrize("count", [5, 10_000])
 @pytest.mark.parametrize("chunk", [3, 64])
-def test_nearest_rows_against_brute_force(
+def test_nearest_rows_match_brute_force(
     count: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapters, "NEAREST_CHUNK", chunk)
@@ -88,7 +89,7 @@ def test_nearest_rows_against_brute_force(
 
 
 @pytest.mark.parametrize("limit", [7, 10_000])
-def test_an_epoch_has_as_many_anchors_of_each_class(limit: int) -> None:
+def test_an_epoch_has_equally_many_anchors_of_each_class(limit: int) -> None:
     contrasts = Contrasts.find(examples(TRAIN))
     chosen = contrasts.balanced_anchors(limit)
     size = min(limit, int(torch.bincount(contrasts.classes).min()))
@@ -97,7 +98,7 @@ def test_an_epoch_has_as_many_anchors_of_each_class(limit: int) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 500])
-def test_rows_of_groups_take_as_many_of_every_group(size: int) -> None:
+def test_rows_of_groups_include_equally_many_of_every_group(size: int) -> None:
     groups = examples(TRAIN).groups
     rows = rows_of_groups(groups, size)
     assert np.bincount(groups[rows]).tolist() == [size] * 4
@@ -105,7 +106,7 @@ def test_rows_of_groups_take_as_many_of_every_group(size: int) -> None:
     assert (len(smallest.unique()) == len(smallest)) == (size == 10)
 
 
-def test_contrast_and_classification_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contrast_and_classification_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = list[str]()
     contrastive = adapters.anchored_contrastive
     entropy = adapters.F.cross_entropy
@@ -136,7 +137,7 @@ def test_contrast_corrects_errors_of_erm() -> None:
     assert worst["contrastive-adapter"] > without_contrast + 0.1
 
 
-def test_a_class_that_zero_shot_gets_right_has_no_anchors() -> None:
+def test_a_class_without_zero_shot_errors_has_no_anchors() -> None:
     predicted = (TRAIN.features @ TRAIN.zero_shot.T).argmax(1).numpy()
     kept = np.flatnonzero((TRAIN.labels == 0) | (predicted == 1))
     part = TRAIN._replace(features=TRAIN.features[kept], labels=TRAIN.labels[kept])

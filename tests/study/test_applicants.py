@@ -1,4 +1,5 @@
-"""`vldebias eval shares --impact-ratio`: rates and ratios of applicants by sex, race and both."""
+"""Test `vldebias eval shares --impact-ratio`: rates and ratios of applicants by sex, race and
+both."""
 
 import json
 from pathlib import Path
@@ -34,7 +35,7 @@ def figures(result: Result) -> dict[tuple[str, str, str], tuple[float, dict[str,
     return {(row.task, row.metric, row.subset): (row.value, row.n) for row in result.rows}
 
 
-def test_rates_and_ratios_by_sex_race_and_both(tmp_path: Path) -> None:
+def test_rates_and_ratios_are_computed_by_sex_race_and_both(tmp_path: Path) -> None:
     path = applicants(tmp_path / "a.csv", "female,N/A,yes", "unknown,White,no", "male,White,")
     result = measure_impact(path, "hired", "sex", "race")
     found = figures(result)
@@ -42,12 +43,12 @@ def test_rates_and_ratios_by_sex_race_and_both(tmp_path: Path) -> None:
         71 / 203,
         {"applicants": 203, "selected": 71},
     )
-    # The woman without a race counts by sex alone.
+    # The woman without a race is only counted by sex.
     assert found["by sex", "impact_ratio", "female"][0] == pytest.approx((31 / 201) / (71 / 203))
     assert found["by race", "impact_ratio", "Black"][0] == pytest.approx(0.2 / (60 / 201))
     both = "by sex and race"
     assert found[both, "impact_ratio", "female/Black"][0] == pytest.approx(0.25)
-    # Fewer than 2 %: named, with its rate, and without a ratio.
+    # Categories with fewer than 2 % of applicants are listed with their rate, but without a ratio.
     assert found[both, "selection_rate", "male/Samoan"][0] == 1 / 3
     assert (both, "impact_ratio", "male/Samoan") not in found
     sentences = result.provenance[2].settings["advice"]
@@ -71,7 +72,7 @@ def test_two_spellings_of_a_category_warn_and_can_be_joined(tmp_path: Path) -> N
     (("sex", "hired", "race"), "sex: row 1: expected yes or no, got 'female'"),
     (("hired", "sex", "nothing"), "expected a column 'nothing'"),
 )
-def test_other_columns_are_refused(tmp_path: Path, columns: tuple[str, str, str]) -> None:
+def test_unsupported_columns_are_refused(tmp_path: Path, columns: tuple[str, str, str]) -> None:
     measure_impact(applicants(tmp_path / "a.csv"), *columns)
 
 

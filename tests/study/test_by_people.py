@@ -1,4 +1,4 @@
-"""Sentences about people's labels."""
+"""Test the text that summarises human labels."""
 
 import pandas as pd
 import pytest
@@ -33,7 +33,7 @@ def test_each_method_has_a_sentence() -> None:
     assert second.startswith("Balanced prompts: people see 100% women")
 
 
-def test_errors_of_the_judge_are_named_by_what_it_takes_for_what() -> None:
+def test_errors_of_the_judge_are_described_by_true_and_predicted_value() -> None:
     people = ["female"] * 4 + ["male"] * 3 + ["no person"]
     judge = ["female", "male", "male", "unknown", "male", "male", "female", "male"]
     assert how_the_judge_errs(images(people, judge), VALUES, "clip") == (
@@ -44,7 +44,7 @@ def test_errors_of_the_judge_are_named_by_what_it_takes_for_what() -> None:
     assert right == "The judge (clip) agrees with people on 1 of 1 images."
 
 
-def test_agreement_has_its_intervals() -> None:
+def test_agreement_is_reported_with_its_intervals() -> None:
     agreed = Agreement(Interval(0.5, 0.4, 0.6), Interval(0.8, 0.7, 0.9), 20, 40)
     sentence = how_people_agree(agreed, 2)
     assert "2 annotators give the same answer in 80% [70%, 90%] of pairs about 20" in sentence
@@ -61,7 +61,7 @@ def test_agreement_has_its_intervals() -> None:
         ({"none": 20, "cali": "more than there are images"}, "generate more images"),
     ],
 )
-def test_how_many_more_labels_halve_the_interval(
+def test_the_number_of_further_labels_that_halves_the_interval_is_reported(
     labels: dict[str, int | str], expected: str
 ) -> None:
     assert expected in more_labels(labels)

@@ -1,4 +1,4 @@
-"""Supervised classifiers: properties that all of them share, laws of each, and the effect of
+"""Test supervised classifiers: properties that all of them share, laws of each, and the effect of
 balancing."""
 
 from collections import namedtuple
@@ -27,8 +27,8 @@ Head = namedtuple("Head", "weight bias logits")
 
 
 class World(NamedTuple):
-    """Return a split of n rows like Waterbirds: a class direction, and a stronger spurious one that
-    mostly agrees."""
+    """Generate a split of n rows like Waterbirds: a class direction, and a stronger spurious one
+    that mostly agrees with it."""
 
     features: Tensor
     labels: NDArray[np.int64]
@@ -49,8 +49,8 @@ class World(NamedTuple):
 
 
 def world(n: int, *, seed: int, agree: float = 0.95, dim: int = 32) -> World:
-    """Zero-shot texts mix both directions, and texts and images have separate offsets, as in
-    CLIP."""
+    """Return a world in which zero-shot texts mix both directions, and texts and images have
+    separate offsets, as in CLIP."""
     axes = np.linalg.qr(np.random.default_rng(0).normal(size=(dim, 4)))[0].T
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, 2, n)
@@ -88,18 +88,19 @@ def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name:
     torch.manual_seed(99)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     first = fit(name, TRAIN, **QUICK[name]).logits(TRAIN.features)
-    with torch.inference_mode():  # it trains in a context without gradients too
+    with torch.inference_mode():  # training also works in a context without gradients
         copied = TRAIN._replace(features=TRAIN.features + 0, zero_shot=TRAIN.zero_shot + 0)
         again = fit(name, copied, 0, **QUICK[name]).logits(TRAIN.features)
     assert torch.equal(first, again)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
     reseeded = fit(name, TRAIN, 1, **QUICK[name]).logits(TRAIN.features)
-    assert torch.equal(reseeded, again) == (name in ("erm-linear", "wise-ft"))  # which draw nothing
+    # these methods draw no random numbers
+    assert torch.equal(reseeded, again) == (name in ("erm-linear", "wise-ft"))
 
 
 @over_baselines
-def test_permuted_labels_are_chance_labels_help_and_what_was_chosen_has_its_accuracy(
+def test_permuted_labels_give_chance_labels_help_and_the_selected_model_has_its_accuracy(
     name: str,
 ) -> None:
     unseen = world(1200, seed=7)
@@ -107,7 +108,8 @@ def test_permuted_labels_are_chance_labels_help_and_what_was_chosen_has_its_accu
     shuffled = unseen._replace(labels=np.random.default_rng(0).permutation(unseen.labels))
     head = fit(name, shuffled, **QUICK[name] | alone)
     zero_shot = TEST.accuracy(TEST.features @ TRAIN.zero_shot.T).average
-    expected, within = (zero_shot, 0.06) if alone else (0.5, 0.12)  # half of WiSE-FT read no label
+    # WiSE-FT interpolated by half, so half of it uses no labels
+    expected, within = (zero_shot, 0.06) if alone else (0.5, 0.12)
     assert TEST.accuracy(head.logits(TEST.features)).average == pytest.approx(expected, abs=within)
     head = fit(name, TRAIN, **QUICK[name])
     accuracy = VAL.accuracy(head.logits(VAL.features))
@@ -140,7 +142,7 @@ def test_invalid_examples_are_refused(changed: dict[str, Any]) -> None:
     )
 
 
-def test_the_validation_split_chooses_c_by_the_worst_group() -> None:
+def test_c_is_selected_on_the_validation_split_by_the_worst_group() -> None:
     candidates = (10.0, 0.01, 1000.0)
     chosen = fit("erm-linear", TRAIN, candidates=candidates).chosen
     trial_of_c = {
@@ -174,7 +176,7 @@ def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:
 def test_candidate_strengths_and_numbers_of_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Users choose no strength; it is one of the candidates. DFR selects it on one sample and
+    """The strength is selected from candidates, not by users. DFR selects it on one sample and
     reuses it for nine more."""
     tried = list[float]()
     head = (torch.ones(2, 32).double(), torch.ones(2).double())
@@ -187,7 +189,7 @@ def test_candidate_strengths_and_numbers_of_samples(
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(0, 99))
-def test_balanced_counts_make_all_groups_of_one_size(sizes: list[int], seed: int) -> None:
+def test_balanced_counts_give_all_groups_the_same_size(sizes: list[int], seed: int) -> None:
     generator = np.random.default_rng(seed)
     groups = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
     for balance, target in (("sub", min(sizes)), ("up", max(sizes))):
@@ -196,7 +198,7 @@ def test_balanced_counts_make_all_groups_of_one_size(sizes: list[int], seed: int
         for group in range(len(sizes)):
             assert (
                 np.ptp(counts[groups == group]) <= 1
-            )  # "sub" takes no row twice, "up" leaves none out
+            )  # "sub" never repeats a row, "up" never omits one
         assert counts.max() <= 1 if balance == "sub" else counts.min() >= 1
 
 
@@ -221,7 +223,7 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
     assert (ours.chosen["groups"], ours.chosen["rows_per_group"]) == (sizes.tolist(), of_group)
 
 
-def test_the_adapter_has_the_settings_of_its_authors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adapter_has_the_authors_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = dict[str, Any]()
     sizes = list[int]()
     sgd = torch.optim.SGD
@@ -256,14 +258,14 @@ def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
     still = [
         fit("erm-adapter", TRAIN, epochs=n, rate=0.0, hidden=16).chosen["epoch"] for n in (0, 3)
     ]
-    assert still == [0, 1], "the earliest on a tie"
+    assert still == [0, 1], "the earliest epoch on a tie"
     logits = best.logits(VAL.features)
     assert not logits.requires_grad
-    torch.testing.assert_close(best.logits(VAL.features[:1]), logits[:1])  # a row by itself
+    torch.testing.assert_close(best.logits(VAL.features[:1]), logits[:1])  # a single row
 
 
 def data(classes: int, n: int = 90, dim: int = 6) -> tuple[Tensor, NDArray[np.int64]]:
-    """Return overlapping classes, in columns of unequal scale whose mean is not 0."""
+    """Return overlapping classes, in columns with different scales and nonzero means."""
     draw = np.random.default_rng(classes)
     labels = draw.integers(0, classes, n)
     centres = draw.normal(size=(classes, dim))
@@ -281,8 +283,8 @@ def solve(features: Tensor, labels: NDArray[np.int64], classes: int, **options: 
 
 
 def assert_same(ours: Head, weight: Any, bias: Any) -> None:
-    """A bias shared by all of several classes has no effect and is not penalised."""
-    if len(weight) == 1:  # of two classes scikit-learn has the difference
+    """Compare up to a bias shared by all classes, which has no effect and is not penalised."""
+    if len(weight) == 1:  # for two classes, scikit-learn stores the difference
         weight = np.r_[-weight, weight] / 2
         bias = np.r_[-bias, bias] / 2
     shared = (np.asarray(bias) - np.asarray(ours.bias)).mean()
@@ -291,7 +293,7 @@ def assert_same(ours: Head, weight: Any, bias: Any) -> None:
 
 
 @pytest.mark.parametrize(("classes", "c"), [(2, 0.01), (2, 50.0), (3, 1.0)])
-def test_l2_is_that_of_scikit_learn(classes: int, c: float) -> None:
+def test_l2_matches_scikit_learn(classes: int, c: float) -> None:
     x, y = data(classes)
     counts = np.random.default_rng(0).integers(1, 5, len(y))
     theirs = LogisticRegression(C=c, tol=1e-10, max_iter=20000, solver="newton-cg")
@@ -302,13 +304,8 @@ def test_l2_is_that_of_scikit_learn(classes: int, c: float) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_l1_is_at_a_minimum(classes: int) -> None:
-    """Optimality:
-
-    gradient
-
-    = 1 / c for weights other than 0, and at most that for weights of 0.
-    """
+def test_the_l1_solution_is_a_minimum(classes: int) -> None:
+    """At the optimum, |gradient| = 1 / c for nonzero weights, and at most that for zero weights."""
     x, y = data(classes)
     ours = solve(x, y, classes, c=0.05, penalty="l1")
     p = torch.softmax(x @ ours.weight.T + ours.bias, 1) - torch.nn.functional.one_hot(

@@ -1,4 +1,5 @@
-"""Generated images that a judge labelled and people labelled in part."""
+"""Test the figures of generated images that a judge labelled completely and people labelled in
+part."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Wrong(Reader):
-    """Mistake every second image that is not male for a man."""
+    """Mistake every second image that does not show a man for one."""
 
     def predict(self, images: Any) -> dict[str, np.ndarray]:
         probabilities = super().predict(images)
@@ -27,9 +28,9 @@ class Wrong(Reader):
         return probabilities
 
 
-def test_a_sample_with_weights_is_corrected_by_them(tmp_path: Path) -> None:
-    """People label all images that the judge calls women and a fifth of the others, so unweighted
-    answers would be biased."""
+def test_a_weighted_sample_is_corrected_by_its_weights(tmp_path: Path) -> None:
+    """People label all images that the judge labels as women and a fifth of the others, so
+    unweighted answers would be biased."""
     folder, shows = paint(tmp_path / "drawn", np.random.default_rng(3), images=20)
     truth = {path: (*GENDERS, "cannot tell")[shown[0]] for path, shown in shows.items()}
     task().measure(folder.folder, Wrong())

@@ -1,4 +1,4 @@
-"""Intervals cover the truth as often as they claim, in theory and in the committed simulation."""
+"""Test that intervals have their nominal coverage, in theory and in the committed simulation."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ from vldebias.report.result import Result
 from vldebias.report.table import ENOUGH
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "coverage.json"
-# Beyond .92 to .98 at the usual size, as the page says.
+# Intervals whose coverage at the usual size is outside .92 to .98, as the page says.
 OUTSIDE = {
     ("means over prompts", "change of deviation_ratio", "two values, even in the mean"),
     ("means over prompts", "change of discrepancy", "two values, even in the mean"),
@@ -63,11 +63,11 @@ BY_NAME = {setting.name: setting for setting in study.SETTINGS}
         ),
     ],
 )
-def test_intervals_cover_where_they_can(
+def test_intervals_have_their_nominal_coverage_unless_known_otherwise(
     setting: str, expected: dict[str, tuple[float, float]]
 ) -> None:
-    """Expect 0.95 +- 3 standard errors. The minimum of tied groups is biased downwards, which the
-    upper end of the interval corrects; Wilson intervals correct the boundary."""
+    """Expect 0.95 +- 3 standard errors. The minimum of tied groups is biased downwards, for which
+    the upper end of the interval is corrected; Wilson intervals are corrected at the boundary."""
     coverage_of_interval = study.simulate(
         BY_NAME[setting], sets=300 if "one" in setting else 150, resamples=200
     )
@@ -79,7 +79,7 @@ def test_intervals_cover_where_they_can(
 
 
 @pytest.mark.slow
-def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
+def test_the_committed_simulation_supports_the_documentation() -> None:
     committed = Result.read(COMMITTED)
     assert {protocol.task for protocol in committed.provenance} == BY_NAME.keys()
     for protocol in committed.provenance:
@@ -95,19 +95,20 @@ def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
     def covered(setting: str, interval: str) -> float:
         return committed.row(setting, "coverage", interval).value
 
-    # Where groups tie, the percentile alone fails, since the worst is picked anew.
+    # If groups tie, the percentile interval fails, since the worst group is selected again in each
+    # resample.
     for setting in ("two groups tied", "four groups tied", "fourteen groups tied"):
         for interval in ("worst_group", "gap"):
             assert covered(setting, interval) >= 0.92
             assert covered(setting, f"{interval}, percentile alone") < 0.9
-    # Known to fail: small groups vary too little.
+    # Known to fail, because small groups vary too little.
     assert covered("a worst group of 10 images", "change of worst_group") < 0.92
     assert covered("worst accuracy 0.04, of 50 images", "change of worst_group") < 0.8
 
 
-def test_committed_intervals_of_shares_cover() -> None:
-    """All intervals but MaxSkew of a gallery of 100 with five images of the rarer group, which
-    resamples repeat."""
+def test_committed_intervals_of_shares_have_their_nominal_coverage() -> None:
+    """All intervals except that of MaxSkew for a gallery of 100 with five images of the rarer
+    group, which resamples repeat."""
     result = Result.read(COMMITTED.with_name("coverage_shares.json"))
     rows = {
         (row.task, row.method, row.subset): row.value
@@ -121,7 +122,7 @@ def test_committed_intervals_of_shares_cover() -> None:
     assert min(rows.values()) >= 0.92
 
 
-def test_committed_intervals_of_every_kind_cover_at_the_usual_size() -> None:
+def test_committed_intervals_of_every_kind_have_their_nominal_coverage_at_the_usual_size() -> None:
     """Exceptions are listed in `intervals.md` and `eval/README.md`, in the tables generated from
     the simulation."""
     result = Result.read(COMMITTED.with_name("coverage_kinds.json"))
@@ -136,12 +137,12 @@ def test_committed_intervals_of_every_kind_cover_at_the_usual_size() -> None:
     assert outside == OUTSIDE
 
 
-def test_pages_mark_the_sizes_at_which_a_simulated_interval_covers_too_seldom() -> None:
+def test_pages_mark_the_sizes_at_which_a_simulated_interval_undercovers() -> None:
     lowest = lowest_by_size()
     marked = set()
     for (what, metric), coverage in lowest.items():
         enough = math.inf
-        # From the largest size down, as long as the interval holds.
+        # From the largest size down, as long as the interval has its nominal coverage.
         for units in sorted(coverage, reverse=True):
             if coverage[units] < 0.92:
                 break
@@ -150,11 +151,11 @@ def test_pages_mark_the_sizes_at_which_a_simulated_interval_covers_too_seldom() 
         marked.add((RESAMPLED[what], metric))
     assert {unit for unit, _ in marked} == ENOUGH.keys()
     assert len(marked) == 13
-    # What covers less at the usual size is among these.
+    # Every kind with lower coverage at the usual size is among these.
     assert {kind for kind, _, _ in OUTSIDE} <= RESAMPLED.keys()
 
 
-def test_committed_verdicts_are_seldom_wrong_where_nothing_was_done() -> None:
+def test_committed_verdicts_are_rarely_wrong_if_nothing_was_done() -> None:
     result = Result.read(COMMITTED.with_name("coverage_verdicts.json"))
     shares = {(row.task, row.method, row.metric): row.value for row in result.rows}
     for task in {row.task for row in result.rows}:
@@ -176,5 +177,5 @@ def test_the_code_of_the_simulations_runs() -> None:
     assert len(kinds) == 7
     for scenario in coverage_verdicts.scenarios():
         verdicts, _ = coverage_verdicts.judged(scenario, np.random.default_rng(0), 12, 2)
-        # Of twelve units two samples may be equal, which the sizes that are committed never are.
+        # With twelve units, two samples may be equal; with the committed sizes, they never are.
         assert set(verdicts) <= {*coverage_verdicts.VERDICTS, "equal"}

@@ -1,5 +1,4 @@
-"""`vldebias.diagnose`: compared with scikit-learn and with worlds whose answers are known, and its
-page."""
+"""Test `vldebias.diagnose` against scikit-learn and worlds with known answers, and its page."""
 
 from itertools import chain
 from pathlib import Path
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 def two_values(
     n: int = 400, d: int = 12, gap: float = 4.0, seed: int = 0
 ) -> tuple[torch.Tensor, np.ndarray]:
-    """Return rows of length 1 whose first column reveals a value."""
+    """Return unit rows whose first column reveals a value."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(2, size=n)
     rows = rng.standard_normal((n, d))
@@ -41,7 +40,7 @@ def two_values(
 
 
 class TestReaders:
-    def test_the_neighbour_is_the_nearest_of_the_other_folds(self) -> None:
+    def test_the_neighbour_is_the_nearest_row_of_the_other_folds(self) -> None:
         rows, codes = two_values(200, gap=1.5)
         cosines = (rows @ rows.T).fill_diagonal_(-1).numpy()
         right = np.zeros(200)
@@ -53,7 +52,8 @@ class TestReaders:
     def test_random_labels_are_at_chance_and_an_attribute_is_not(self) -> None:
         rows, codes = two_values()
         read = [readable(rows, np.random.default_rng(i).permutation(codes)) for i in range(8)]
-        # Chance exceeds its own limit once in 20: more than two of eight in 0.6 % of seeds.
+        # Chance exceeds its own limit once in 20, and more than two of eight times in 0.6 % of
+        # seeds.
         assert sum(probe.accuracy <= probe.limit for probe in read) >= 6
         reading = readable(rows, codes)
         assert 0.5 < reading.limit < 0.6 < 0.9 < reading.accuracy
@@ -62,16 +62,17 @@ class TestReaders:
         assert low < reading.accuracy < high < low + 0.08
 
     @pytest.mark.parametrize("reader", ["linear", "neighbour"])
-    def test_chance_is_one_over_the_values_whatever_their_shares(self, reader: str) -> None:
+    def test_chance_is_one_over_the_number_of_values_for_any_shares(self, reader: str) -> None:
         rng = np.random.default_rng(0)
         reading = readable(
             rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]), reader
         )
-        # Always the most frequent value is right in 70 %; balanced over the values, in a third.
+        # Always predicting the most frequent value is right in 70 %; balanced over the values, in a
+        # third.
         assert reading.accuracy == pytest.approx(1 / 3, abs=0.06)
         assert 1 / 3 < reading.limit < 1 / 3 + 0.1
 
-    def test_turning_and_scaling_change_nothing(self) -> None:
+    def test_rotation_and_scaling_change_nothing(self) -> None:
         rows, codes = two_values(80, d=6)
         turn = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(1)))[0]
         for reader in ("linear", "neighbour"):
@@ -81,7 +82,7 @@ class TestReaders:
 
 
 class TestWrongLabels:
-    def test_no_row_is_judged_by_what_it_was_fitted_on(self) -> None:
+    def test_no_row_is_predicted_by_a_model_that_was_fitted_on_it(self) -> None:
         rows, codes = two_values()
         listed = wrong_labels(rows, codes).sort_values("row")
         for rest, held in StratifiedKFold(5, shuffle=True, random_state=0).split(rows, codes):
@@ -147,7 +148,7 @@ class TestMargins:
         np.testing.assert_allclose(variance, spreads)
         np.testing.assert_allclose(
             values["kv_margin"], margin.detach() / np.mean(spreads * steepest)
-        )  # 20 rows a class
+        )  # 20 rows per class
         np.testing.assert_allclose(values["kv_gn_margin"], values["gn_margin"] / np.mean(spreads))
 
     @settings(max_examples=15)
@@ -173,7 +174,7 @@ class TestMargins:
 
 @pytest.fixture(scope="module")
 def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
-    """Return images of two classes, with a gender along one direction, and texts of the same
+    """Return images of two classes, with a gender along one direction, and texts in the same
     space."""
     rng = np.random.default_rng(0)
     prompts = load_prompts("gender")
@@ -184,7 +185,7 @@ def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
     rows[:, 1] += 2 * (2 * smile - 1)
     texts = {}
     shared = {text: rng.standard_normal(16) for text in chain(*prompts.pairs)}
-    for pair in prompts.pairs:  # a pair differs in gender alone
+    for pair in prompts.pairs:  # the prompts of a pair differ only in gender
         shared |= dict.fromkeys(pair, shared[pair[0]])
     for text in prompts.texts:
         row = 0.1 * shared.get(text, rng.standard_normal(16)) + np.eye(16)[2]
@@ -208,14 +209,14 @@ def result(world: Any) -> Result:
 
 
 class TestDiagnose:
-    def test_probes_of_every_method_and_their_change(self, result: Result) -> None:
+    def test_probes_are_compared_with_and_without_every_method(self, result: Result) -> None:
         none = result.row("diagnose", "linear_probe", "none", subset="gender")
         cali = result.row("diagnose", "linear_probe", "cali", subset="gender")
         assert cali.value < none.value > 0.95
         assert cali.change[0] == pytest.approx(cali.value - none.value)
         assert result.row("diagnose", "class_probe", "cali", subset="smile").value > 0.9
 
-    def test_classes_that_are_points_have_margins_and_none_divided_by_their_variance(self) -> None:
+    def test_classes_that_are_points_have_margins_but_no_normalised_ones(self) -> None:
         diagnosis = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
         metrics = {row.metric for row in diagnosis.rows if np.isfinite(row.value)}
         assert (
@@ -225,7 +226,9 @@ class TestDiagnose:
         )
         assert (diagnosis.provenance[0].seeds, 0 <= diagnosis.seconds < 600) == ([0], True)
 
-    def test_margins_of_a_given_head_are_medians_with_their_quartiles(self, world: Any) -> None:
+    def test_margins_of_a_given_head_are_reported_as_medians_with_quartiles(
+        self, world: Any
+    ) -> None:
         data = world[0]
         head = nn.Linear(16, 2)
         diagnosis = vldebias.diagnose(data, "smile", head=head)
@@ -267,9 +270,9 @@ class TestDiagnose:
             at_chance = read.row("diagnose", "linear_probe", method, subset="gender").value <= limit
             assert (method in protocol.description) == (method != "none" and at_chance)
 
-    def test_attributes_that_only_neighbours_read_are_not_called_unreadable(self) -> None:
+    def test_attributes_that_only_neighbours_can_read_are_not_called_unreadable(self) -> None:
         rng = np.random.default_rng(0)
-        # Opposite corners of a square have one value: no line parts them from the others.
+        # Opposite corners of a square have the same value, so no line separates the values.
         corners = rng.integers(2, size=(400, 2))
         rows = 2.0 * corners - 1 + 0.1 * rng.standard_normal((400, 2))
         features = np.c_[rows, np.ones(400)]
@@ -341,13 +344,13 @@ class TestDiagnose:
         classes = np.repeat([0, 1, 0, 1], (60, 60, 60, rows))
         groups = np.repeat([0, 0, 1, 1], (60, 60, 60, rows))
         features = np.random.default_rng(0).normal(size=(len(classes), 8))
-        features[:, 0] += 4 * (
-            classes * (1 - groups)
-        )  # the ones of the second group look like zeros
+        features[:, 0] += 4 * (classes * (1 - groups))  # those of the second group look like zeros
         description = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
         assert (f"of {rows} images classified correctly" in description) == named
 
-    def test_print_has_every_answer_and_the_worst_group_before_others(self, result: Result) -> None:
+    def test_print_shows_every_answer_with_the_worst_group_before_others(
+        self, result: Result
+    ) -> None:
         shown = str(result)
         lines = shown.splitlines()
         assert len(lines) <= 25
@@ -363,7 +366,7 @@ class TestDiagnose:
         assert first.startswith(f"  {worst.value:.2f} [")
         assert f"{worst.n['images']} images" in first
 
-    def test_a_page_answers_one_question_after_the_other(
+    def test_a_page_answers_one_question_after_another(
         self, result: Result, tmp_path: Path
     ) -> None:
         page = render(result, tmp_path / "page.html", run_folder=tmp_path).read_text()

@@ -1,4 +1,4 @@
-"""`evaluate` and suites on embeddings: every method, labels in common formats, attachments of
+"""Test `evaluate` and suites on embeddings: every method, labels in common formats, attachments of
 models, and mistakes."""
 
 import itertools
@@ -101,7 +101,7 @@ def run(folder: Path, **options: object) -> Result:
 
 
 def measured(labels: object, **options: object) -> Result:
-    """The gallery with one column of labels."""
+    """Return the gallery with one column of labels."""
     fields = {"prompts": {"group": GENDER}, "methods": ["cali"], "k": 20, "resamples": 5, **options}
     return evaluate(texts(), GALLERY.features, labels={"group": labels}, **fields)
 
@@ -132,7 +132,7 @@ def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
 
 
 @quiet
-def test_fitted_edits_and_methods_are_measured_beside_names(folder: Path) -> None:
+def test_fitted_edits_and_methods_are_measured_next_to_named_ones(folder: Path) -> None:
     fitted = Problem(texts(), GENDER, lam=50.0).fit("cali", "joint")
     methods = {"mine": fitted, "cali": "cali", "sum": REGISTRY["orth"] + REGISTRY["cali"]}
     result = measured(SEX, methods=methods)
@@ -143,7 +143,7 @@ def test_fitted_edits_and_methods_are_measured_beside_names(folder: Path) -> Non
     expected = [result.row(row.task, row.metric, "cali", subset=row.subset).value for row in rows]
     assert [row.value for row in rows] == pytest.approx(
         expected, abs=1e-6
-    )  # the file has the texts in float32
+    )  # the file stores the texts in float32
     assert rows
     fitted.save_pretrained(folder / "of a pipeline" / "text_encoder")
     with pytest.raises(InvalidInputError, match=r"\['text_encoder'\]"):
@@ -151,7 +151,7 @@ def test_fitted_edits_and_methods_are_measured_beside_names(folder: Path) -> Non
 
 
 @quiet
-def test_title_and_colour_of_a_method_are_written_when_it_is_measured() -> None:
+def test_title_and_colour_of_a_method_are_stored_when_it_is_measured() -> None:
     unregistered = REGISTRY["orth"] + REGISTRY["cali"]
     (provenance,) = measured(SEX, methods=["cali", unregistered]).provenance
     for method in (REGISTRY["none"], REGISTRY["cali"], unregistered):
@@ -164,7 +164,7 @@ PROFESSIONS = few(load_prompts("professions-gender"))
 
 
 def of_miniature(model: object, **options: object) -> Result:
-    """Evaluate the shipped model on images that are noise."""
+    """Evaluate the packaged model on images that are noise."""
     rng = np.random.default_rng(0)
     dim = vldebias.load_host("miniature").host.text_projection.shape[1]
     labels = {"gender": np.array(["female", "male"])[rng.integers(2, size=60)]}
@@ -199,7 +199,7 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
                 expected.strength,
             )
     with torch.no_grad():
-        assert torch.equal(model.encode_text(tokens), before), "it stays attached"
+        assert torch.equal(model.encode_text(tokens), before), "it remains attached"
     attachment.remove()
     vldebias.debias(model, "gender", method="cali", side="image", tokenizer=tokenizer)
     with pytest.raises(InvalidInputError, match="side='image'"):
@@ -207,7 +207,7 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
 
 
 def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
-    """Return features (n, d) near the texts that state a value, like images that show it."""
+    """Return features (n, d) close to the texts that state a value, like images that show it."""
     stated = list(itertools.chain.from_iterable(PROFESSIONS.groups)) * 3
     rows = resolve(model, tokenizer=tokenizer).embed(stated, "joint").numpy()
     noise = np.random.default_rng(1).standard_normal(rows.shape)
@@ -216,7 +216,7 @@ def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
 
 @quiet
 @pytest.mark.parametrize("method", ["cali", "default"])
-def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) -> None:
+def test_with_a_reference_the_edit_that_debias_attaches_is_measured(method: str) -> None:
     model, _, tokenizer = load_clip()
     reference = images_of_both_values(model, tokenizer)
     edit = vldebias.fit_projection(
@@ -245,7 +245,7 @@ def test_prompts_to_embed_are_listed_and_missing_ones_named(folder: Path) -> Non
 
 
 @quiet
-def test_features_may_be_in_a_file_and_a_twentieth_of_them_are_looked_at(folder: Path) -> None:
+def test_features_may_be_in_a_file_and_a_twentieth_of_them_are_checked(folder: Path) -> None:
     how = {"prompts": {"gender": GENDER}, "methods": ["none"], "resamples": 5}
     in_memory, read = (
         evaluate(texts(), features, **how) for features in (images(), folder / "images.npz")
@@ -290,7 +290,7 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(
 
 
 @pytest.mark.parametrize(("cosine", "n"), [(1.0, 60), (0.45, 60), (0.3, 60), (0.0, 20), (0.0, 19)])
-def test_features_that_share_a_mean_with_the_texts_are_of_their_model(
+def test_features_with_the_mean_of_the_texts_are_accepted_as_the_same_model(
     cosine: float, n: int
 ) -> None:
     """CLIP's photographs vary no more along a few queries than elsewhere; this alone does not
@@ -318,8 +318,9 @@ def test_features_that_share_a_mean_with_the_texts_are_of_their_model(
 
 
 @pytest.mark.parametrize("values", [(-1, 0, 1), (7, 70, 700), ("a", "b", "c"), (-1.0, 0.0, 1.0)])
-def test_the_figures_do_not_depend_on_what_the_values_are_called(values: tuple) -> None:
-    """-1 was read as unknown, which removes a group of three. Next to 0, it is ambiguous."""
+def test_the_figures_do_not_depend_on_the_names_of_the_values(values: tuple) -> None:
+    """Regression test: -1 was read as unknown, which removes a group of three. Next to 0, it is
+    ambiguous."""
     with pytest.warns(SuspectInputWarning, match="'-1'") if values[0] == -1 else nullcontext():
         result = measured(np.array(values)[JOB % 3])
     assert figures(result) == figures(measured((JOB % 3 + 1).tolist()))
@@ -329,7 +330,7 @@ def test_the_figures_do_not_depend_on_what_the_values_are_called(values: tuple) 
 @pytest.mark.parametrize(
     ("absent", "unknown"), [(-1, ["-1", "?"]), (float("nan"), ()), (None, ()), ("?", "?")]
 )
-def test_unknown_rows_are_left_out_and_counted(absent: object, unknown: object) -> None:
+def test_unknown_rows_are_excluded_and_counted(absent: object, unknown: object) -> None:
     column: list[object] = [str(sex) if isinstance(absent, str) else int(sex) for sex in SEX]
     column[::5] = [absent] * len(column[::5])
     result = measured(column, unknown=unknown)
@@ -347,8 +348,8 @@ def test_unknown_rows_are_left_out_and_counted(absent: object, unknown: object) 
 
 
 @quiet
-def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> None:
-    """Three columns: the classes name one, and the values of the attribute another."""
+def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
+    """There are three columns: the classes match one, and the values of the attribute another."""
     sexes = np.where(np.arange(len(SEX)) % 5 == 0, "?", np.array(["male", "female"])[SEX]).tolist()
     labels = {"job": torch.from_numpy(JOB), "split": GALLERY.column("split"), "gender": sexes}
     how = {"prompts": GENDER, "task": "groups", "methods": "cali", "resamples": 5}

@@ -1,5 +1,5 @@
-"""Folders of pictures as operating systems leave them: files that are not pictures are skipped and
-reported."""
+"""Test folders of pictures with files that operating systems add: files that are not pictures are
+skipped and reported."""
 
 import shutil
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Generation: figures of hand-painted images equal manual counts; the full path runs on the
-miniature."""
+"""Test generation: figures of hand-painted images equal manual counts, and the full path runs on
+the miniature."""
 
 from collections import Counter
 from pathlib import Path
@@ -69,7 +69,7 @@ def genders(painted: Painted, **wanted: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", ["none", "cali"])
-def test_bias_agrees_with_counts_by_hand(painted: Painted, parts: Parts, method: str) -> None:
+def test_bias_matches_a_manual_count(painted: Painted, parts: Parts, method: str) -> None:
     block = "generation gender"
     subset = "unseen jobs"
     by_job = {job: genders(painted, variant=method, concept=job) for job in UNSEEN}
@@ -95,7 +95,7 @@ def test_bias_agrees_with_counts_by_hand(painted: Painted, parts: Parts, method:
         ) == pytest.approx(np.mean(right))
 
 
-def test_intersections_are_counted_as_values_of_their_own(painted: Painted, parts: Parts) -> None:
+def test_intersections_are_counted_as_separate_values(painted: Painted, parts: Parts) -> None:
     drawn, shows = painted
     shown = [[shows[i.path] for i in chosen(drawn, variant="cali", concept=job)] for job in UNSEEN]
     mean = np.mean(
@@ -110,7 +110,7 @@ def test_intersections_are_counted_as_values_of_their_own(painted: Painted, part
 
 
 @pytest.mark.parametrize("method", ["none", "cali", "cali, stated not kept"])
-def test_stated_prompts_are_right_where_they_show_what_they_state(
+def test_stated_prompts_are_correct_if_they_show_what_they_state(
     painted: Painted, parts: Parts, method: str
 ) -> None:
     drawn, shows = painted
@@ -127,7 +127,7 @@ def test_stated_prompts_are_right_where_they_show_what_they_state(
     assert not any(f.metric.startswith("stated") for f in parts["generation age"].rows)
 
 
-def test_parts_methods_and_changes(painted: Painted, parts: Parts) -> None:
+def test_parts_methods_and_changes_are_measured(painted: Painted, parts: Parts) -> None:
     measured = parts["generation gender"]
     figures = measured.rows
     assert {f.subset for f in figures if f.metric == "unknown"} >= {"train jobs", "unseen jobs"}
@@ -142,7 +142,7 @@ def test_parts_methods_and_changes(painted: Painted, parts: Parts) -> None:
     assert settings["images that the safety checker blackened"] == black
 
 
-def test_changes_are_differences_to_none(parts: Parts) -> None:
+def test_changes_are_differences_from_none(parts: Parts) -> None:
     figures = parts["generation gender"].rows
     value_without = {(f.metric, f.subset): f.value for f in figures if f.method == "none"}
     for figure in figures:
@@ -156,7 +156,7 @@ def test_changes_are_differences_to_none(parts: Parts) -> None:
         assert (figure.lam, figure.strength) == (500.0, 1.0)
 
 
-def test_pictures_are_side_by_side_by_job(painted: Painted, parts: Parts) -> None:
+def test_pictures_are_shown_side_by_side_by_job(painted: Painted, parts: Parts) -> None:
     """Jobs that show the first value least often come first."""
     drawn, shows = painted
     plots = parts["generation gender"].pictures
@@ -174,19 +174,19 @@ def test_pictures_are_side_by_side_by_job(painted: Painted, parts: Parts) -> Non
         cells = [sheet.getpixel((left + column * step, top)) for column in range(10)]
         images = chosen(drawn, variant="none", part="unseen", concept=job)
         assert cells == [shows[image.path] for image in images]
-    assert parts["generation age"].pictures == {}  # the images stand with the first attribute
+    assert parts["generation age"].pictures == {}  # the images belong to the first attribute
 
 
-def test_the_prompt_that_got_worse_is_shown_beside_the_images_without_the_method(
+def test_the_prompt_that_got_worse_is_shown_next_to_the_images_without_the_method(
     tmp_path: Path,
 ) -> None:
-    """The images are even at first, then all of one gender: one row as generated and one with the
-    method. If nothing changed, there is no such picture."""
+    """The images are even at first, then all of one gender: there is one row without and one with
+    the method. If nothing changed, there is no such picture."""
     made, _ = paint(tmp_path, np.random.default_rng(0), stated=False, images=20)
     unlucky = UNSEEN[1]
     for image in made:
         is_changed = image.concept == unlucky and image.variant == "cali"
-        # the same noise, and so the same place among the images of its prompt
+        # the same noise, and therefore the same position among the images of its prompt
         gender = 0 if is_changed else image.seed % 2
         job = JOBS.index(image.concept) if image.concept in JOBS else 0
         repaint(made, image, (gender, 0, job))
@@ -224,7 +224,7 @@ def test_prompts_without_known_images_count_most_and_are_reported(tmp_path: Path
 
 
 def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None:
-    """Seeing men everywhere is right for one prompt of every concept: exactly half."""
+    """Always showing men is right for one prompt of every concept, which is exactly half."""
     men = Judge(
         "men",
         {"gender": GENDERS},
@@ -288,7 +288,7 @@ def test_generation_end_to_end_on_the_miniature(tmp_path: Path) -> None:
     assert Result.read(result.write(tmp_path / "result.json")) == result
 
 
-def test_evaluate_generates_the_methods_that_it_is_given(tmp_path: Path) -> None:
+def test_evaluate_generates_the_given_methods(tmp_path: Path) -> None:
     """Methods are variants of the pipeline; without a folder for the images, nothing is
     generated."""
     tiny_set = make_prompt_set("one", {"male": ["male"], "female": ["female"]}, ["nurse"])
@@ -311,7 +311,7 @@ def test_evaluate_generates_the_methods_that_it_is_given(tmp_path: Path) -> None
     assert len(list(tmp_path.glob("*/*/*.png"))) == len(made) == 2 * 100
 
 
-def test_methods_and_saved_edits_of_the_user_are_variants(
+def test_methods_and_saved_edits_of_users_are_variants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "mine"
@@ -376,7 +376,7 @@ def test_methods_and_saved_edits_of_the_user_are_variants(
         generation_task.with_options(Options(out=tmp_path))
 
 
-def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_none(
+def test_the_judge_of_a_suite_has_its_own_model_unless_the_user_chooses_one(
     tmp_path: Path,
 ) -> None:
     clip = {
@@ -409,9 +409,9 @@ def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_
             task(judge=judge).prepare(used)
 
 
-def test_prompts_as_people_write_them(tmp_path: Path) -> None:
-    """All wordings of a concept form one row; the worst is next to the mean, and chance next to the
-    gap."""
+def test_prompts_in_people_s_own_wording_are_measured(tmp_path: Path) -> None:
+    """All wordings of a concept form one row; the worst is shown next to the mean, and chance next
+    to the gap."""
     drawn, shows = paint(
         tmp_path, np.random.default_rng(6), as_written=True, stated=False, stated_images=3, images=4
     )
@@ -441,7 +441,7 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
     ]
     assert chance.value == pytest.approx(
         np.mean([(1 / (np.pi * n)) ** 0.5 for n in known]), rel=0.1
-    )  # of a fair coin
+    )  # the gap of a fair coin
     assert ("recognised", "cali", subset) in rows, "the judge knows every concept"
     assert [name for metric, _, name in rows if metric == "unchanged"] == [
         f"prompts {kind}" for kind in OTHERS
@@ -454,7 +454,7 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
         assert rows["unchanged", "cali", f"prompts {kind}"].value == pytest.approx(share)
 
 
-def test_the_guidance_of_the_user_replaces_that_of_the_suite(tmp_path: Path) -> None:
+def test_the_user_s_guidance_replaces_the_suite_s(tmp_path: Path) -> None:
     """A guidance of 0 is a valid choice; pictures with another guidance need another plan."""
     generation_task = task(prompts="professions-gender", variants={"cali": {"method": "cali"}})
     for scale in (0.0, 12.0):
@@ -468,7 +468,7 @@ def test_the_guidance_of_the_user_replaces_that_of_the_suite(tmp_path: Path) -> 
         generation_task.plan().settle(tmp_path / "drawn")
 
 
-def test_prompts_of_a_file_are_generated_where_they_leave_the_value_open(tmp_path: Path) -> None:
+def test_prompts_from_a_file_are_generated_if_they_leave_the_value_open(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text(
         "A photo of a nurse.\nA photo of a plumber.\nA female chef.\nA red car.\n"
     )

@@ -1,5 +1,5 @@
-"""Grids: every cell equals what the pipeline generates with its method and seed, with names and
-seeds next to the cells."""
+"""Test grids: every cell equals what the pipeline generates with its method and seed, with names
+and seeds next to the cells."""
 
 import sys
 from pathlib import Path
@@ -33,7 +33,7 @@ PROFESSIONS = few(load_prompts("professions-gender"))
 def assert_drawn(
     picture: Image.Image, row: int, column: int, pipe: Any, text: str, seed: int
 ) -> None:
-    """A cell at its original size equals what the pipeline generates by itself."""
+    """Check that a cell at its original size equals what the pipeline generates by itself."""
     noise = torch.Generator().manual_seed(seed)
     expected = pipe(
         text, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil"
@@ -49,7 +49,7 @@ def assert_drawn(
     assert np.abs(shown.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
-def test_a_grid_of_a_search_shows_the_first_results_of_each_method(tmp_path: Path) -> None:
+def test_a_grid_of_a_search_shows_the_top_results_of_each_method(tmp_path: Path) -> None:
     images = open_world("portraits", n=60)
     loaded = vldebias.load_host("miniature")
     how = {"images": images, "texts": "A photo of a nurse.", "methods": ["none", "rerank"]}
@@ -76,7 +76,7 @@ def test_a_grid_shows_what_debias_attaches() -> None:
     assert shown[0].tobytes() == shown[1].tobytes()
 
 
-def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
+def test_cells_equal_what_the_pipeline_generates_with_each_method() -> None:
     pipe = load_pipeline()
     seeds = (3, 8)
     texts = [TEXT, "A photo of a plumber."]
@@ -89,7 +89,7 @@ def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
     assert (named[:, :34].min(axis=(1, 2)) < 128).all()  # each row has the name of its method
     assert (
         (named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2
-    ).all()  # and a text that of its prompt
+    ).all()  # and a text has the name of its prompt
     options = {"by name": {}, "as an edit": {"lam": 5}}
     for j, name in enumerate(methods):
         if name != "as it is":
@@ -112,18 +112,18 @@ def test_invalid_grids_are_refused() -> None:
         grid(pipe, gender(), texts=[TEXT])
 
 
-def test_default_texts_are_class_prompts_of_the_set() -> None:
+def test_default_texts_are_the_class_prompts_of_the_set() -> None:
     picture = grid(load_pipeline(), "professions-gender", methods=["none"], seeds=range(2), steps=1)
     assert picture.height == HEAD + 4 * (CELL + GAP)  # four unseen professions
 
 
-def test_prompts_are_balanced_over_all_images_and_not_by_batch() -> None:
-    """Batches of one would otherwise each be assigned a separate value."""
+def test_prompts_are_balanced_over_all_images_instead_of_by_batch() -> None:
+    """Otherwise, with batches of one image, each would be assigned a value separately."""
     how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
     picture = grid(load_pipeline(), "professions-gender", methods=["balanced-prompts"], **how)
     pipe = load_pipeline()  # an attachment does not keep its host alive
     with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:
-        attachment.seed = 0  # which a grid takes where the method has none
+        attachment.seed = 0  # a grid uses these if the method has none
         attachment.rewrite([TEXT] * 4)
         values = list(attachment.sampled)
     assert sorted(values) == ["female"] * 2 + ["male"] * 2

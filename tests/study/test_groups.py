@@ -1,5 +1,5 @@
-"""GroupsTask: figures against other libraries and naive versions, laws of its intervals, counts and
-errors."""
+"""Test GroupsTask: figures against other libraries and naive versions, laws of its intervals,
+counts and errors."""
 
 import io
 from dataclasses import replace
@@ -50,7 +50,7 @@ def scores_of(test: Embeddings, method: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_figures_agree_with_other_libraries(method: str) -> None:
+def test_figures_match_other_libraries(method: str) -> None:
     test = birds(noise=2.0)
     part = evaluate(test)[0]
     true = test.column("label").codes
@@ -91,7 +91,7 @@ def test_the_unedited_model_is_also_measured_at_its_median() -> None:
     )
 
 
-def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothing() -> None:
+def test_areas_are_shares_of_ordered_pairs_and_are_invariant_to_shifts_of_a_value() -> None:
     test = birds(600, noise=1.0)
     part = evaluate(test, resamples=300)[0]
     margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
@@ -108,7 +108,7 @@ def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothin
     ] == pytest.approx(row.value)
 
 
-def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> None:
+def test_cosines_of_class_prompts_are_means_over_the_texts_of_a_value() -> None:
     part = evaluate(birds(40), resamples=2)[1]
     side = texts()
     rows = torch.nn.functional.normalize(
@@ -128,14 +128,14 @@ def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> No
     assert len(evaluate(birds(40), prompts=replace(PROMPTS, attributes={}), resamples=2)) == 1
 
 
-def test_reweighted_averages_have_the_weights_of_the_training_split() -> None:
+def test_reweighted_averages_use_the_weights_of_the_training_split() -> None:
     weights = dict(zip(GROUPS, (3498.0, 184.0, 56.0, 1057.0), strict=True))
     part = evaluate(birds(), group_weights=weights)[0]
     for method in METHODS:
         rows = [cell(part, "accuracy", method, name).value for name in weights]
         expected = np.average(rows, weights=list(weights.values()))
         assert cell(part, "average_reweighted", method).value == pytest.approx(expected)
-    for correlation in (0.95, 1.0):  # with images of every group, and of two
+    for correlation in (0.95, 1.0):  # with images of every group, and of two groups
         part = evaluate(birds(), train=birds(600, seed=4, correlation=correlation))[0]
         assert (
             part.provenance.settings["group_weights"]
@@ -162,7 +162,7 @@ def test_a_sweep_adds_rows_with_lam() -> None:
         assert cell(main, metric, "orth-cali", lam=0.0).value == cell(main, metric, "orth").value
 
 
-def test_rows_and_names_of_labels_may_come_in_any_order() -> None:
+def test_rows_and_label_names_may_be_in_any_order() -> None:
     test = birds()
     order = np.random.default_rng(3).permutation(len(test))
     assert evaluate(test[order])[0].rows == evaluate(test)[0].rows
@@ -177,13 +177,13 @@ def test_rows_and_names_of_labels_may_come_in_any_order() -> None:
         assert cell(again, row.metric, row.method, row.subset).value == row.value
 
 
-def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure() -> None:
+def test_unknown_rows_are_counted_and_excluded_and_an_empty_group_has_no_figure() -> None:
     test = birds()
     label, place = (test.column(name).codes.copy() for name in ("label", "place"))
     label[:7] = UNKNOWN
     place[5:20] = UNKNOWN
     broken = test.features.copy()
-    broken[:20] = np.nan  # what is left out is not even read
+    broken[:20] = np.nan  # excluded images are not even read
     holes = replace(
         test,
         features=broken,
@@ -206,7 +206,7 @@ def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure(
     assert cell(part, "gap", "none").n["smallest group"] == 1
 
 
-def test_lam_strength_and_edits_reach_the_figures() -> None:
+def test_lam_strength_and_edits_affect_the_figures() -> None:
     part = evaluate(birds(), lam=0.5, strength=0.5)[0]
     settings = {f.method: (f.lam, f.strength) for f in part.rows if f.method != MEDIAN}
     assert settings == {
@@ -234,9 +234,9 @@ def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
     return float((np.sign(scores[positive][:, None] - scores[~positive]) + 1).mean() / 2)
 
 
-def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
-    """Compare with the plain bootstrap: rows sampled with replacement, with the worst value in each
-    resample."""
+def test_resamples_by_covariance_match_resampled_rows() -> None:
+    """Compare with the plain bootstrap, which samples rows with replacement and takes the worst
+    value in each resample."""
     rng = np.random.default_rng(3)
     n = 500
     ends = (0.025, 0.975)
@@ -262,10 +262,10 @@ def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
         )
     moved, twin = (draws["better"] - draws["none"] for draws in (areas, resampled))
     assert np.quantile(moved, ends) == pytest.approx(np.quantile(twin, ends), abs=0.012)
-    assert np.ptp(np.quantile(moved, ends)) > 0.02, "the tolerance is below the widths"
+    assert np.ptp(np.quantile(moved, ends)) > 0.02, "the tolerance is smaller than the widths"
 
 
-def test_the_variance_of_an_area_is_delongs_and_a_value_of_one_class_has_none() -> None:
+def test_the_variance_of_an_area_is_delong_s_and_a_value_with_one_class_has_none() -> None:
     positive = np.arange(6) < 3
     scores = np.array([0.4, 0.6, 0.9, 0.3, 0.5, 0.2])
     _, draws, _ = worst_areas(
@@ -283,17 +283,17 @@ def test_the_variance_of_an_area_is_delongs_and_a_value_of_one_class_has_none() 
     assert worst_areas({"none": scores}, positive, 1 * positive, **BOOT) == ({}, {}, {})
 
 
-def test_labels_name_classes() -> None:
+def test_labels_are_matched_to_class_names() -> None:
     for labels in (("waterbird", "landbird"), ("Waterbird",), ("1", "0")):
         assert class_of(labels, PROMPTS) == [1, 0][: len(labels)]
     for labels in (("robin", "waterbird"), ("bird",), ("0", "2"), ("landbird", "0")):
         assert class_of(labels, PROMPTS) == []
     hair = load_prompts("celeba")
     assert class_of(("blond", "dark"), hair) == [1, 0]  # a word of the class name
-    assert class_of(("hair",), hair) == []  # of two classes
+    assert class_of(("hair",), hair) == []  # matches two classes
 
 
-def test_baselines_use_labels_and_say_so() -> None:
+def test_baselines_that_use_labels_are_marked() -> None:
     train = birds(600, seed=4, correlation=0.95)
     val = birds(300, seed=5)
     part = evaluate(birds(), train=train, val=val, baselines=("erm-linear", "dfr-sub"))[0]
@@ -316,7 +316,7 @@ def test_baselines_use_labels_and_say_so() -> None:
     )
 
 
-def test_a_baseline_that_cannot_be_fitted_leaves_the_others_and_gives_its_reason(
+def test_a_baseline_that_cannot_be_fitted_is_reported_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(examples: Any) -> Any:
@@ -334,7 +334,7 @@ def test_a_baseline_that_cannot_be_fitted_leaves_the_others_and_gives_its_reason
     assert f"birds: {sentence}" in progress.console.file.getvalue()
 
 
-def test_no_lambda_is_swept_where_the_methods_of_the_user_have_none(tmp_path: Path) -> None:
+def test_no_lambda_is_swept_if_the_user_s_methods_do_not_take_one(tmp_path: Path) -> None:
     suite_task = GroupsTask(
         name="birds", title="Birds", prompts=PROMPTS, label="label", spurious="place", lams=(0, 10)
     )
@@ -344,7 +344,7 @@ def test_no_lambda_is_swept_where_the_methods_of_the_user_have_none(tmp_path: Pa
         assert [name for name in chosen.methods if name in methods] == list(methods)
 
 
-def test_images_of_another_space_warn() -> None:
+def test_images_from_another_space_warn() -> None:
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(DIM, DIM)))[0]
     with pytest.warns(SuspectInputWarning, match="unaligned"):
         evaluate(replace(birds(), features=birds().features @ turn), resamples=2)
@@ -371,9 +371,9 @@ def test_errors_name_the_invalid_argument(changes: dict[str, Any]) -> None:
     evaluate(**{"images": birds(40), **changes})
 
 
-def test_lambda_is_chosen_by_the_worst_group_on_val_alone() -> None:
-    """Lambda is not selected on the test split: if another lambda is best on the val split, that
-    one is chosen."""
+def test_lambda_is_selected_by_the_worst_group_on_the_val_split_only() -> None:
+    """If another lambda is best on the val split than on the test split, the one for val is
+    selected."""
     lams = (0, 10, 1000)
     test = birds()
     chosen = []
@@ -401,9 +401,9 @@ def test_lambda_is_chosen_by_the_worst_group_on_val_alone() -> None:
     assert not [row for row in one_lambda.rows if row.method.endswith("@val")]
 
 
-def test_methods_are_compared_with_the_median_on_the_same_images() -> None:
+def test_methods_are_compared_with_the_median_threshold_on_the_same_images() -> None:
     test = birds(noise=2.0)
-    # Uneven classes, so that the median is another threshold than the model's own.
+    # Classes are uneven, so that the median differs from the model's own threshold.
     test = test[(test.column("label").codes == 0) | (np.arange(len(test)) % 2 == 0)]
     part = evaluate(test, resamples=2000)[0]
     true = test.column("label").codes

@@ -1,4 +1,4 @@
-"""Headlines of every suite follow the laws of conclusions.
+"""Test that headlines of every suite follow the laws of conclusions.
 
 The suites of released data sets run on pictures of the miniature world in the layouts of the
 releases; the others run unchanged on fewer images.
@@ -95,7 +95,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def smaller(suite: Suite) -> Suite:
-    """Return the suite with the same tasks and methods, on few images and resamples."""
+    """Return the suite with the same tasks and methods, but few images and resamples."""
     return suite.model_copy(update={"tasks": tuple(shrunk(suite))})
 
 
@@ -113,7 +113,7 @@ def shrunk(suite: Suite) -> Iterator[Any]:
                 changes[field] = split.model_copy(update={"options": options})
         if isinstance(task, GenerationTask):
             if "race" in task.attributes:
-                continue  # the miniature judge reads no race
+                continue  # the miniature judge does not read race
             changes |= {"images": 1, "seeds": (0,), "steps": 2, "concepts": "unseen"}
             changes |= {"stated": False, "as_written": False, "judge": {"kind": "miniature"}}
         yield type(task).build({**dict(task), **changes})

@@ -1,4 +1,4 @@
-"""Mistakes in the inputs of diagnose and shares: each message names what was passed."""
+"""Test that messages about mistakes in the inputs of diagnose and shares name what was passed."""
 
 import warnings
 
@@ -31,7 +31,7 @@ def measured(**columns: object) -> list[str]:
     ]
 
 
-def test_groups_that_are_too_few_are_named_and_not_labels() -> None:
+def test_too_few_groups_are_reported_as_groups_rather_than_labels() -> None:
     with pytest.raises(InvalidInputError, match=f"^groups: expected {ROWS}.* got 5"):
         vldebias.diagnose(FEATURES, LABELS, groups=GROUPS[:5])
     with pytest.raises(InvalidInputError, match=f"^labels: expected {ROWS}.* got 5"):
@@ -46,13 +46,13 @@ def test_all_rows_without_a_direction_are_counted() -> None:
         vldebias.diagnose(Embeddings.from_arrays(features), np.array(["a", "b"] * 5000))
 
 
-def test_scores_are_no_groups() -> None:
+def test_scores_are_not_accepted_as_groups() -> None:
     with pytest.raises(InvalidInputError, match="float64; convert scores to classes"):
         vldebias.diagnose(FEATURES, LABELS, groups=NOISE.normal(size=ROWS))
 
 
 @pytest.mark.parametrize("slip", ["femle", "femalee"])
-def test_one_misspelt_value_of_forty_is_reported(slip: str) -> None:
+def test_a_single_misspelt_value_of_forty_is_reported(slip: str) -> None:
     prompts = ["p1", "p2"] * 20
     values = ["female"] * 19 + [slip] + ["male"] * 20
     (message,) = measured(prompt=prompts, value=values)
@@ -69,6 +69,6 @@ def test_a_misspelt_method_is_reported() -> None:
     assert any("'calli' (1 of 40 rows)" in line and "'cali'" in line for line in messages)
 
 
-def test_a_column_has_one_role() -> None:
+def test_a_column_can_have_only_one_role() -> None:
     with pytest.raises(InvalidInputError, match="'value' is given as value and as method"):
         SharesTask(name="shares", method="value").measure({"prompt": ["p"], "value": ["a"]})

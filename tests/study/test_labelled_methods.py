@@ -1,5 +1,5 @@
-"""Methods that learn from labelled images, and edits of images, in every evaluator: labels, sides,
-cost."""
+"""Test methods that learn from labelled images, and edits of images, in every evaluator: labels,
+sides, cost."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_rows_distinguish_true_from_zero_shot_labels(result: Result) -> None:
     assert (protocol.methods["bend-vlm"]["side"], protocol.n["reference images"]) == ("text", 100)
 
 
-def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(
+def test_an_edit_of_images_changes_their_cosine_but_not_that_of_queries(
     result: Result,
 ) -> None:
     moved = {row.method: row.value for row in result.rows if row.metric == "image_cosine"}
@@ -65,7 +65,7 @@ def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(
     assert result.row("retrieval gender", "query_cosine", "bend-vlm").value < 0.99
 
 
-def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) -> None:
+def test_groups_support_them_and_a_saved_edit_gives_the_same_figures(tmp_path: Path) -> None:
     gallery = part("test")
     reference = part("reference")
     problem = Problem(texts(), GENDER, reference=reference)
@@ -89,12 +89,12 @@ def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) ->
         assert all(row.uses_labels for row in rows)
 
 
-def test_a_reference_leaves_out_the_rows_of_equal_bytes_and_one_measured_whole_is_refused() -> None:
+def test_rows_in_the_gallery_are_excluded_from_a_reference_which_must_have_others() -> None:
     rng = np.random.default_rng(0)
     reference, measured = (rng.normal(size=(n, 6)).astype(np.float32) for n in (60, 50))
     measured[10:20] = measured[0]
     reference[[3, 7, 59]] = measured[[0, 49, 12]]
-    # Equal but for one number: another image.
+    # Equal except for one number, so it is a different image.
     reference[5] = measured[1]
     reference[5, 0] += np.float32(1e-3)
     kept, counts = disjoint(Embeddings.from_arrays(reference), Embeddings.from_arrays(measured))
@@ -104,7 +104,7 @@ def test_a_reference_leaves_out_the_rows_of_equal_bytes_and_one_measured_whole_i
         disjoint(Embeddings.from_arrays(measured[:20]), Embeddings.from_arrays(measured))
 
 
-def test_the_gallery_itself_is_a_reference_without_its_labels() -> None:
+def test_the_gallery_can_be_its_own_reference_without_labels() -> None:
     rows = np.random.default_rng(1).normal(size=(20, 4))
     gallery = Embeddings.from_arrays(rows, labels={"gender": ["a", "b"] * 10})
     kept, counts = disjoint(gallery, gallery, methods=["equalise", "cali"])
@@ -117,5 +117,5 @@ def test_the_gallery_itself_is_a_reference_without_its_labels() -> None:
         disjoint(gallery, gallery, methods=["equalise", "leace"])
     blind, _ = disjoint(
         Embeddings.from_arrays(rows), gallery, methods=["leace"]
-    )  # which then reads zero-shot ones
+    )  # it then uses zero-shot labels
     assert blind is not None

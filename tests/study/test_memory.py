@@ -1,5 +1,4 @@
-"""Millions of images: an evaluation needs one block in addition to the features, whatever their
-number."""
+"""Test that evaluating millions of images needs only one block in addition to the features."""
 
 import subprocess
 import sys
@@ -7,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-MOST = 160  # MB beside the features, of 200,000 rows
-PEAK = Path("/proc/self/clear_refs")  # writing 5 there starts the peak anew
+MOST = 160  # MB in addition to the features of 200,000 rows
+PEAK = Path("/proc/self/clear_refs")  # writing 5 there resets the peak
 
 MEASURE = f"""
 import warnings
@@ -76,8 +75,8 @@ for task in columns:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PEAK.exists(), reason="the peak of a process is read from /proc")
-def test_an_evaluation_stays_within_a_block_of_its_features() -> None:
-    """Return the memory of retrieval and of groups, in one process."""
+def test_an_evaluation_needs_one_block_in_addition_to_its_features() -> None:
+    """Measure the memory of retrieval and of groups in a single process."""
     command = [sys.executable, "-c", MEASURE]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]

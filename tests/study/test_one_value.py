@@ -1,4 +1,5 @@
-"""Every figure has one value: page, terminal, pipe, notebook, JSON, comparison and README agree."""
+"""Test that every figure has the same value on the page, in the terminal, in a pipe, in a notebook,
+in JSON, in comparisons and in README."""
 
 import io
 import json
@@ -45,7 +46,7 @@ def shown(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 
 def plain(words: str) -> str:
-    """Return the words with single spaces, whatever the width or markup."""
+    """Return the words with single spaces, for any width or markup."""
     return " ".join(unescape(re.sub(r"<[^>]*>", "", words)).split())
 
 
@@ -65,7 +66,8 @@ def decimals(interval: tuple[float, float]) -> int:
 
 
 def decimals_of_change(change: tuple[float, float, float]) -> int:
-    """Return the number of decimals of a change: two must not show a nonzero end as zero."""
+    """Return the number of decimals of a change; with two, a nonzero end must not be shown as
+    zero."""
     _, low, high = change
     if any(end != 0 and f"{abs(end):.2f}" == "0.00" for end in (low, high)):
         return 3
@@ -98,7 +100,7 @@ def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
             is_same & (frame.subset == conclusion.subset) & (frame.method == conclusion.method)
         ]
         (row,) = rows.itertuples()
-        # One rule of rounding, in the table as in the sentence.
+        # The table and the sentence use the same rounding rule.
         value = "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(
             conclusion.after, *conclusion.interval, d=decimals(conclusion.interval)
         )
@@ -107,7 +109,7 @@ def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
         )
         assert (row.number, row.moved, row.verdict) == (value, change, conclusion.verdict)
         for name, text_of_place in shown._asdict().items():
-            # Between the two may stand that so few units make a narrow interval.
+            # A note about few units, which make the interval too narrow, may come between the two.
             few = rf"(?:,?\s*{re.escape(row.few)})?"
             line = rf"{re.escape(value)}\s*{few}\s*{re.escape(change)}\s*{conclusion.verdict}"
             assert re.search(line, text_of_place), (name, conclusion.task)
@@ -116,7 +118,7 @@ def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
         assert (in_json.value, in_json.interval) == (conclusion.after, conclusion.interval)
 
 
-def test_a_sentence_has_the_values_and_the_verdict_of_its_row(result: Result) -> None:
+def test_a_sentence_has_the_values_and_verdict_of_its_row(result: Result) -> None:
     for conclusion in result.conclusions():
         rows = {
             row.method: row
@@ -134,7 +136,7 @@ def test_a_sentence_has_the_values_and_the_verdict_of_its_row(result: Result) ->
         assert conclusion.sentence.startswith(f"{conclusion.task}: {conclusion.verdict}")
 
 
-def test_a_pipe_has_the_sentences_and_a_table_with_tabs(
+def test_a_pipe_gets_the_sentences_and_a_tab_separated_table(
     result: Result, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common, "out", Console(force_terminal=False))
@@ -143,7 +145,7 @@ def test_a_pipe_has_the_sentences_and_a_table_with_tabs(
     sentences = [line for line in lines if line.startswith("# ")]
     for sentence, conclusion in zip(sentences, result.conclusions(), strict=True):
         assert sentence.startswith(f"# {conclusion.sentence}")
-        assert conclusion.worse in sentence, "what got worse stands beside what got better"
+        assert conclusion.worse in sentence, "what got worse is shown next to what got better"
     head, *rows = [line.split("\t") for line in lines if not line.startswith("# ")]
     verdicts = {(row[0], row[1], row[2], row[3]): row[head.index("verdict")] for row in rows}
     for conclusion in result.conclusions():
@@ -153,7 +155,7 @@ def test_a_pipe_has_the_sentences_and_a_table_with_tabs(
         )
 
 
-def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_is_disabled_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     result = Result.read(RESULTS / "wordings.json")
     colours = r"\x1b\[[0-9;]*3[0-7]"
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -162,14 +164,14 @@ def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPat
     assert not re.search(colours, printed(result, monkeypatch, color_system="standard"))
 
 
-def test_a_comparison_of_a_run_with_itself_has_its_values(result: Result) -> None:
+def test_a_comparison_of_a_run_with_itself_shows_its_values(result: Result) -> None:
     pairs = zip(compare(result, result).conclusions, result.conclusions(), strict=True)
     for both, conclusion in pairs:
         assert (both.before, both.after) == (conclusion.after, conclusion.after)
         assert both.verdict == "equal"
 
 
-def test_the_table_of_the_readme_has_the_values_of_the_conclusions() -> None:
+def test_the_table_in_the_readme_has_the_values_of_the_conclusions() -> None:
     table = front.window()
     conclusions_of_file = {}
     for name in {line.result for line in front.WINDOW}:

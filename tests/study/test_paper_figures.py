@@ -1,5 +1,5 @@
-"""The estimated time of the paper's tables, with a fake clock, and their rows next to the published
-figures."""
+"""Test the estimated time of the paper's tables, with a fake clock, and their rows next to the
+published figures."""
 
 from io import StringIO
 from pathlib import Path
@@ -20,7 +20,7 @@ from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 
 
-def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(
+def test_the_estimate_multiplies_a_timed_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clock advances by two seconds per step and image; a split of 50 has no sample of 128."""
@@ -79,7 +79,9 @@ def test_generated_people_are_compared_with_published_figures(tmp_path: Path) ->
     assert deviation.published == 0.16
 
 
-def test_missing_parts_are_skipped_and_measured_ones_kept(tmp_path: Path, monkeypatch: Any) -> None:
+def test_missing_parts_are_skipped_and_measured_ones_are_kept(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     with pytest.raises(InvalidInputError, match="celebs"):
         plan(None, ["celebs"])
     runs = plan(None, ["celeba", "generation"], ["RN50:openai"], pipeline="miniature")
@@ -87,7 +89,7 @@ def test_missing_parts_are_skipped_and_measured_ones_kept(tmp_path: Path, monkey
         (f"expected {runs[0].suite.needs}", False),
         ("", True),
     ]
-    (tmp_path / "celeba").mkdir()  # each in a folder of its name, or all in one
+    (tmp_path / "celeba").mkdir()  # each in a folder with its name, or all in one
     assert str(tmp_path / "celeba") in plan(tmp_path, ["celeba"])[0].missing
     caches = list[Any]()
     loaded = list[Any]()
@@ -102,7 +104,7 @@ def test_missing_parts_are_skipped_and_measured_ones_kept(tmp_path: Path, monkey
         .all()
     )
     assert ([run.seconds for run in runs], caches) == ([None, 7200.0], [tmp_path / "cache"]), (
-        "which all runs share"
+        "shared by all runs"
     )
     assert not (tmp_path / "generation-miniature").exists()
     measured = Mock(
@@ -134,7 +136,7 @@ def test_missing_parts_are_skipped_and_measured_ones_kept(tmp_path: Path, monkey
     )
 
 
-def test_a_model_is_as_published_where_the_figure_lies_in_the_measured_interval() -> None:
+def test_a_model_reproduces_a_figure_that_is_inside_its_measured_interval() -> None:
     nan = float("nan")
     columns = ["published", "measured", "low", "high"]
     rows = [

@@ -1,4 +1,5 @@
-"""People's labels of generated images: the sample that they label, and the figures that follow."""
+"""Test human labels of generated images: the sample that people label, and the resulting
+figures."""
 
 from io import StringIO
 from pathlib import Path
@@ -29,11 +30,11 @@ def task() -> PeopleTask:
 
 @pytest.fixture
 def sample(task: PeopleTask, tmp_path: Path) -> GeneratedImages:
-    """Create the folder of the images without pixels, because only answers are measured."""
+    """Create the image folder without pixels, because only answers are measured."""
     return task.generation.plan(MODEL).settle(tmp_path / "images")
 
 
-def test_the_sample_is_of_unseen_professions_with_and_without_the_method(
+def test_the_sample_includes_unseen_professions_with_and_without_the_method(
     sample: GeneratedImages,
 ) -> None:
     assert len(sample) == 20 * 2 * 2
@@ -46,7 +47,7 @@ def test_the_sample_is_of_unseen_professions_with_and_without_the_method(
     assert noise["none"] == noise["cali"]
 
 
-def test_without_answers_it_names_the_command_that_opens_the_page(
+def test_without_answers_the_command_that_opens_the_page_is_shown(
     task: PeopleTask, sample: GeneratedImages, tmp_path: Path
 ) -> None:
     shown = StringIO()
@@ -59,11 +60,11 @@ def test_without_answers_it_names_the_command_that_opens_the_page(
     assert "out/images/gender-by-people --attribute gender" in command
 
 
-def test_answers_give_discrepancy_and_agreement(
+def test_answers_yield_discrepancy_and_agreement(
     task: PeopleTask, sample: GeneratedImages, tmp_path: Path
 ) -> None:
-    """Without the method all images show men, with it half of them show women: gaps of sqrt(1/2)
-    and 0."""
+    """Without the method, all images show men; with it, half of them show women. The gaps are
+    sqrt(1/2) and 0."""
     log = AnnotationLog(tmp_path / "answers.jsonl")
     for number, image in enumerate(sample):
         value = "male"
@@ -79,7 +80,7 @@ def test_answers_give_discrepancy_and_agreement(
     assert agreement == pytest.approx(1)
 
 
-def test_without_a_pipeline_and_labels_the_suite_says_what_it_needs(tmp_path: Path) -> None:
+def test_without_a_pipeline_and_labels_the_suite_lists_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="--pipeline"):
         run_suite("human", Options(out=tmp_path))
     with pytest.raises(InvalidInputError, match="--drawn"):

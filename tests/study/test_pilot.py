@@ -1,4 +1,5 @@
-"""The pilot of an audit: images for a width, prompts, counts, resumption."""
+"""Test the pilot of an audit: the number of images for an interval width, prompts, counts,
+resumption."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ def width(hits: float, n: int) -> float:
 
 
 @pytest.mark.parametrize("wished", [0.02, 0.1, 0.25, 0.6])
-def test_the_number_of_images_is_the_least_that_gives_the_width(wished: float) -> None:
+def test_the_number_of_images_is_the_smallest_that_gives_the_width(wished: float) -> None:
     fewest, most = images_for_width(wished)
     assert width(most / 2, most) <= wished < width((most - 1) / 2, most - 1)
     assert width(0, fewest) <= wished
@@ -44,7 +45,7 @@ def test_a_width_must_be_a_proportion(wished: float) -> None:
         images_for_width(wished)
 
 
-def test_a_pilot_takes_open_prompts_of_one_person_spaced_over_the_list() -> None:
+def test_a_pilot_uses_open_prompts_about_one_person_spaced_over_the_list() -> None:
     prompts = ["a nurse", "a red chair", "a female doctor", "A nurse", "two pilots", "a pilot"]
     assert pilot_prompts(prompts, GENDER) == ["a nurse", "a pilot"]
     many = [f"a nurse with {i} cups" for i in range(4 * MOST_PROMPTS)]
@@ -61,14 +62,14 @@ def pipe() -> Loaded:
 PROMPTS = ["A photo of a nurse.", "A photo of a mechanic."]
 
 
-def test_counts_are_those_of_the_judge_and_images_are_not_generated_again(
+def test_counts_are_the_judge_s_and_images_are_not_generated_again(
     pipe: Loaded, tmp_path: Path
 ) -> None:
     judged = []
 
     def predict(images: Sequence[Any]) -> dict[str, np.ndarray]:
         judged.append(len(images))
-        # Of each four images three are women; the last cannot be told.
+        # Three of each four images show women; the last cannot be determined.
         rows = np.tile([[0.05, 0.95], [0.1, 0.9], [0.0, 1.0], [0.5, 0.4]], (len(images) // 4, 1))
         return {"gender": rows}
 
@@ -88,14 +89,14 @@ def test_counts_are_those_of_the_judge_and_images_are_not_generated_again(
     assert measured().equals(counts)
     now = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")}
     assert [path for path in times if now[path] != times[path]] == [next(iter(times))]
-    assert judged == [8], "what is judged is not judged again"
+    assert judged == [8], "judged images are not judged again"
 
     result = vldebias.audit(PROMPTS, "gender", pipe=pipe, calibration=counts)
     assert "judged images of miniature (guidance 3)" in result.provenance[0].settings["calibration"]
     assert {row.value for row in result.rows} == {0.0}
 
 
-def test_a_judge_that_does_not_read_the_attribute_is_refused_before_anything_is_generated(
+def test_a_judge_of_another_attribute_is_refused_before_anything_is_generated(
     pipe: Loaded, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInputError, match="judge miniature judge reads"):

@@ -1,5 +1,5 @@
-"""98 plausible calls, most of them mistakes: each mistake gets its message, and correct calls get
-none."""
+"""Test 98 plausible calls, most of them mistakes: each mistake triggers its message, and correct
+calls trigger none."""
 
 import copy
 import warnings
@@ -53,8 +53,8 @@ ROW = np.arange(N)[:, None]
 
 @cache
 def world() -> SimpleNamespace:
-    """The miniature and images derived from its texts, so that figures are meaningful: people and
-    birds."""
+    """Return the miniature and images derived from its texts, so that figures are meaningful:
+    people and birds."""
     model, _, tokenizer = load_clip()
 
     @torch.no_grad()
@@ -72,7 +72,7 @@ def world() -> SimpleNamespace:
     birds = embed([class_of[bird] for bird in BIRD]) + 0.3 * places
     images = {"people": noisy(people), "birds": noisy(birds.numpy()), "dim": people.shape[1]}
     edit = fit_projection(model, GENDER, tokenizer=tokenizer, method="difference")
-    # One host for all cases, which embeds each prompt once.
+    # All cases share one host, which embeds each prompt once.
     host = resolve(model, tokenizer=tokenizer)
     return SimpleNamespace(
         model=model, tokenizer=tokenizer, host=host, embed=embed, edit=edit, **images
@@ -97,7 +97,7 @@ def ev(**options: Any) -> Any:
 
 
 def gr(**labels: Any) -> Any:
-    """Call `evaluate` for groups of birds: columns, and the names of the label and the spurious
+    """Call `evaluate` for groups of birds with columns, and the names of the label and the spurious
     column."""
     names = {"label": "label", "spurious": "place"} | {
         key: v for key, v in labels.items() if isinstance(v, str)
@@ -139,7 +139,7 @@ def fewer_texts() -> None:
 
 
 def other_tokens(texts: list[str]) -> torch.Tensor:
-    """A tokenizer with different ids."""
+    """Return a tokenizer with different ids."""
     ids = world().tokenizer(texts)
     return torch.where(
         (ids > 0) & (ids < ids.max()), (ids * 7 + 13) % (int(ids.max()) - 2) + 1, ids
@@ -158,7 +158,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 @torch.no_grad()
 def tuned_model(tuned: float) -> Any:
-    """The miniature with all weights slightly larger, or with one weight changed."""
+    """Return the miniature with all weights slightly larger, or with one weight changed."""
     copied = copy.deepcopy(world().model)
     for parameter in copied.parameters():
         parameter.mul_(1 + tuned if parameter.ndim > 1 else 1)
@@ -182,7 +182,7 @@ UPPER = np.char.upper(SEX)
 BLANK = np.char.add(SEX, " ")
 BYTES = np.where(EVEN, 255, np.arange(N) % 2).astype("u1")
 MINUS_ONES = np.array([[0, 1, -1, 1, 1], [0, 1, -1, -1, 1]])
-CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and with which words
+CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, its kind and words
     # labels
     ("control", lambda: ev()),
     ("labels -1 and 1, as in CelebA", lambda: ev(labels=np.where(SEX == MALE, -1, 1))),
@@ -356,7 +356,7 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     ("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
     ("shares as percents", lambda: shares(30, 70), REFUSED, "with sum 1"),
     ("top as a percent", lambda: shares(0.3, 0.7, top=5), REFUSED, "expected top, the fraction"),
-    # models; a text tower takes any text: nothing says which languages it was taught
+    # models; a text tower accepts any text, and does not reveal which languages it was trained on
     ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),
     ("prompts of another attribute", lambda: ev(prompts="race"), WARNED, "between the classes"),
     (
@@ -389,8 +389,8 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
         WARNED,
         "which model it was fitted",
     ),
-    # the formula holds in any unit, with lam in 1 / length squared; attached, it warns as a raw
-    # edit
+    # the formula is valid in any unit, with lam in 1 / length squared; when attached, it warns like
+    # any raw edit
     ("fit of pairs that are not normalised", lambda: fit_pairs(randn(9, 2, 128) * 100), SILENT, ""),
     ("fit of pairs (2, n, d)", lambda: fit_pairs(randn(2, 9, 128)), REFUSED, "(n, 2, d)"),
     (
@@ -548,7 +548,9 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     [(call, answer) for _, call, *answer in CASES],
     ids=[warning[0] for warning in CASES],
 )
-def test_a_plausible_call_is_answered(call: Callable[[], Any], answer: list[str]) -> None:
+def test_a_plausible_mistake_triggers_its_message(
+    call: Callable[[], Any], answer: list[str]
+) -> None:
     want, says = answer or (SILENT, "")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -568,12 +570,12 @@ def test_a_plausible_call_is_answered(call: Callable[[], Any], answer: list[str]
     assert says in words
 
 
-def test_at_most_five_mistakes_pass_in_silence() -> None:
+def test_at_most_five_mistakes_pass_silently() -> None:
     assert len({case[0] for case in CASES}) == len(CASES) == 98
     assert sum(SILENT in answer for _, _, *answer in CASES) <= 5
 
 
-def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> None:
+def test_outputs_of_a_relu_and_repeated_rows_are_not_accepted_as_embeddings() -> None:
     """After a ReLU, half of the numbers are 0 and none is negative. A tenth of the rows counts as
     few."""
     rows = RNG.normal(size=(N, 16))
@@ -587,8 +589,8 @@ def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> No
             check_images(Embeddings.from_arrays(features), TextTable({"a": np.ones(16)}), "a")
 
 
-def test_chance_ends_at_two_standard_errors_and_another_order_begins_at_four() -> None:
-    """The standard error with 50 images of each of two values is 0.05. Fewer than ten images of a
+def test_labels_agree_by_chance_within_two_standard_errors_and_are_swapped_beyond_four() -> None:
+    """With 50 images of each of two values, the standard error is 0.05. Fewer than ten images of a
     value are not enough."""
     chance = "more than chance: do"
     second_note = "72% with 'a' as 'b', 'b' as 'a'"

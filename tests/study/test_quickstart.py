@@ -1,4 +1,4 @@
-"""The quickstart end to end on the shipped weights, at a small size, and the committed result
+"""Test the quickstart end to end on the packaged weights, at a small size, and the committed result
 behind the README."""
 
 import json
@@ -37,7 +37,7 @@ def test_a_second_run_reuses_everything(tmp_path: Path) -> None:
     assert {"photographs gender", "birds", "portraits gender", "generation gender"} <= {
         row.task for row in result.rows if row.change
     }
-    # The same renders, so the same figures; a metric that is new is not in what was committed.
+    # The same renders give the same figures; a new metric is not in the committed result.
     committed = {
         (row.task, row.metric, row.method): row.value
         for row in Result.read(COMMITTED).rows
@@ -50,8 +50,8 @@ def test_a_second_run_reuses_everything(tmp_path: Path) -> None:
     for name, value in committed.items():
         assert figures[name] == pytest.approx(value, abs=0.01), name
     page = (tmp_path / "index.html").read_text()
-    assert page.count("data:image/png;base64,") >= 3, "an image of each method at least"
-    assert "<svg" in page, "the dots"
+    assert page.count("data:image/png;base64,") >= 3, "at least one image of each method"
+    assert "<svg" in page, "the dots of the plot"
     assert list((tmp_path / "cache").glob("birds-*"))  # and nowhere else
     again = CliRunner().invoke(app, arguments)
     assert again.stderr.count("reused from an earlier run") == 4
@@ -59,7 +59,7 @@ def test_a_second_run_reuses_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the reference is noise
-@pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")  # texts alone
+@pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")  # texts only
 def test_the_default_row_is_what_debias_attaches() -> None:
     model, _, tokenizer = load_clip()
     host = resolve(model, tokenizer=tokenizer)
@@ -73,7 +73,7 @@ def test_the_default_row_is_what_debias_attaches() -> None:
     ):
         assert task.methods[1:] == names
         stated = list(chain.from_iterable(prompts.groups)) * 3
-        rows = host.embed(stated, "joint")  # as images would lie that show a value
+        rows = host.embed(stated, "joint")  # like embeddings of images that show a value
         noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
         reference = rows + 0.02 * noise
         for name in names:
@@ -85,7 +85,7 @@ def test_the_default_row_is_what_debias_attaches() -> None:
     pipe = resolve(load_pipeline())
     balanced, paper = generation.resolved_variants.values()
     texts = ["A photo of a nurse.", "A photo of a plumber."] * 4
-    with debias(pipe, "professions-gender") as attached:  # the default of pipelines
+    with debias(pipe, "professions-gender") as attached:  # the default for pipelines
         expected = attached.rewrite(texts)
         seed = attached.seed
     with balanced.attach(pipe) as measured:
@@ -96,7 +96,7 @@ def test_the_default_row_is_what_debias_attaches() -> None:
             assert torch.equal(measured.projections[role].matrix(), edit.matrix())
 
 
-def test_committed_result_is_of_the_shipped_suite_and_weights() -> None:
+def test_the_committed_result_uses_the_packaged_suite_and_weights() -> None:
     result = Result.read(COMMITTED)
     suite = load_suite("quickstart")
     assert {(f.task, f.metric) for f in result.rows} >= set(suite.headline)
@@ -115,7 +115,7 @@ def test_committed_result_is_of_the_shipped_suite_and_weights() -> None:
     assert committed["generation gender"].matches(Fingerprint(**drawn))
 
 
-def test_the_weights_of_the_groups_are_those_of_the_training_renders() -> None:
+def test_the_weights_of_the_groups_match_the_training_renders() -> None:
     (birds,) = [task for task in load_suite("quickstart").tasks if task.name == "birds"]
     land, water = (share / 2 for share in LEAN.correlation)
     expected = {"landbird/land": land, "landbird/water": 0.5 - land, "waterbird/land": 0.5 - water}

@@ -1,4 +1,4 @@
-"""Records of generated images: counts, subjects of the protocol, labels by people."""
+"""Test records of generated images: counts, subjects of the protocol, human labels."""
 
 import json
 from datetime import UTC, datetime
@@ -45,8 +45,8 @@ def made(tmp_path: Path) -> GeneratedImages:
 
 
 def codes_of(made: GeneratedImages) -> np.ndarray:
-    """Of the ten images of each prompt under "none", seven show women, two men, and one is unknown;
-    under "cali" all show men."""
+    """Return codes for ten images of each prompt: under "none", seven show women, two men, and one
+    is unknown; under "cali", all show men."""
     codes = []
     for image in made:
         of_none = 1 if image.seed < 7 else 0 if image.seed < 9 else -1
@@ -95,7 +95,7 @@ def answer(image: str, annotator: str, value: str, weight: float | None = None) 
     return json.dumps(content) + "\n"
 
 
-def test_labels_of_people_are_counted_by_the_judges_answer(made: GeneratedImages) -> None:
+def test_human_labels_are_counted_by_the_judge_s_answer(made: GeneratedImages) -> None:
     record = record_of_images(
         made, Labels(codes_of(made), VALUES), attribute="gender", judge=JUDGE, model="model"
     )
@@ -107,7 +107,7 @@ def test_labels_of_people_are_counted_by_the_judges_answer(made: GeneratedImages
     for image, code in zip(made, codes_of(made).tolist(), strict=True):
         lines.append(json.dumps({f"{image.path} -": {"gender": chances[code]}}))
     stored.write_text("\n".join(lines), encoding="utf-8")
-    # People call one of the seven women a man, and disagree about another one.
+    # People label one of the seven women as a man, and disagree about another one.
     answers = made.folder / "answers.jsonl"
     with answers.open("w", encoding="utf-8") as file:
         for image in made.of_variant("none"):

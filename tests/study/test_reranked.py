@@ -1,4 +1,4 @@
-"""The row "rerank" of retrieval tables: by zero-shot labels, without an edit."""
+"""Test the row "rerank" of retrieval tables, which uses zero-shot labels and no edit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ K = 40
 
 @pytest.fixture(scope="module")
 def world() -> dict[str, Any]:
-    """Texts and images with a gender direction, in which every query leans to one side."""
+    """Return texts and images with a gender direction, in which every query leans to one side."""
     rng = np.random.default_rng(0)
     gender = rng.normal(size=D)
     gender /= np.linalg.norm(gender)
@@ -58,7 +58,8 @@ def result(world: dict[str, Any]) -> Result:
 
 
 def naive_skews(world: dict[str, Any], edit: Any = None) -> list[float]:
-    """For one query at a time: label by the nearest value, alternate, and count the true groups."""
+    """Compute the skew query by query: label by the nearest value, alternate, and count the true
+    groups."""
     unit = world["features"] / np.linalg.norm(world["features"], axis=1, keepdims=True)
     values = []
     for texts in SET.by_value().values():
@@ -78,7 +79,7 @@ def naive_skews(world: dict[str, Any], edit: Any = None) -> list[float]:
     return skews
 
 
-def test_the_row_is_a_quota_of_zero_shot_labels(world: dict[str, Any], result: Result) -> None:
+def test_the_row_is_a_quota_by_zero_shot_labels(world: dict[str, Any], result: Result) -> None:
     task = "retrieval gender"
     for query, skew in zip(QUERIES, naive_skews(world), strict=True):
         row = result.row(task, f"max_skew@{K}", "rerank", subset=query)
@@ -86,10 +87,10 @@ def test_the_row_is_a_quota_of_zero_shot_labels(world: dict[str, Any], result: R
     row = result.row(task, f"max_skew@{K}", "rerank")
     assert row.value == pytest.approx(np.mean(naive_skews(world)))
     assert row.change is not None
-    assert row.change[2] < 0, "a re-ranking of leaning queries helps beyond chance"
+    assert row.change[2] < 0, "re-ranking leaning queries helps beyond chance"
 
 
-def test_the_row_of_both_is_a_quota_of_what_the_default_finds(
+def test_the_combined_row_is_a_quota_on_the_results_of_the_default(
     world: dict[str, Any], result: Result
 ) -> None:
     task = "retrieval gender"
@@ -97,12 +98,12 @@ def test_the_row_of_both_is_a_quota_of_what_the_default_finds(
     for query, skew in zip(QUERIES, naive_skews(world, edit), strict=True):
         row = result.row(task, f"max_skew@{K}", "default+rerank", subset=query)
         assert row.value == pytest.approx(skew, abs=1e-9)
-    # Its queries are those of the default, and what it finds is no more what the model finds.
+    # Its queries are those of the default, so it no longer finds what the original model finds.
     cosine = result.row(task, "query_cosine", "default+rerank").value
     assert cosine == result.row(task, "query_cosine", "default").value
 
 
-def test_fair_keeps_more_and_evens_less(result: Result) -> None:
+def test_fair_keeps_more_hits_and_is_less_even(result: Result) -> None:
     task = "retrieval gender"
     skews = []
     for method in ("none", "rerank-fair", "rerank"):
@@ -139,7 +140,7 @@ def test_every_metric_of_rankings_and_the_costs_are_measured(result: Result) -> 
     assert "re-ranked" in str(result.provenance[0].methods["rerank"]["title"])
 
 
-def test_a_resample_is_reranked_anew() -> None:
+def test_each_resample_is_reranked() -> None:
     """Each label keeps its places in every resample, as in the gallery itself."""
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=600)
@@ -157,7 +158,7 @@ def test_a_resample_is_reranked_anew() -> None:
     assert (labels[order][plain].sum(axis=1) != 15).any()
 
 
-def test_shares_of_the_gallery_where_they_are_the_prior(world: dict[str, Any]) -> None:
+def test_shares_of_the_gallery_are_used_if_they_are_the_prior(world: dict[str, Any]) -> None:
     rows = np.flatnonzero((np.arange(N) % 2 == 1) | (np.arange(N) % 6 == 0))
     found = vldebias.evaluate(
         world["texts"],
@@ -174,6 +175,6 @@ def test_shares_of_the_gallery_where_they_are_the_prior(world: dict[str, Any]) -
     assert found.row("retrieval gender", "max_skew@40", "rerank").value < none
 
 
-def test_a_reranking_is_not_a_method_of_models(world: dict[str, Any]) -> None:
+def test_a_reranking_is_not_a_method_for_models(world: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=r"vldebias\.rerank"):
         vldebias.fit_projection(world["texts"], SET, method="rerank")

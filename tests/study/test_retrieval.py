@@ -1,4 +1,5 @@
-"""Retrieval and its galleries against plain loops: every figure, convention, coverage and error."""
+"""Test retrieval and its galleries against plain loops: every figure, convention, coverage and
+error."""
 
 import json
 import warnings
@@ -63,7 +64,8 @@ TEXTS = TextTable(dict(zip(PROMPTS, ROWS, strict=True)), "made up")
 
 
 def make_gallery(empty: int = 0) -> Embeddings:
-    """Return images near their captions, which several images share; some labels are unknown."""
+    """Return images close to their captions, some of which are shared by several images; some
+    labels are unknown."""
     rng = np.random.default_rng(0)
     gender = rng.integers(2, size=N)
     tone = rng.integers(3, size=N)
@@ -118,7 +120,7 @@ def naive_scores(method: str, sets, strength: float = 1.0, **how) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", ["none", "orth-cali"])
-def test_figures_agree_with_plain_loops(method: str) -> None:
+def test_figures_match_plain_loops(method: str) -> None:
     (part,) = evaluate(strength=0.7)
     scores = naive_scores(method, GENDER, 0.7)
     groups = GALLERY.column("gender").codes
@@ -161,7 +163,7 @@ def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_coun
     )
 
 
-def test_intervals_over_queries_are_those_of_the_query_means() -> None:
+def test_intervals_over_queries_match_those_of_the_query_means() -> None:
     (part,) = evaluate(methods=("cali",), resamples=300, seed=6)
     metric = f"max_skew@{K}"
     values = {
@@ -174,7 +176,7 @@ def test_intervals_over_queries_are_those_of_the_query_means() -> None:
         assert (row.interval, row.change) == (expected_row.interval, expected_row.change)
 
 
-def test_intervals_over_images_are_about_the_gallery() -> None:
+def test_intervals_over_images_describe_the_gallery() -> None:
     (queries,) = evaluate(resamples=400)
     (images,) = evaluate(resamples=400, resample="images")
     metric = f"max_skew@{K}"
@@ -190,13 +192,13 @@ def test_intervals_over_images_are_about_the_gallery() -> None:
             (b[0] - a[0], *recentred_interval(b[0] - a[0], b[1:] - a[1:]))
         )
     assert cell(queries, metric, "cali").interval != cell(images, metric, "cali").interval
-    exact = cell(images, "query_cosine", "cali")  # fixed queries: no image changes it
+    exact = cell(images, "query_cosine", "cali")  # with fixed queries, no image changes it
     assert exact.interval == (exact.value, exact.value)
-    for query in QUERIES:  # a figure of one query is about images in both
+    for query in QUERIES:  # the figure of a single query is about images in both cases
         assert cell(queries, metric, "cali", query) == cell(images, metric, "cali", query)
 
 
-def test_random_rankings_are_the_floor() -> None:
+def test_random_rankings_are_the_baseline() -> None:
     (part,) = evaluate(resamples=3000)
     row = cell(part, f"max_skew@{K}", "random")
     drawn = Gallery(GALLERY.column("gender"), [K], seed=1).random()
@@ -206,7 +208,7 @@ def test_random_rankings_are_the_floor() -> None:
     assert row.change is None
 
 
-def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
+def test_query_cosine_measures_how_far_queries_move_and_stated_ones_do_not() -> None:
     (part,) = evaluate()
     before = TEXTS.embed(QUERIES)
     after = TEXTS.under(QUERIES, "joint", fit_method(TEXTS, GENDER, "orth-cali"))
@@ -242,9 +244,11 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     assert both.n == {"images": N, "captions": len(set(GALLERY.captions))}
 
 
-def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out() -> None:
-    """Images of a caption hit or miss together from text to image: there are as many units as
-    captions, so intervals are wide."""
+def test_images_with_the_same_caption_are_resampled_together_and_those_without_are_excluded() -> (
+    None
+):
+    """From text to image, images of a caption are hit or missed together: there are as many units
+    as captions, so intervals are wide."""
     (part,) = evaluate(GALLERY, resamples=4000)
     row = cell(part, "recall@1", "none", "text to image")
     captions = sorted(set(GALLERY.captions))
@@ -262,7 +266,7 @@ def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out
 
 
 @pytest.mark.parametrize("method", ["none", "cali"])
-def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
+def test_accuracy_matches_scikit_learn(method: str) -> None:
     (part,) = evaluate(classes={**CLASSES, "gender": {"male": "caption 0", "female": "caption 1"}})
     known = GALLERY.column("hat").known
     projection = fit_method(TEXTS, GENDER, method)
@@ -285,7 +289,7 @@ def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
     }  # not the attribute's own column
 
 
-def test_precision_counts_the_images_that_the_query_names() -> None:
+def test_precision_counts_the_images_named_by_the_query() -> None:
     (part,) = evaluate(GALLERY)
     scores = TEXTS.embed(QUERIES) @ GALLERY.unit[:].double().T
     wanted = GALLERY.column("job").codes
@@ -293,19 +297,19 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
         expected = (wanted[row.topk(K).indices.numpy()] == i).mean()
         assert cell(part, f"precision@{K}", "none", query).value == pytest.approx(expected)
     assert not [f for f in part.rows if f.metric == f"precision@{K}" and f.method == "random"]
-    labels = Labels(np.array([3, 4, UNKNOWN, 3]), JOBS)  # of names that overlap the longest
+    labels = Labels(np.array([3, 4, UNKNOWN, 3]), JOBS)  # the longest of several overlapping names
     columns = {"place": Labels.from_values(["office"] * 4), "job": labels}
     column, relevant = relevance(columns, ["A photo of a police officer.", "An Officer at work."])
     assert relevant is not None
-    assert column == "job", "the first whose labels all queries name"
+    assert column == "job", "the first column whose labels all queries name"
     assert relevance(columns, ["A photo of a doctor and a nurse."]) == ("", None)
     assert relevant.tolist() == [[True, False, False, True], [False, True, False, False]]
 
 
-def test_precision_needs_labels_that_queries_name(
+def test_precision_needs_a_label_column_that_queries_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Captions and a column that every query names come with the gallery; a cosine is not a
+    """Captions and a column that every query names are part of the gallery; a cosine is not a
     utility."""
     skews = {f"{name}@{K}" for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept")}
     skews.add("query_cosine")
@@ -328,7 +332,7 @@ def test_precision_needs_labels_that_queries_name(
 
 
 @pytest.mark.parametrize("resample", ["queries", "images"])
-def test_hits_kept_are_those_of_each_value_before_and_after(resample: str) -> None:
+def test_hits_kept_are_those_of_each_value_before_and_after_the_edit(resample: str) -> None:
     (part,) = evaluate(methods=["cali"], resample=resample)
     first = K // 2
     codes = GALLERY.labels["gender"].codes
@@ -351,7 +355,7 @@ def test_hits_kept_are_those_of_each_value_before_and_after(resample: str) -> No
 
 @pytest.mark.parametrize("resample", ["queries", "images"])
 def test_the_resampled_unit_comes_first(resample: str) -> None:
-    """Return the counts behind "too few to tell", and the column n."""
+    """The first unit is the one counted for "too few" and in the column n."""
     (part,) = evaluate(methods=["cali"], resample=resample)
     for row in part.rows:
         expected = resample if not row.subset else "images"
@@ -364,7 +368,7 @@ def test_the_resampled_unit_comes_first(resample: str) -> None:
 
 
 def uneven_gallery() -> Embeddings:
-    """Three men for each woman."""
+    """Return three men for each woman."""
     codes = BARE.column("gender").codes
     women = np.flatnonzero(codes == 1)
     men = np.flatnonzero(codes == 0)
@@ -390,7 +394,7 @@ def test_an_uneven_gallery_is_measured_against_both_priors(prior: str, other_pri
     assert f"{sizes[0]} male, {sizes[1]} female" in part.provenance.description
 
 
-def test_an_even_gallery_is_measured_against_the_prior_that_was_asked_for() -> None:
+def test_an_even_gallery_is_measured_against_the_requested_prior() -> None:
     (part,) = evaluate()
     assert {row.metric for row in part.rows if row.metric.startswith("max_skew")} == {
         f"max_skew@{K}"
@@ -462,13 +466,13 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
     ),
     error=ValueError,
 )
-def test_errors(options: dict) -> None:
+def test_invalid_inputs_of_retrieval_are_refused(options: dict) -> None:
     evaluate(**options)
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
-    """Draw scores (q, n) with ties, labels with two groups or more, some of which may have no
+    """Draw scores (q, n) with ties, labels with at least two groups, some of which may have no
     image, and k."""
     q = draw(st.integers(1, 3))
     n = draw(st.integers(2, 20))
@@ -480,22 +484,20 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
 
 
 @given(problems(), st.sampled_from(["uniform", "dataset"]))
-def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(
-    problem, prior: str
-) -> None:
+def test_galleries_and_resamples_have_the_skew_of_the_naive_functions(problem, prior: str) -> None:
     scores, labels, k = problem
     gallery = Gallery(labels, [k], prior, resamples=5, seed=7)
     present = np.unique(labels.codes)
     assert (gallery.names, len(gallery.prior)) == (
         tuple("abcd"[i] for i in present),
         len(present),
-    )  # "d" takes no part
+    )  # "d" is not included
     drawn = gallery.skews({"none": rankings(scores)})["none"]
     (weights,) = resampled_weights(len(labels), 5, 7, len(labels))
     for b, held in enumerate([np.ones(len(labels), int), *weights]):
         rows = np.repeat(np.arange(len(labels)), held)
         for i, row in enumerate(scores):
-            # uniform: over the groups of the gallery, though a resample may lack one of them
+            # uniform over the groups of the gallery, even if a resample lacks one of them
             shares = (
                 prior if prior == "dataset" else np.full(len(gallery.names), 1 / len(gallery.names))
             )
@@ -513,7 +515,7 @@ def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(
 
 
 @pytest.mark.parametrize("prior", ["uniform", "dataset"])
-def test_rows_of_a_large_gallery_are_sampled_as_among_all_rows(prior: str) -> None:
+def test_resampled_rows_of_a_large_gallery_have_the_same_distribution(prior: str) -> None:
     rng = np.random.default_rng(0)
     n = 2000
     k = 10
@@ -527,10 +529,11 @@ def test_rows_of_a_large_gallery_are_sampled_as_among_all_rows(prior: str) -> No
         error = 5 * (2 / 1500) ** 0.5 * float(values.std())
         assert values.mean(axis=1) == pytest.approx(skew_of_metric[metric].mean(axis=1), abs=error)
         assert values.std(axis=1) == pytest.approx(skew_of_metric[metric].std(axis=1), rel=0.15)
-        assert not np.array_equal(values, skew_of_metric[metric])  # other draws of one distribution
+        # different draws from one distribution
+        assert not np.array_equal(values, skew_of_metric[metric])
 
 
-def test_methods_share_their_resamples_and_memory_changes_no_number(
+def test_methods_share_their_resamples_and_memory_does_not_affect_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(0)
@@ -547,10 +550,8 @@ def test_methods_share_their_resamples_and_memory_changes_no_number(
 
 
 @pytest.mark.parametrize(("n", "k"), [(200, 20), (10_050, 200)])
-def test_random_rankings_are_those_of_drawing_without_replacement(
-    n: int, k: int, monkeypatch
-) -> None:
-    """In a large gallery, few rows are sampled individually."""
+def test_random_rankings_match_sampling_without_replacement(n: int, k: int, monkeypatch) -> None:
+    """In a large gallery, only a few rows are sampled individually."""
     gallery = Gallery(Labels((np.arange(n) < n // 4).astype(int), ("a", "b")), [k], resamples=3000)
     random_skews = gallery.random()[f"max_skew@{k}"]
     share = np.random.default_rng(5).hypergeometric(n // 4, n - n // 4, k, size=20_000) / k
@@ -561,13 +562,14 @@ def test_random_rankings_are_those_of_drawing_without_replacement(
         np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1
     )
     single = Gallery(Labels(np.arange(n), tuple(map(str, range(n)))), [k], resamples=3)
-    assert single.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))  # no image comes twice
+    # no image appears twice
+    assert single.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))
     monkeypatch.setattr(gallery_module, "_BLOCK", 7 * n)
     assert np.array_equal(gallery.random()[f"max_skew@{k}"], random_skews)
 
 
 @pytest.mark.parametrize("shares", [np.full(8, 1 / 8), np.array([0.6, 0.2, 0.1, 0.07, 0.03])])
-def test_recentred_intervals_hold_the_expected_skew_and_percentiles_miss(
+def test_recentred_intervals_cover_the_expected_skew_and_percentiles_do_not(
     shares: np.ndarray,
 ) -> None:
     even = len(shares) == 8
@@ -583,5 +585,5 @@ def test_recentred_intervals_hold_the_expected_skew_and_percentiles_miss(
         intervals = np.quantile(means, [0.025, 0.975]), recentred_interval(value, np.array(means))
         held.append([low <= truth <= high for low, high in intervals])
     plain, recentred = np.mean(held, axis=0)
-    assert plain < 0.5 or not even  # a resampled maximum strays further up
+    assert plain < 0.5 or not even  # resampled maxima are biased upwards
     assert recentred > 0.88

@@ -1,4 +1,5 @@
-"""All methods on one set of images: the experiment's task on a small world, and its tables."""
+"""Test the comparison of all methods on one set of images: the experiment's task on a small world,
+and its tables."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    """Two splits of a small world: a search, and groups."""
+    """Return the result for two splits of a small world: a search, and groups."""
     patch = pytest.MonkeyPatch()
     patch.setattr(rivals, "RESAMPLES", 20)
     methods = [METHODS[name] for name in ("cali", "difference", "equalise", "leace", "roboshot")]
@@ -41,7 +42,7 @@ def result() -> Result:
     return Result.from_tasks("rivals", done, seconds=0.0)
 
 
-def test_a_value_is_the_mean_over_splits(result: Result) -> None:
+def test_a_value_is_the_mean_over_the_splits(result: Result) -> None:
     frame = result.to_pandas().query("task == 'jobs' and metric.str.startswith('max_skew')")
     titles = {
         "none",
@@ -54,7 +55,7 @@ def test_a_value_is_the_mean_over_splits(result: Result) -> None:
     assert set(frame.method) == {
         *titles,
         "LEACE of images, zero-shot labels",
-    }  # of "suffix" there are no texts
+    }  # there are no texts for "suffix"
     for name in titles:
         mean = result.row("jobs", "max_skew@20", name)
         assert mean.interval[0] <= mean.value <= mean.interval[1]
@@ -63,7 +64,7 @@ def test_a_value_is_the_mean_over_splits(result: Result) -> None:
     assert 0.5 < result.row("jobs", "order_kept", METHODS["cali"].declaration.title).value < 1.0
 
 
-def test_rank_kept_is_spearman_inside_groups() -> None:
+def test_rank_kept_is_spearman_s_correlation_inside_groups() -> None:
     before, after = np.random.default_rng(0).normal(size=(2, 3, 60))
     groups = np.arange(60) % 2
     for scores_before, scores_after, kept_rank in zip(
@@ -74,11 +75,11 @@ def test_rank_kept_is_spearman_inside_groups() -> None:
             for g in (0, 1)
         ]
         assert kept_rank == pytest.approx(np.mean(correlations))
-    lifted = np.exp(before) + 5 * groups  # another order over all, the same one inside each group
+    lifted = np.exp(before) + 5 * groups  # another order overall, the same order inside each group
     assert np.allclose(rivals.rank_kept(before, lifted, groups), 1)
 
 
-def test_the_table_says_what_each_needs_and_marks_what_is_attached(
+def test_the_table_lists_what_each_method_needs_and_marks_the_attached_one(
     result: Result, tmp_path: Path
 ) -> None:
     lines = compared(result, "jobs").splitlines()
@@ -88,7 +89,7 @@ def test_the_table_says_what_each_needs_and_marks_what_is_attached(
         True,
     )  # the worst comes last
     assert "**labels**" not in rows["`equalise`"] + rows["`leace, zero-shot labels`"]
-    # Searches by texts alone get no edit, so only classification marks the method of the default.
+    # Searches get no edit from texts alone, so only classification marks the default's method.
     assert not any(name.startswith("**") for name in rows)
     assert "| **`difference`, the default** |" in compared(result, "people")
     assert len({line.count("|") for line in lines}) == 1

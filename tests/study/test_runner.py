@@ -1,5 +1,5 @@
-"""Small runs of suites on the miniature world: what they write, reuse, measure again, and leave
-behind when stopped."""
+"""Test small runs of suites on the miniature world: what they write, reuse, measure again, and
+leave behind when stopped."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -105,7 +105,7 @@ def run(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Result, str]]:
     """Run tasks in tmp_path; return the result and the messages. Charts take time, so they are only
-    drawn on demand."""
+    drawn on request."""
 
     def go(
         *tasks: Any, only: Any = (), host: Any = "miniature", charts: bool = False, **options: Any
@@ -156,7 +156,7 @@ def test_files_of_a_run_are_distinguished_from_others(run: Any, table: Any, tmp_
             verify(tmp_path / stranger)
 
 
-def test_finished_tasks_are_reused_unless_damaged_fresh_or_changed(
+def test_finished_tasks_are_reused_unless_damaged_forced_or_changed(
     run: Any, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -187,7 +187,7 @@ def test_a_task_issues_one_warning_of_each_kind(
     assert [str(warning.message) for warning in caught] == ["one"]
 
 
-def test_pictures_and_the_name_of_a_pipeline_are_kept(
+def test_pictures_and_the_name_of_a_pipeline_are_stored(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     def measured(task: SharesTask, inputs: Any) -> Any:
@@ -201,14 +201,16 @@ def test_pictures_and_the_name_of_a_pipeline_are_kept(
     monkeypatch.setattr(SharesTask, "measured", measured)
     (protocol,) = run(table, pipeline="own/pipe")[0].provenance
     assert (protocol.model, protocol.title) == ("own/pipe (Tiny)", "Table: T"), (
-        "as the user named it"
+        "as named by the user"
     )
     picture = tmp_path / "side-by-side.png"
     assert read_png(picture)[1] == {"run": "small", "task": "table", "caption": "seeds"}
     assert b"PLTE" in picture.read_bytes(), "a palette makes it small"
 
 
-def test_pictures_of_who_got_worse_go_when_a_new_measurement_finds_nobody(tmp_path: Path) -> None:
+def test_pictures_of_what_got_worse_are_removed_if_a_new_measurement_finds_none(
+    tmp_path: Path,
+) -> None:
     part = TaskResult(TaskProvenance(task="people", description=""))
     suite = Mock()
     suite.name = "s"
@@ -218,13 +220,13 @@ def test_pictures_of_who_got_worse_go_when_a_new_measurement_finds_nobody(tmp_pa
     assert (tmp_path / "people-worse-strip.png").is_file()
     another = TaskResult(TaskProvenance(task="animals", description=""))
     runner._write_pictures(another, suite, tmp_path)
-    assert (tmp_path / "people-worse-strip.png").is_file(), "it is of another task"
+    assert (tmp_path / "people-worse-strip.png").is_file(), "it belongs to another task"
     part.strips.clear()
     runner._write_pictures(part, suite, tmp_path)
     assert not (tmp_path / "people-worse-strip.png").exists()
 
 
-def test_an_attribute_without_labels_is_left_out_and_reported(run: Any, tmp_path: Path) -> None:
+def test_an_attribute_without_labels_is_skipped_and_reported(run: Any, tmp_path: Path) -> None:
     drawn, _ = paint(tmp_path / "drawn", np.random.default_rng(0), images=1, stated=False)
     log = AnnotationLog(tmp_path / "labels.jsonl")
     log.append(drawn.images[0].path, "anna", "gender", "male")
@@ -232,7 +234,9 @@ def test_an_attribute_without_labels_is_left_out_and_reported(run: Any, tmp_path
     assert (measured.rows, "by people: nobody labelled race" in output) == ([], True)
 
 
-def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:
+def test_the_key_changes_with_everything_that_may_change_figures(
+    tmp_path: Path, cache: Path
+) -> None:
     def session(**options: Any) -> Inputs:
         return Inputs(Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options}))
 
@@ -257,7 +261,7 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
     assert (len(set(keys)), key(session())) == (len(keys), keys[0])
 
 
-def test_an_interrupt_keeps_finished_tasks(
+def test_an_interrupt_preserves_finished_tasks(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with monkeypatch.context() as patched:
@@ -271,7 +275,7 @@ def test_an_interrupt_keeps_finished_tasks(
     assert [p.task for p in measured.provenance] == ["table", "portraits gender"]
 
 
-def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) -> None:
+def test_a_limit_always_selects_the_same_images(tmp_path: Path, cache: Path) -> None:
     data = Data.model_validate(BIRDS["data"])
     usual = Options(out=tmp_path, model="miniature", cache=cache)
     limited = replace(usual, limit=60)
@@ -313,7 +317,9 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
         assert expected.value == pytest.approx(figure.value, abs=1e-6)
 
 
-def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splits_of_an_embeddings_file_are_separated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = Embeddings.from_arrays(np.eye(3), {"split": ["train", "test", "test"]}, ids=list("abc"))
     path = save_embeddings(tmp_path / "e.npz", rows)
     session = Inputs(Options(out=tmp_path, embeddings=path))
@@ -332,7 +338,8 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
             embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.from_arrays(np.eye(3))),
         )
     )
-    assert len(inputs.open("images", test)) == 3  # what is measured, and no training split
+    # only what is measured, without the training split
+    assert len(inputs.open("images", test)) == 3
     assert inputs.open("train", train) is None
     named = Inputs(
         Options(out=tmp_path), sources=dict.fromkeys(("images", "train"), "birds"), split="val"
@@ -368,20 +375,20 @@ def test_only_the_first_of_several_processes_writes(
     ]
 
 
-def test_selected_tasks_are_measured(run: Any, table: Any) -> None:
+def test_only_selected_tasks_are_measured(run: Any, table: Any) -> None:
     second = {**table, "name": "other"}
     measured, _ = run(table, second, only=["other"])
     assert [part.task for part in measured.provenance] == ["other"]
     with pytest.raises(InvalidInputError, match=r"'waterbrids'.*did you mean 'waterbirds'"):
         load_suite("waterbrids")
     with pytest.raises(InvalidInputError, match="no such file"):
-        load_suite("mine/waterbirds")  # a path, by its folder
+        load_suite("mine/waterbirds")  # given as a path, relative to its folder
     with pytest.raises(InvalidInputError, match=r"'tabel'"):
         run(table, second, only=["other", "tabel"])
 
 
 @pytest.mark.slow
-def test_people_label_what_was_generated_with_pictures_and_clip_score(
+def test_people_label_generated_images_with_pictures_and_clip_score(
     run: Any, tmp_path: Path
 ) -> None:
     words = {"male": ["male"], "female": ["female"]}

@@ -1,5 +1,5 @@
-"""Values set in the miniature's cross-attention: assigned to all images of a plan at once, visible
-in the pictures, and recorded."""
+"""Test values set in the miniature's cross-attention: assigned to all images of a plan at once,
+visible in the pictures, and recorded."""
 
 from collections import Counter
 from functools import partial
@@ -37,7 +37,7 @@ def edit(pipe: Any) -> Any:
 
 
 def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:
-    """Values of held-out professions are even over all images, in batches of any size."""
+    """Values of held-out professions are even over all images, for any batch size."""
     prompts = [prompt for prompt in [*HELD_OUT, STATED] for _ in range(8)]
     noise = list(range(len(prompts)))
     options = {"num_inference_steps": 8, "guidance_scale": 7.5}
@@ -56,7 +56,9 @@ def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:
     assert agreeing >= 12
 
 
-def test_a_plan_takes_a_saved_edit_and_records_values(pipe: Any, edit: Any, tmp_path: Path) -> None:
+def test_a_plan_accepts_a_saved_edit_and_records_values(
+    pipe: Any, edit: Any, tmp_path: Path
+) -> None:
     saved = Variant(projection=edit.save_pretrained(tmp_path / "saved"))
     assert saved.assigns_values
     assert not saved.rewrites
@@ -79,7 +81,7 @@ def test_a_plan_takes_a_saved_edit_and_records_values(pipe: Any, edit: Any, tmp_
 
 def test_the_gate_reads_embeddings(pipe: Any, edit: Any) -> None:
     """Embeddings passed instead of prompts: open ones are assigned even values, stated ones are
-    left unchanged. The call may start at any step and take any number of them."""
+    unchanged. The call may start at any step and have any number of them."""
     assert edit.can_read
     prompts = HELD_OUT * 2 + [STATED, "A photo of a male chef."]
     with torch.no_grad():
@@ -99,7 +101,7 @@ def test_the_gate_reads_embeddings(pipe: Any, edit: Any) -> None:
     assert changed == [True] * 4 + [False] * 2
 
 
-def test_a_text_in_a_language_without_rules_goes_through_the_gate(pipe: Any, edit: Any) -> None:
+def test_a_text_in_a_language_without_rules_is_read_by_the_gate(pipe: Any, edit: Any) -> None:
     with debias(pipe, edit) as attachment:
         pipe(["Ein Arzt", STATED], num_inference_steps=1, output_type="latent")
         assert attachment.reasons[1] == "stated"
@@ -117,7 +119,7 @@ def test_generate_reports_the_requested_values(pipe: Any, tmp_path: Path) -> Non
     assert {picture.prompt for picture in made.pictures} == {HELD_OUT[0]}
 
 
-def test_shares_and_a_seed_are_taken(pipe: Any, edit: Any) -> None:
+def test_shares_and_a_seed_are_accepted(pipe: Any, edit: Any) -> None:
     with debias(pipe, edit, shares={"female": 1, "male": 0}) as attachment:
         attachment.seed = 3
         assert attachment.sample(HELD_OUT) == ["female", "female"]

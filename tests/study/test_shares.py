@@ -1,4 +1,4 @@
-"""Figures of a table that somebody else made."""
+"""Test the figures of a table that users bring."""
 
 import statistics
 
@@ -93,7 +93,7 @@ def test_figures_follow_from_the_counts_and_are_compared_with_the_baseline():
     )
 
 
-def test_weights_count_as_rows_that_are_repeated():
+def test_weights_are_equivalent_to_repeated_rows():
     columns = table(prompts=4, images=12)
     twice = {name: [*column, *column] for name, column in columns.items()}
     heavy = columns | {"weight": [2.0] * len(columns["text"])}
@@ -110,7 +110,7 @@ def test_weights_count_as_rows_that_are_repeated():
     assert weighted.value < next(row for row in plain if "female" in row.subset).value
 
 
-def test_people_correct_the_judge():
+def test_human_labels_correct_the_judge():
     raw, mended = measure(table(1, 20, 200), people="people")
     rows = by_name(mended)
     judged = rows["share", "mended", "male"]
@@ -133,7 +133,7 @@ def test_people_correct_the_judge():
     ]
 
 
-def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_images():
+def test_prompts_missing_for_a_method_are_excluded_and_a_single_one_is_measured_over_its_images():
     protocol = measure({name: column[:-30] for name, column in table().items()})[0].provenance
     assert (
         protocol.n["prompts"],
@@ -146,7 +146,7 @@ def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_i
     columns = {"text": ["b", "a", "a"], "judge": ["x", "x", "y"]}
     lone = by_name(measure(columns, method=None, baseline="none")[0])
     assert [subset for *_, subset in lone][-4:] == ["b", "b: x", "a", "a: x"], (
-        "of two values the first says all"
+        "for two values, the first determines both"
     )
     assert lone["share", "none", "b: x"].interval == pytest.approx(wilson_interval(1, 1))
 
@@ -200,18 +200,19 @@ def test_prompts_that_differ_by_case_or_blanks_are_reported():
         match="text: 2 prompts are written in several ways.*'Prompt 0' and 'prompt 0'.*spelling",
     ):
         measure(columns | {"text": spelt})
-    # A blank at the end is none; no warning, which would be an error here.
+    # A trailing blank is ignored; there is no warning, which would be an error here.
     ended = [p + " " * (i % 2) for i, p in enumerate(columns["text"])]
     assert [row.value for row in measure(columns | {"text": ended})[0].rows] == [
         row.value for row in measure(columns)[0].rows
     ]
 
 
-def test_repeated_images_are_reported_unless_they_are_faces(recwarn):
+def test_repeated_images_are_reported_unless_they_are_several_faces(recwarn):
     columns = table(prompts=2)
     number = len(columns["text"])
     files = [f"{i}.png" for i in range(number)]
-    # The methods painted other pictures under the same name: those of one are compared alone.
+    # The methods generated different pictures under the same name; those of one method are compared
+    # alone.
     plain = [row.value for row in measure(columns)[0].rows]
     assert [row.value for row in measure(columns | {"image": files})[0].rows] == plain
     assert not recwarn.list
@@ -253,7 +254,7 @@ MEANING = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}
 
 @pytest.fixture
 def people(tmp_path):
-    """Measure people's answers: (variant, concept) -> one string per annotator, with one letter per
+    """Measure human answers: (variant, concept) -> one string per annotator, with one letter per
     image."""
     drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
     log = AnnotationLog(tmp_path / "labels.jsonl")
@@ -272,7 +273,7 @@ def people(tmp_path):
     return measured
 
 
-def test_means_over_prompts_are_those_of_the_metric(people):
+def test_means_over_prompts_match_the_metric(people):
     answers = {
         ("none", "pilot"): ["mmmf?"],
         ("none", "clerk"): ["mff0f"],
@@ -288,8 +289,8 @@ def test_means_over_prompts_are_those_of_the_metric(people):
 
 
 def test_the_change_is_paired_by_prompt(people):
-    """Prompts differ a lot, but the variant lowers each by the same amount: the change is precise
-    although the mean is not."""
+    """Prompts differ a lot, but the variant lowers each by the same amount, so the change is
+    precise although the mean is not."""
     answers = {
         ("none", "pilot"): ["m" * 8],
         ("none", "clerk"): ["mmmmmmff"],
@@ -319,7 +320,7 @@ def test_majority_labels_and_agreement_are_measured(people):
     (("x/1.png", "male"), {}, r"none of 140 .* x/1\.png"),
     (None, {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]}, "of every method"),
 )
-def test_answers_that_do_not_fit_the_images_are_refused(people, tmp_path, fields, values_of_cell):
+def test_answers_that_do_not_match_the_images_are_refused(people, tmp_path, fields, values_of_cell):
     if fields is not None:
         AnnotationLog(tmp_path / "labels.jsonl").append(fields[0], "eve", "gender", fields[1])
     people(values_of_cell)
@@ -333,7 +334,7 @@ def alone(columns, **fields):
     return measure(columns, method=None, baseline="none", **fields)[0]
 
 
-def test_groups_that_no_image_shows_count_if_they_are_named():
+def test_groups_that_no_image_shows_are_counted_if_they_are_named():
     columns = judged(["White", "Black"] * 25)
     with pytest.warns(SuspectInputWarning, match="--groups fairface-race \\(7 groups\\)"):
         occurring = alone(columns)
@@ -347,7 +348,7 @@ def test_groups_that_no_image_shows_count_if_they_are_named():
     assert by_name(men)["discrepancy", "none", ""].value == pytest.approx(0.5**0.5)
 
 
-def test_the_groups_of_a_set_are_named_by_its_name():
+def test_the_groups_of_a_packaged_set_are_given_by_its_name():
     assert groups_named(["gender"]) == ("male", "female")
     assert groups_named(["a", "b"]) == ("a", "b")
     for names in (["a"], ["a", "a"], []):

@@ -1,5 +1,5 @@
-"""Suites: each shipped suite is valid, is part of the wheel and refers to existing names; mistakes
-are reported by name."""
+"""Test that each packaged suite is valid, is part of the wheel and refers to existing names, and
+that mistakes are reported by name."""
 
 import json
 import tomllib
@@ -34,7 +34,7 @@ def with_task(**changed: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", packaged("suites"))
-def test_a_shipped_suite_names_what_exists(name: str) -> None:
+def test_names_in_a_packaged_suite_exist(name: str) -> None:
     suite = load_suite(name)
     assert suite.name == name
     for task in suite.tasks:
@@ -64,10 +64,10 @@ JUDGED = {
 JUDGED |= {"judge": {"kind": "cilp"}, "variants": {"cali": {"prompts": ["professions-gender"]}}}
 
 
-def test_suites_of_the_contract_come_with_the_wheel() -> None:
+def test_required_suites_are_part_of_the_wheel() -> None:
     named = {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"}
     assert named <= set(packaged("suites"))
-    (fairface,) = load_suite("fairface").tasks  # as the paper has it
+    (fairface,) = load_suite("fairface").tasks  # as in the paper
     assert (fairface.k, fairface.prior, fairface.lam, fairface.seed) == ([1000], "uniform", 1000, 0)
     generation = load_suite("generation").tasks[1]
     assert (generation.images, generation.variants["cali"].lam) == (100, 500)

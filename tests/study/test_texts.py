@@ -1,5 +1,5 @@
-"""Projected texts equal the output of a model with the attachment; distances of pairs equal those
-of a loop."""
+"""Test that projected texts equal the output of a model with the attachment, and that distances of
+pairs equal those of a loop."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,13 +41,13 @@ FREE = ["A photo of a nurse.", "A photo of the manager.", "A photo of a pilot."]
 STATED = ["A photo of a male nurse.", "a photo of a WOMAN"]
 TONES = {
     tone: [tone] for tone in ("pale", "tan", "dark-skinned")
-}  # three prompts a concept, three pairs
+}  # three prompts per concept, three pairs
 TONED = make_prompt_set(
     "tones", TONES, ["nurse", "plumber", "chef"], test_concepts=["pilot", "clerk"]
 )
 TONED = replace(
     TONED, groups=(*TONED.groups[:2], TONED.groups[2][:2])
-)  # but one of the last: it counts for less
+)  # except one of the last, which therefore counts less
 SETTINGS = [  # method, strength, keep_stated
     ("cali", 1.0, False),
     ("cali", 0.0, True),
@@ -88,7 +88,7 @@ def transformers_model() -> tuple[nn.Module, Any, Encode]:
     }
     vision = {**layers, "image_size": 32, "patch_size": 16}
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).eval()
-    with torch.no_grad():  # the usual initial weights make all prompts nearly the same
+    with torch.no_grad():  # with the usual initial weights, all prompts are nearly the same
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
 
@@ -103,7 +103,7 @@ def transformers_model() -> tuple[nn.Module, Any, Encode]:
 
 @pytest.mark.parametrize("make", [open_clip_model, transformers_model])
 @torch.no_grad()
-def test_under_is_what_an_attached_model_gives(
+def test_under_matches_the_output_of_an_attached_model(
     make: Callable[[], tuple[nn.Module, Any, Encode]],
 ) -> None:
     model, tokenizer, encode = make()
@@ -123,8 +123,8 @@ def test_under_is_what_an_attached_model_gives(
         with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
             again = resolve(model, tokenizer=tokenizer).embed(
                 FREE + STATED
-            )  # what is cached holds when detached
-            # Two readings of a float32 tower, whose sums may differ with the batch.
+            )  # cached rows remain valid after detaching
+            # Two passes of a float32 tower, whose sums may differ with the batch.
             torch.testing.assert_close(again, texts.embed(FREE + STATED), atol=1e-5, rtol=0)
             torch.testing.assert_close(
                 edited_rows.float(), encode(FREE + STATED), atol=5e-5, rtol=0
@@ -135,7 +135,7 @@ def test_under_is_what_an_attached_model_gives(
 
 @pytest.mark.parametrize(("kind", "role"), [("model", "joint"), ("pipeline", "sequence")])
 @pytest.mark.parametrize("method", ["cali", "orth"])
-def test_distances_are_those_of_a_loop_over_pairs(kind: str, role: str, method: str) -> None:
+def test_distances_match_a_loop_over_pairs(kind: str, role: str, method: str) -> None:
     model, _, tokenizer = load_clip()
     subject, how = (
         (load_pipeline(), {})
@@ -163,7 +163,7 @@ def test_distances_are_those_of_a_loop_over_pairs(kind: str, role: str, method: 
     assert (row.lam, row.strength) == (lam, 1.0)
 
 
-def test_the_suite_gives_the_committed_rows(tmp_path: Path) -> None:
+def test_the_suite_reproduces_the_committed_rows(tmp_path: Path) -> None:
     rows = run_suite("miniature", Options(out=tmp_path), only=["pairs"]).rows
     committed = Result.read(Path(__file__).parents[2] / "eval/results/miniature.json")
     expected = [row for row in committed.rows if row.metric == "pair_distance"]
@@ -180,7 +180,7 @@ def test_the_suite_gives_the_committed_rows(tmp_path: Path) -> None:
         )
 
 
-def test_the_suite_of_the_paper_measures_what_is_published_and_a_user_chooses_lam() -> None:
+def test_the_suite_of_the_paper_measures_what_is_published_and_users_choose_lam() -> None:
     task = load_suite("generation").tasks[0]
     assert isinstance(task, TextsTask)
     assert task.with_options(Options(out=Path(), lam=7.0)).lam == 7.0

@@ -38,7 +38,7 @@ def pixels(image: Tensor) -> Tensor:
 
 
 def test_a_crop_of_the_whole_image_only_resizes_and_normalises() -> None:
-    image = noisy_picture((16, 12))  # of the ratio and size that are asked for
+    image = noisy_picture((16, 12))  # of the requested ratio and size
     seed = next(
         seed
         for seed in range(99)
@@ -57,7 +57,7 @@ def test_crops_are_distributed_as_in_torchvision(
 ) -> None:
     theirs = v2.RandomResizedCrop(8, scale=(bounds.get("crop", 0.9), 1.0))
     blank = torch.zeros(3, *size)
-    # Named `_get_params` before torchvision 0.21.
+    # Called `_get_params` before torchvision 0.21.
     make_params = getattr(theirs, "make_params", None) or theirs._get_params
     parameters = [make_params([blank]) for _ in range(700)]
     expected = np.array(
@@ -98,19 +98,20 @@ def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
         values.append(v)
         saturations.append(s)
     unchanged = np.isclose(values, 200 / 255, atol=0.01) & np.isclose(saturations, 0.8, atol=0.02)
-    assert 0.1 < unchanged.mean() < 0.35  # a fifth keeps its colours, some of the others nearly
-    assert max(hues) < 0.2  # a tenth of the circle, from a hue of .04
+    # a fifth keeps its colours, and some of the others nearly do
+    assert 0.1 < unchanged.mean() < 0.35
+    assert max(hues) < 0.2  # a tenth of the circle, starting at a hue of .04
     assert min(np.std(values), np.std(saturations)) > 0.05
     assert np.std(hues) > 0.01
 
 
-def test_grayscale_converts_the_given_share_of_images() -> None:
+def test_grayscale_converts_the_requested_share_of_images() -> None:
     image = noisy_picture()
     gray = 0
     for seed in range(200):
         view = pixels(augmentation(crop=1.0, grayscale=0.3)(image, seeded(seed)))
         gray += torch.allclose(view[0], view[1], atol=1e-5)
-    assert 35 <= gray <= 85, "a binomial of 200 at .3, four deviations"
+    assert 35 <= gray <= 85, "a binomial of 200 at .3, within four deviations"
 
 
 def test_blur_preserves_the_mean_and_removes_fine_detail() -> None:
@@ -125,7 +126,7 @@ def test_blur_preserves_the_mean_and_removes_fine_detail() -> None:
         assert float(after.std()) <= float(before.std()) + 1e-5
         blurred += float(after.std()) < 0.95 * float(before.std())
     # Half of the images are blurred; a small sigma changes them by less than 5 %.
-    assert 25 <= blurred <= 65, "half of them, some by a small sigma alone"
+    assert 25 <= blurred <= 65, "half of them, some with only a small sigma"
 
 
 @pytest.mark.parametrize("draws", [{}, {"crop": 0.08, "flip": True, "jitter": 1.0}])

@@ -82,7 +82,7 @@ def test_processes_divide_the_joint_batch_and_spares_come_from_other_batches(
     assert joined.tolist() == alone.rows(number).tolist()
     assert {share.per_epoch for share in shares} == {alone.per_epoch} == {items // (batch * world)}
     spares = list(chain(*(share.spares(number) for share in shares)))
-    assert sorted([*spares, *joined]) == list(range(items)), "each once"
+    assert sorted([*spares, *joined]) == list(range(items)), "each row once"
 
 
 @given(SIZES)
@@ -93,7 +93,7 @@ def test_batches_follow_the_order_of_the_epoch_and_omit_an_incomplete_batch(
     sampler = Sampler(items, batch * world, seed=2, rank=0, world=1)
     for epoch in (0, 3):
         assert sorted(Sampler.order(items, 2, epoch)) == list(range(items))
-        assert not Sampler.order(items, 2, epoch).flags.writeable, "it is kept"
+        assert not Sampler.order(items, 2, epoch).flags.writeable, "the incomplete batch is kept"
         numbers = range(epoch * sampler.per_epoch, (epoch + 1) * sampler.per_epoch)
         assert {sampler.epoch(number) for number in numbers} == {epoch}
         rows = np.concatenate([sampler.rows(number) for number in numbers])
@@ -142,10 +142,10 @@ def test_every_row_of_a_stream_is_read_once_per_epoch_by_one_process(
         rows_read += numbers(batches)
         places |= {int(batch.index) for batch in batches}
         assert stream.passed == len(stream.decoded) == process_rows, (
-            "no row of another process's shards is looked at"
+            "no process reads rows from another process's shards"
         )
     assert sorted(rows_read) == list(range(n))
-    assert len(places) == n, "every row has a number of its own"
+    assert len(places) == n, "every row has a unique number"
 
 
 def numbers(batches: list[Any]) -> list[int]:
@@ -158,7 +158,7 @@ def test_with_fewer_shards_than_processes_rows_are_distributed() -> None:
     make = functools.partial(streamed, batch_size=1, augment=plain, world=3)
     with pytest.warns(VldebiasWarning, match="2 shards for 3 processes"):
         sources = [make(streams[0], rank=0)]
-    sources += [make(streams[rank], rank=rank) for rank in (1, 2)]  # one process says it
+    sources += [make(streams[rank], rank=rank) for rank in (1, 2)]  # only one process reports it
     process_rows = [
         [n for shard in (range(11), range(11, N)) for n in shard if (n - shard[0]) % 3 == rank]
         for rank in range(3)
@@ -172,7 +172,7 @@ def test_a_stream_shuffles_blocks_uniformly_and_shards_in_every_epoch() -> None:
         take(streamed(Stream(5), batch_size=1, seed=seed), 0, 1)[0].index.item()
         for seed in range(600)
     )
-    # Each of 5 rows is first for about 120 of 600 seeds, within four standard deviations.
+    # Each of 5 rows comes first for about 120 of 600 seeds, within four standard deviations.
     assert max(abs(first[k] - 120) for k in range(5)) < 4 * (600 * 0.2 * 0.8) ** 0.5
     source = streamed(Stream(24, shards=6), batch_size=4, buffer=4, augment=plain)
     passes = [
@@ -302,8 +302,7 @@ def test_two_views_of_a_stream_need_no_captions_and_contrasting_captions_skips_r
 
 
 def test_an_image_with_several_captions_uses_a_different_one_in_each_epoch() -> None:
-    """Captions end in 100 times the image plus the number of the caption, of which there are 1 to
-    3."""
+    """Captions end in 100 times the image plus the number of the caption, which is 1 to 3."""
     further = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
     data = replace(
         image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=further
@@ -318,10 +317,10 @@ def test_an_image_with_several_captions_uses_a_different_one_in_each_epoch() -> 
             turns_of_row.setdefault(row, []).append(number % 100)
     for row, turns in turns_of_row.items():
         count = row % 3 + 1
-        assert sorted(turns[:count]) == list(range(count)), "each once in as many epochs"
+        assert sorted(turns[:count]) == list(range(count)), "each caption once in as many epochs"
         assert turns == (turns[:count] * 6)[:6]
     assert len({turns[0] for row, turns in turns_of_row.items() if row % 3 == 2}) > 1, (
-        "not all begin with the first"
+        "not all start with the first caption"
     )
 
 
@@ -335,7 +334,7 @@ def test_an_unreadable_row_is_replaced(kind: str, workers: int) -> None:
     with pytest.warns(VldebiasWarning, match=r"is replaced \(1 so far\)") as warned:
         batches = take(source, 0, 4 * PER_EPOCH)
     replaced = 0
-    assert len(warned) == 1, "then the tenth, and the hundredth"
+    assert len(warned) == 1, "then the tenth and the hundredth"
     assert source.unreadable == {f"id{i}": f"broken {i}" for i in broken}
     for batch, original in zip(batches, take(make(augment=plain), 0, 4 * PER_EPOCH), strict=True):
         rows = batch.index.tolist()

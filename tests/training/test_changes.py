@@ -121,7 +121,8 @@ def test_clear_changes_are_printed_and_all_scores_are_counted() -> None:
 
 def test_the_worst_group_is_determined_again_after_training() -> None:
     cells = torch.tensor([0] * 100 + [1] * 100 + [-1] * 50)
-    # Correct of 100: first 20, then 95; in the second group 90, then 40. The third is unknown.
+    # Number correct of 100: first 20, then 95; in the second group 90, then 40. The third is
+    # unknown.
     before = {ACCURACY: torch.cat([rows(20, 80), rows(90, 10), rows(0, 50)])}
     after = {ACCURACY: torch.cat([rows(95, 5), rows(40, 60), rows(50, 0)])}
     conclusion = concluded(before, after, {"zero_shot_worst_group": cells})["zero_shot_worst_group"]
@@ -140,8 +141,8 @@ def test_features_that_are_not_finite_are_worse_and_rows_without_a_score_are_ign
 
 
 def test_captions_are_resampled_together_with_their_image() -> None:
-    """Five captions that always agree are one observation, so the interval is that of images, not
-    of captions."""
+    """Five captions that always agree are one observation, so the interval is that for images, not
+    for captions."""
     rng = np.random.default_rng(0)
     images = 200
     right_before = torch.from_numpy(rng.random(images) < 0.5).float()
@@ -157,7 +158,7 @@ def test_captions_are_resampled_together_with_their_image() -> None:
     (of_images,) = conclusions_of_training({name: right_before}, {name: right_after}, {})
     assert of_captions.n == "1,000 captions of 200 images"
     assert of_captions.change == pytest.approx(of_images.change, abs=0.03)
-    # The naive implementation draws images with all their captions.
+    # The naive implementation samples images with all their captions.
     counts = np.array([1, 3] * 100)
     owners = np.repeat(np.arange(images), counts)
     before = rng.random(counts.sum()) < 0.4
@@ -195,7 +196,7 @@ def test_the_history_shows_the_change_of_the_watched_score_with_its_interval() -
     shown = [entry[f"{ACCURACY} {name}"] for name in ("change", "change_low", "change_high")]
     assert shown == pytest.approx(conclusion.change)
     assert entry["below_start"] is True
-    assert len(entry) == 4, "retrieval is not watched where there are classes"
+    assert len(entry) == 4, "retrieval is not watched if there are classes"
     # A decrease within its interval is not a fall, nor is an increase.
     within_interval = flipped(before[ACCURACY], [*range(20), *range(300, 319)])
     assert change_since_start(before, {ACCURACY: within_interval})["below_start"] is False

@@ -177,7 +177,7 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_run(
     assert equal(weights(resumed), weights(uninterrupted))
     assert [entry["loss"] for entry in history] == [entry["loss"] for entry in expected]
     fit(finished, batches(loss=loss), chosen, folder=tmp_path)
-    assert equal(weights(finished), weights(uninterrupted)), "a run that is done changes nothing"
+    assert equal(weights(finished), weights(uninterrupted)), "a completed run changes nothing"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -207,7 +207,7 @@ def test_after_a_signal_the_step_finishes_and_is_saved(
     twice = at_step(2, lambda: [os.kill(os.getpid(), number) for _ in range(2)])
     with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), chosen, folder=tmp_path / "twice", on_step=twice)
-    assert read_state(tmp_path / "twice" / STATE) is None, "a second one raises at once"
+    assert read_state(tmp_path / "twice" / STATE) is None, "a second signal raises immediately"
 
 
 def test_a_kill_while_writing_a_checkpoint_preserves_the_previous_one(
@@ -255,7 +255,7 @@ def test_the_history_file_matches_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / HISTORY
     path.write_text(
         '{"step": 0, "loss": 9.0}\n'
-    )  # of a run that was killed before its first checkpoint
+    )  # from a run that was killed before its first checkpoint
     interrupt = at_step(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), chosen, folder=tmp_path, on_step=interrupt)
@@ -395,7 +395,7 @@ def half(scale: float, steps: int) -> tuple[Trainee, list[Entry]]:
 def test_an_overflow_of_the_scale_skips_a_step_and_does_not_stop_the_run() -> None:
     start = tiny_towers().model.state_dict()
     assert not equal(half(1.0, steps=12)[0].model.state_dict(), start)
-    stayed, seen = half(1e3, steps=1)  # 65536 times a thousand is no half-precision number
+    stayed, seen = half(1e3, steps=1)  # 65536 times a thousand overflows half precision
     assert len(seen) == 1
     assert equal(stayed.model.state_dict(), start)
     with pytest.raises(DivergedError, match="loss is inf"):
@@ -451,7 +451,8 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 def exact(loss: str, **loss_settings: Any) -> Trainee:
     made = trainee(loss, **loss_settings, **LOSSES[loss]).double().eval()
-    # Train the loss only: its state must be updated, but dropout would differ between batch sizes.
+    # Only the loss is trained: its state must be updated, but dropout would differ between batch
+    # sizes.
     made.objective.train()
     made.objective.schedule(1, 2)
     return made
@@ -494,7 +495,9 @@ def close(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(("loss", "size"), [*((loss, 4) for loss in LOSSES), ("rince", 6)])
-def test_with_all_negatives_the_gradient_is_that_of_one_large_batch(loss: str, size: int) -> None:
+def test_with_all_negatives_the_gradient_equals_that_of_one_large_batch(
+    loss: str, size: int
+) -> None:
     one_batch = exact(loss)
     cached = exact(loss)
     expected = one_batch(micro(4 * MICRO)[0])
@@ -509,7 +512,7 @@ def test_with_separate_negatives_a_step_is_the_mean_of_its_micro_batches() -> No
     apart = exact("info_nce")
     apart_gradient, slopes = gradient(apart, micro())
     expected, _ = gradient(exact("info_nce"), micro(), negatives="step")
-    assert float(apart_gradient) < float(expected) - 0.5, "fewer negatives, lower loss"
+    assert float(apart_gradient) < float(expected) - 0.5, "fewer negatives give a lower loss"
     mean = sum(apart(batch) for batch in micro()) / MICRO
     mean.backward()
     assert float(apart_gradient) == pytest.approx(float(mean.detach()))
@@ -524,7 +527,7 @@ def test_both_passes_use_the_same_dropout_and_mixing() -> None:
     drawn: list[Tensor] = []
     made.model.insert.register_forward_hook(lambda *arguments: drawn.append(arguments[-1].detach()))
     gradient(made, micro(), negatives="step")
-    looks = 2  # of each micro-batch and pass: one that finds the partners, and one that learns
+    looks = 2  # each micro-batch has two passes: one that finds the partners, and one that learns
     assert len(drawn) == 2 * looks * MICRO
     for first, second in zip(drawn[: looks * MICRO], drawn[looks * MICRO :], strict=True):
         assert torch.equal(first, second)

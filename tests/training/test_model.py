@@ -110,16 +110,17 @@ def test_trained_parameters_change_and_others_do_not(name: str, scope: str) -> N
     names = tune(towers, scope)
     old = [
         part.detach() for part in features(towers)
-    ]  # torch computes frozen attention in another way
+    ]  # torch computes frozen attention differently
     learning = {n: p for n, p in towers.model.named_parameters() if p.requires_grad}
     assert list(learning) == names
     assert not any("logit" in n for n in names)
     torch.stack([part.square().sum() for part in features(towers)]).sum().backward()
-    assert [n for n, p in learning.items() if p.grad is None] == []  # DDP would wait for one
+    # DDP would wait for its gradient
+    assert [n for n, p in learning.items() if p.grad is None] == []
     towers.model.zero_grad()
     before = step(towers)
     after = towers.model.state_dict()
-    if scope == "lora":  # where B is 0, only B has a gradient
+    if scope == "lora":  # if B is 0, only B has a gradient
         assert all(torch.equal(new, before[n]) for n, new in after.items() if "lora_A" in n)
     moved = {n for n, tensor in after.items() if not torch.equal(tensor, before[n])}
     assert moved - {n for n, _ in towers.model.named_buffers()} <= set(names)
@@ -204,8 +205,8 @@ def layers(towers: Towers) -> set[str]:
 
 
 def test_adapters_are_added_where_they_affect_features() -> None:
-    """Weights that another layer reads get no adapters: outputs of MultiheadAttention, attention
-    pools."""
+    """Weights that another layer reads get no adapters, such as the output projection of
+    MultiheadAttention, and attention pools."""
     block = {"attn", "mlp.c_fc", "mlp.c_proj"}
     text = {f"transformer.resblocks.0.{part}" for part in block}
     assert layers(adapted("clip")) == text | {
@@ -214,7 +215,7 @@ def test_adapters_are_added_where_they_affect_features() -> None:
     assert layers(adapted("resnet")) == text
     assert len(layers(adapted("twin"))) == 2 * 3 * 6
     assert not any(part._forward_hooks for part in adapted("clip").model.modules()), (
-        "the look leaves nothing behind"
+        "the search for these weights changes nothing"
     )
 
 
@@ -274,7 +275,7 @@ def test_frozen_weights_stay_bit_identical_with_adapters() -> None:
 def assert_same_towers(towers: Towers, reread: Towers, atol: float = 0.0) -> None:
     """Compare the features of images and texts before and after."""
     for parameter in (*towers.model.parameters(), *reread.model.parameters()):
-        parameter.requires_grad_(False)  # torch computes frozen attention in another way
+        parameter.requires_grad_(False)  # torch computes frozen attention differently
     assert alike(towers, reread, atol=atol)
     tokens = towers.tokenize(CAPTIONS)
     two = reread.tokenize(CAPTIONS)
@@ -335,7 +336,7 @@ def test_a_kill_preserves_the_old_model(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "save_tokenizer", Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setattr(
         module.shutil, "rmtree", lambda *args, **options: None
-    )  # a killed process tidies nothing up
+    )  # a killed process does not clean up
     with pytest.raises(KeyboardInterrupt):
         save_model(towers, folder, scope="all", name="miniature")
     assert (tmp_path / "model.part" / "clip.safetensors").is_file()

@@ -102,7 +102,7 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
     assert scores["zero_shot_worst_group"] == scores["zero_shot_worst_class"]
 
 
-def test_an_edit_applies_to_texts_and_not_to_images() -> None:
+def test_an_edit_applies_to_texts_only() -> None:
     images = torch.rand(20, 3, 4, 4)
     towers = tiny_towers(3)
     texts = ("a cat", "a dog")
@@ -165,7 +165,7 @@ def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> N
     towers = table(images, texts)
     rows_of_score = monitor.rows(towers)
     assert len(rows_of_score["recall@1 text->image"]) == 60
-    # Four captions of each image are correct, except one of image 1 that matches image 0.
+    # Four captions of each image are correct, except that one of image 1 matches image 0.
     assert monitor(towers)["recall@1 text->image"] == pytest.approx(47 / 60)
     assert rows_of_score["recall@1 image->text"].shape == (12,)
     assert "60 captions and 12 images" in monitor.described()
@@ -197,7 +197,7 @@ def test_features_that_are_not_finite_have_nan_scores(broken: str, row: int, cap
 
 def test_scoring_is_independent_of_mode_gradients_and_autocast() -> None:
     towers = tiny_towers()
-    towers.model.letters.eval()  # a part that was frozen
+    towers.model.letters.eval()  # a frozen part
     monitor = Monitor(torch.rand(8, 3, 4, 4), captions=[f"text {i}" for i in range(8)])
     first = monitor(towers)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -218,7 +218,7 @@ def data(n: int = 20, read: Any = None, broken: Sequence[int] = ()) -> Any:
     return image_data(n, read=read or reader(broken, tiny_image), captions=captions, labels=labels)
 
 
-def test_a_monitor_of_images_equals_one_of_tensors_and_reads_images_once() -> None:
+def test_a_monitor_of_images_equals_one_of_tensors_and_reads_images_only_once() -> None:
     towers = tiny_towers()
     reads = list[int]()
     monitor = Monitor.from_data(

@@ -75,7 +75,7 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_each_objective_equals_its_loss_function(name: str) -> None:
+def test_each_objective_equals_the_loss_function_it_names(name: str) -> None:
     settings, function = FUNCTIONS[name]
     objective = Objective(
         LossSettings(loss=name, temperature=T, **settings), temperature=9.0, items=N
@@ -137,10 +137,10 @@ def test_schedules_change_the_loss() -> None:
         assert popular.loss.popularity_lr == rate
     still.schedule(9, 10)
     still(X.clone().requires_grad_(), Y, BATCH)
-    assert not still.loss.zeta.any(), "sogclr never moves its popularity"
+    assert not still.loss.zeta.any(), "sogclr never changes its popularity"
 
 
-def test_the_paper_s_settings_reach_the_loss() -> None:
+def test_the_paper_s_settings_are_passed_to_the_loss() -> None:
     nuclr = built("nuclr", gamma=0.5, zeta_init=-0.05, popularity_wait=0.5)
     assert nuclr.loss.gamma == 0.5
     assert nuclr.loss.zeta.unique().tolist() == pytest.approx([-0.05])

@@ -73,7 +73,7 @@ def test_three_updates_match_a_manual_computation(method: str) -> None:
     module = small()
     slow = small()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for step in range(3):  # without clearing the gradient of the step before
+    for step in range(3):  # without clearing the gradient of the previous step
         x = rows(5, 3, seed=step)
         loss = sharp(module, backward_of(module, x), method)
         optimizer.step()
@@ -91,7 +91,7 @@ def test_three_updates_match_a_manual_computation(method: str) -> None:
 @methods
 def test_weights_are_restored_exactly_and_frozen_weights_never_change(method: str) -> None:
     """Subtracting the step again would cause rounding errors, since one weight is a million times
-    as large."""
+    larger."""
     module = small().float()
     module[0].requires_grad_(False)
     with torch.no_grad():
@@ -120,7 +120,7 @@ def test_half_precision_weights_climb_in_single_precision_and_are_rounded_once(m
     with climbed([weight], method, 0.3):
         held = weakref.ref(weight.grad)
         weight.grad = None
-        assert held() is None, "the second pass would hold two gradients"
+        assert held() is None, "the second pass would store two gradients"
         expected = start + scale**2 * slope * (0.3 / (scale * slope).norm())
         assert torch.equal(weight.detach(), expected.bfloat16())
 
@@ -209,7 +209,7 @@ def test_weights_are_restored_after_applying_the_average() -> None:
     assert torch.equal(module(x), by_hand(x))
     shake(module)
     assert not torch.equal(module[0].weight, average.means["0.weight"]), (
-        "a copy, not the same memory"
+        "a copy that does not share memory"
     )
 
 

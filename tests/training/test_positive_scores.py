@@ -104,7 +104,7 @@ def test_the_table_lists_the_most_suspicious_first_and_the_auroc_is_reported(
     )
     assert report["auroc"]["low"] < report["auroc"]["value"] < report["auroc"]["high"]
     _, nothing = report_pairs(source(), np.linspace(0, 1, 23, dtype=np.float32), tmp_path)
-    assert nothing is None, "pairs without noise claim no truth"
+    assert nothing is None, "without noise, the table does not claim to know the truth"
     assert {
         row["wrong"] for row in csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines())
     } == {""}

@@ -108,7 +108,7 @@ def logged(settings: TrainSettings, folder: Path) -> str:
     progress = Progress(Console(file=text, width=200))
     train_model(settings, folder, cpu=True, progress=progress)
     assert all(task.completed == task.total for task in progress.tasks), (
-        "every bar comes to its end"
+        "every progress bar is completed"
     )
     return text.getvalue()
 
@@ -198,11 +198,11 @@ def test_a_training_that_ruins_the_model_is_reported_in_the_history_and_at_the_e
     history = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert [entry["below_start"] for entry in history] == [True, True]
     assert history[-1]["zero_shot_accuracy change"] == pytest.approx(fall["change"][0])
-    # A log file gets one line, when the score first falls.
+    # A log file gets a line when the score first falls.
     lines = [line for line in text.getvalue().splitlines() if line.startswith("step ")]
     assert len(lines) == 1
     assert lines[0].endswith(", clearly below its start")
-    # A training without effect is not below its start.
+    # Training that has no effect does not end below its start.
     unharmed = train_model(small(lr=1e-9, label="label"), tmp_path / "unharmed", cpu=True)
     assert unharmed is not None
     assert unharmed["below_start"] is None
@@ -236,7 +236,7 @@ def test_a_killed_run_resumes_in_the_middle_of_its_stream(tmp_path: Path) -> Non
     assert equal(resumed_weights, uninterrupted)
     # Two micro-batches per step.
     assert len(stream.decoded) == (8 - killed_step) * 2 * chosen.batch_size, (
-        "what was learned from before is not decoded"
+        "rows that were already used are not decoded"
     )
 
 
@@ -281,7 +281,7 @@ def test_wise_ft_averages_the_weights_before_and_after_training(tmp_path: Path) 
 
 
 def test_groups_of_columns_are_weighted_and_steps_are_tracked(tmp_path: Path) -> None:
-    """Group DRO is applied as set, and its weights are part of the checkpoint."""
+    """Group DRO is applied as configured, and its weights are part of the checkpoint."""
     pytest.importorskip("tensorboard")
     changes = {"group_dro": "label, place", "group_dro_step": 1.0, "track": "tensorboard"}
     assert "with batches of 8\n" in logged(small(steps=2, tune="heads", **changes), tmp_path)
@@ -388,5 +388,5 @@ def held_out_monitor(settings: TrainSettings) -> Any:
         "nor can 10 replacements",
     ),
 )
-def test_data_that_cannot_be_trained_on_or_scored_raise_errors(call: Any) -> None:
+def test_data_that_cannot_be_trained_on_or_scored_is_refused(call: Any) -> None:
     call()

@@ -106,7 +106,7 @@ def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() ->
         "val_items",
         "wise_ft",
         "epochs",
-    }  # epochs come to steps
+    }  # epochs are converted to steps
     identified = load_settings(steps=3)
     assert identified.identity().keys() == TrainSettings.model_fields.keys() - watching
     assert (
@@ -117,7 +117,7 @@ def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() ->
 
 
 @pytest.mark.parametrize("name", ["no", "bf16", "fp16"])
-def test_the_default_precision_is_that_of_the_launch(
+def test_the_default_precision_is_the_launcher_s(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", name)

@@ -19,7 +19,7 @@ from vldebias.cli import app
 from vldebias.miniature import load_clip
 from vldebias.training.loop import read_state
 
-# A few steps with a high learning rate worsen the small model, which causes a warning.
+# A few steps with a high learning rate make the small model worse, which causes a warning.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:training made the model worse"),
@@ -64,7 +64,7 @@ def of_processes(
 
 
 def run(folder: Path, settings: dict[str, str]) -> None:
-    """Train in the process of the tests, which has already imported the slow modules."""
+    """Train in the test process, which has already imported the slow modules."""
     done = CliRunner().invoke(app, command(folder, settings))
     assert done.exit_code == 0, (done.output, done.exception)
 
@@ -79,12 +79,12 @@ def launch(
 
 
 def wait_for_steps(process: subprocess.Popen[Any], folder: Path) -> None:
-    """Wait until two steps of a run are recorded, the first with its checkpoint."""
+    """Wait until two steps of a run are recorded, and the first has its checkpoint."""
     history = folder / HISTORY
     until = time.monotonic() + 240
     while not history.exists() or history.read_text().count("\n") < 2:
         assert process.poll() is None, "the run ended before its second step"
-        assert time.monotonic() < until, "no two steps in four minutes"
+        assert time.monotonic() < until, "the run did not reach two steps in four minutes"
         time.sleep(0.02)
 
 
@@ -116,12 +116,14 @@ def test_a_killed_run_resumes_to_identical_weights(tmp_path: Path) -> None:
     )
     wait_for_steps(process, killed)
     process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL, "it must be killed while it runs"
+    assert process.wait() == -signal.SIGKILL, "the process must be killed while it is running"
     assert 1 <= steps_in(killed) < 8
     assert not (killed / "model").exists()
     run(killed, settings)
     assert equal(weights(killed), weights(tmp_path / "whole"))
-    assert not equal(start(), weights(tmp_path / "whole")), "the comparison can fail"
+    assert not equal(start(), weights(tmp_path / "whole")), (
+        "the runs differ, so the comparison can fail"
+    )
 
 
 def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
@@ -150,7 +152,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
         run(folder / name, {**JOINT, "batch_size": size})
     joint = weights(folder / "joint")
     assert apart(weights(folder / "half"), joint) > 0.2 * apart(joint, start()), (
-        "half the batch ends elsewhere"
+        "training on half the batch ends with other weights"
     )
     return joint
 

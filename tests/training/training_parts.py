@@ -27,8 +27,7 @@ NAMES = ("cat", "dog", "owl")
 
 
 class TinyModel(nn.Module):
-    """Return linear towers with dropout, so that features differ between training and evaluation
-    mode."""
+    """Linear towers with dropout, so that features differ between training and evaluation mode."""
 
     def __init__(self, dim: int = 6) -> None:
         super().__init__()
@@ -113,7 +112,10 @@ def reader(broken: Sequence[int] = (), image: Any = picture) -> Any:
 def image_data(
     n: int, *, broken: Sequence[int] = (), kinds: Sequence[str | None] | None = None, **changes: Any
 ) -> Any:
-    """Return n rows; `more` are fields of ImageData."""
+    """Return n rows.
+
+    more: fields of ImageData.
+    """
     labels = {
         "kind": Labels.from_values(
             kinds if kinds is not None else [NAMES[i % 3] for i in range(n)], NAMES

@@ -57,7 +57,7 @@ def test_a_wheel_contains_prompts_and_a_checkout_has_them_next_to_the_package(
     assert list(packaged("prompts")) == ["x"]
 
 
-def test_text_bytes_and_functions_are_written_whole(tmp_path: Path) -> None:
+def test_text_bytes_and_functions_are_written_completely(tmp_path: Path) -> None:
     contents: list[Any] = [
         "ä\n",
         "ä\n".encode(),
@@ -75,7 +75,7 @@ def fails(path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["content", "gone", "fsync", "replace"])
-def test_an_error_leaves_the_old_file(
+def test_an_error_preserves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     path = write_atomically(tmp_path / "a.txt", "old")
@@ -91,7 +91,7 @@ def test_an_error_leaves_the_old_file(
     assert set(os.listdir(tmp_path)) <= {"a.txt", "b.txt"}
 
 
-def test_file_and_folder_are_synced_and_closed(
+def test_file_and_folder_are_synced_and_descriptors_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -102,12 +102,12 @@ def test_file_and_folder_are_synced_and_closed(
     monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))
     monkeypatch.setattr(os, "close", lambda handle: calls.append("close") or close(handle))
     write_atomically(tmp_path / "a", "x")
-    # The third "close" ends the lock of the temporary file.
+    # The third "close" releases the lock of the temporary file.
     assert calls[-6:] == ["fsync", "close", "replace", "close", "fsync", "close"]
 
 
 @pytest.mark.parametrize("limit", [0, 1000, 57_400])
-def test_every_writer_reports_a_file_that_cannot_be_written(tmp_path: Path, limit: int) -> None:
+def test_every_writer_reports_an_unwritable_file(tmp_path: Path, limit: int) -> None:
     tensors = {"weight": torch.zeros(100_000)}
     writers: dict[str, Any] = {
         "text": "x" * 100_000,
@@ -129,7 +129,7 @@ def test_every_writer_reports_a_file_that_cannot_be_written(tmp_path: Path, limi
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS])
-def test_problems_of_storage_are_found_in_causes_and_in_words(code: int) -> None:
+def test_storage_problems_are_recognised_by_cause_and_by_message(code: int) -> None:
     reason = OSError(code, os.strerror(code))
     errors = [
         reason,
@@ -149,7 +149,7 @@ def caused_by(error: Exception, cause: Exception) -> Exception:
     return error
 
 
-def test_other_errors_of_writers_are_passed_on(tmp_path: Path) -> None:
+def test_other_errors_of_writers_are_raised_unchanged(tmp_path: Path) -> None:
     for error in (RuntimeError("a bug"), PermissionError(errno.EACCES, "no"), ValueError("28")):
 
         def write(_: Path, error: Exception = error) -> None:
@@ -172,10 +172,10 @@ write_atomically(sys.argv[1], die)
 """
 
 
-def test_the_next_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path: Path) -> None:
+def test_the_next_run_only_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a")], check=False)
-    # A run removes the leftovers of earlier ones before it leaves its own.
+    # A run removes the leftovers of earlier ones before it creates its own.
     (leftover,) = tmp_path.iterdir()
     assert re.fullmatch(r"\.a\.[0-9a-f]{12}\.partial", leftover.name)
     kept = ["a.partial", ".a.partial", ".a.0123456789AB.partial", ".state.pt"]
@@ -243,7 +243,7 @@ PLAIN |= st.text(st.characters(codec="utf-8", exclude_categories=["C"]))
         st.text("abc<= -", min_size=1), st.lists(PLAIN, max_size=3) | PLAIN, max_size=4
     )
 )
-def test_what_yaml_writes_is_read_as_it_was(
+def test_yaml_is_read_back_as_written(
     tmp_path_factory: pytest.TempPathFactory, content: Any
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "x.yaml"
@@ -274,7 +274,7 @@ def bomb(lines: int) -> str:
         (b"a: \xff", r"x\.yaml: .*0xff.*YAML"),
     ],
 )
-def test_yaml_of_strangers_is_refused_in_words(
+def test_untrusted_yaml_is_refused_with_a_message(
     tmp_path: Path, text: str | bytes, message: str
 ) -> None:
     path = tmp_path / "x.yaml"
@@ -283,7 +283,7 @@ def test_yaml_of_strangers_is_refused_in_words(
         read_yaml(path)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "none", "none: no such file"),
         (tmp_path, "directory"),
@@ -296,7 +296,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load", [read_json, Result.read])
-def test_a_json_file_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path, load: Any) -> None:
+def test_an_oversized_json_file_is_refused_before_it_is_read(tmp_path: Path, load: Any) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(3 << 30)
     tracemalloc.start()
@@ -316,7 +316,7 @@ def test_a_json_file_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path, l
     (b"{", "line 1 column 2.*JSON"),
     (b"\xff", "0xff"),
 )
-def test_json_of_strangers_is_refused_in_words(tmp_path: Path, text: bytes) -> None:
+def test_untrusted_json_is_refused_with_a_message(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "a.json").write_bytes(text)
     read_json(tmp_path / "a.json")
 
@@ -346,7 +346,7 @@ def test_the_first_problem_is_reported_with_its_location(content: Any, message: 
     assert re.fullmatch(message, files.explain(caught.value, known=Part.model_fields))
 
 
-def test_the_commit_is_marked_if_the_tree_differs(
+def test_the_commit_is_marked_if_the_working_tree_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def git(*words: str) -> str:
@@ -383,7 +383,7 @@ def write_forever(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
-def test_a_kill_leaves_a_whole_file(tmp_path: Path) -> None:
+def test_a_kill_leaves_a_complete_file(tmp_path: Path) -> None:
     path = write_atomically(tmp_path / "a.txt", "x" * 200_000)
     context = multiprocessing.get_context("fork")
     seen = set()
@@ -399,7 +399,7 @@ def test_a_kill_leaves_a_whole_file(tmp_path: Path) -> None:
     assert len(seen) > 1, "a writer was killed before it wrote"
 
 
-def test_a_text_that_a_spreadsheet_would_run_gets_an_apostrophe_and_no_other() -> None:
+def test_only_texts_that_a_spreadsheet_would_execute_get_an_apostrophe() -> None:
     for text in (
         "=1+1",
         "+1",
@@ -418,7 +418,7 @@ def test_a_text_that_a_spreadsheet_would_run_gets_an_apostrophe_and_no_other() -
 
 
 @given(st.text(alphabet="'=+-@\t\r\n\uff1daé ", max_size=8))
-def test_a_cell_can_be_unshielded(text: str) -> None:
+def test_an_escaped_cell_can_be_restored(text: str) -> None:
     assert files.unshielded(shielded(text)) == text
 
 
@@ -433,7 +433,7 @@ with only_writer(sys.argv[1]):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that writes in `tmp_path / "out"` until it receives a line."""
+    """Start another process that writes in `tmp_path / "out"` until it receives a line."""
     command = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -464,7 +464,7 @@ def test_the_lock_of_a_killed_writer_is_released(
         assert (tmp_path / "out" / files.LOCK).read_text().startswith(f"process {os.getpid()} on ")
 
 
-def test_a_run_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> None:
+def test_a_run_may_lock_again_but_another_thread_may_not(tmp_path: Path) -> None:
     def write_there() -> None:
         with only_writer(tmp_path):
             pass
@@ -478,8 +478,8 @@ def test_a_run_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_worker_that_outlives_its_run_does_not_hold_the_lock(tmp_path: Path) -> None:
-    """Keep files open as readers of data do, for seconds after their run was killed."""
+def test_a_forked_worker_that_outlives_its_run_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """Workers that read data keep files open for seconds after their run was killed."""
     script = """
 import os, signal, sys
 from vldebias.utils.files import only_writer
@@ -502,7 +502,7 @@ with only_writer(sys.argv[1]):
         process.communicate("\n")
 
 
-def test_a_file_system_without_locks_is_reported(
+def test_a_file_system_without_lock_support_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
@@ -521,7 +521,7 @@ def test_a_file_system_without_locks_is_reported(
     cells=st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["C"])), min_size=1),
     name=st.sampled_from(["prompt", "=1+1", "@x", "-2"]),
 )
-def test_no_cell_of_a_csv_is_a_formula_and_every_text_can_be_restored(
+def test_csv_cells_are_never_formulas_and_every_text_can_be_restored(
     tmp_path_factory: pytest.TempPathFactory, cells: list[str], name: str
 ) -> None:
     cells = [*cells, "=1+1", "+1", "-2+3", "@SUM(A1)", "\t=1", "'=1"]

@@ -1,4 +1,4 @@
-"""Notebooks show tables of results, and no part of them is interpreted as markup."""
+"""Test that notebooks show tables of results, and that no part of them is interpreted as markup."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def test_the_content_of_a_cell_is_not_markup() -> None:
     assert "None" not in html
 
 
-def test_balanced_prompts_show_what_was_written_and_why_not() -> None:
+def test_balanced_prompts_show_what_was_inserted_and_why_others_are_unchanged() -> None:
     texts = ["A photo of a doctor", "A red <b>chair</b>", "a female nurse"]
     balanced = vldebias.balance_prompts(texts, "gender", seed=0)
     html = balanced._repr_html_()
@@ -41,7 +41,7 @@ def test_balanced_prompts_show_what_was_written_and_why_not() -> None:
     assert "1 of 3 prompts written, seed 0" in html
 
 
-def test_a_set_shows_its_values_with_their_words() -> None:
+def test_a_prompt_set_shows_its_values_with_their_words() -> None:
     prompts = vldebias.load_prompts("gender")
     html = prompts._repr_html_()
     for value, words in prompts.attributes.items():
@@ -59,7 +59,7 @@ def test_an_attachment_shows_the_values_of_the_last_call() -> None:
         assert word in html
 
 
-def test_a_comparison_shows_what_moved() -> None:
+def test_a_comparison_shows_what_changed() -> None:
     before, after = (
         result([figure(value=value, interval=(value, value + 0.01))], protocol())
         for value in (0.2, 0.6)
@@ -76,7 +76,7 @@ def test_dir_contains_only_the_public_names() -> None:
 
 
 @pytest.mark.parametrize("name", vldebias.__all__)
-def test_every_name_of_dir_is_there(name: str) -> None:
+def test_every_name_in_dir_exists(name: str) -> None:
     assert getattr(vldebias, name) is not None
 
 
@@ -87,13 +87,13 @@ def test_printable_text_contains_escapes_instead_of_control_characters(text: str
     assert kinds.isdisjoint({"Cc", "Cs"})
     if "\\" not in text and '"' not in text:
         escaped = shown.replace("\n", r"\n").replace("\t", r"\t")
-        # JSON joins two escapes of surrogates to one character.
+        # JSON would combine two surrogate escapes into one character.
         expected = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
         assert json.loads(f'"{escaped}"') in {text, expected}
 
 
 @given(st.text("ab` \n<#[]()", max_size=12))
-def test_nothing_in_a_code_span_ends_it(text: str) -> None:
+def test_no_text_can_end_a_code_span(text: str) -> None:
     span = code_span(text)
     assert "\n" not in span
     fence, inside = re.fullmatch(r"(`+)(.*?)\1", span).groups()  # type: ignore[union-attr]
@@ -105,7 +105,7 @@ def test_nothing_in_a_code_span_ends_it(text: str) -> None:
     "name",
     ["a\n\n# Heading", "<img src=x onerror=alert(1)>", "[click](https://evil.example)", "``` x"],
 )
-def test_names_in_code_spans_are_no_markup(name: str) -> None:
+def test_names_in_code_spans_are_not_markup(name: str) -> None:
     markdown = pytest.importorskip("markdown", reason="pip install 'vldebias[docs]'")
     html = markdown.markdown(f"# {code_span(name)} for a model")
     assert re.fullmatch(r"<h1><code>[^<>]*</code> for a model</h1>", html)

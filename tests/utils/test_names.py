@@ -1,4 +1,4 @@
-"""Names that are listed without importing a library equal those of the library."""
+"""Test that names listed without importing a library match the library."""
 
 import json
 import re
@@ -38,24 +38,24 @@ assert not {"torch", "open_clip"} & set(sys.modules)
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_architectures_are_those_of_open_clip_and_need_no_import(
+def test_architectures_match_open_clip_and_need_no_import(
     tags_of_architecture: dict[str, list[str]],
 ) -> None:
     assert sorted(tags_of_architecture) == sorted(open_clip.list_models())
     assert set(architectures()) == set(open_clip.list_models())
 
 
-def test_a_misspelt_architecture_is_refused_with_a_near_one() -> None:
+def test_a_misspelt_architecture_is_refused_with_a_suggestion() -> None:
     with pytest.raises(InvalidInputError, match=r"'ViT-B-23' .*did you mean .*'ViT-B-32'"):
         check_architecture("ViT-B-23")
     check_architecture("ViT-B-32")
 
 
-def test_weights_are_those_of_open_clip_and_need_no_import(
+def test_weights_match_open_clip_and_need_no_import(
     tags_of_architecture: dict[str, list[str]],
 ) -> None:
     for name, tags in tags_of_architecture.items():
-        if not name.endswith("-quickgelu"):  # these are made of the others when it is imported
+        if not name.endswith("-quickgelu"):  # derived from the others on import
             assert tags == open_clip.list_pretrained_tags_by_model(name)
     check_weights("ViT-B-32", "laion2b_s34b_b79k")
     with pytest.raises(InvalidInputError, match=r"'nosuch'; expected .* file or one of openai"):
@@ -103,7 +103,7 @@ print(json.dumps(answers))
 
 
 @pytest.mark.parametrize("place", range(len(SLIPS)), ids=[arguments for arguments, _ in SLIPS])
-def test_a_slip_in_the_arguments_is_answered_before_torch_is_imported(
+def test_a_typing_mistake_in_the_arguments_is_reported_before_torch_is_imported(
     place: int, answers_to_slips: list[tuple[int, str]]
 ) -> None:
     code, message = answers_to_slips[place]
@@ -125,5 +125,5 @@ def test_a_misspelt_architecture_and_one_without_weights_are_refused_by_name() -
         check_name_without_weights("ViT-B32")
     with pytest.raises(InvalidInputError, match=r"without weights.*openai"):
         check_name_without_weights("ViT-B-32")
-    for name in ("miniature", "bert-base-uncased", "gpt2"):  # ids of the hub pass
+    for name in ("miniature", "bert-base-uncased", "gpt2"):  # hub ids are accepted
         check_name_without_weights(name)

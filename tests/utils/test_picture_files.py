@@ -1,4 +1,5 @@
-"""Every kind of picture is converted to RGB, and everything else is an OSError."""
+"""Test that every kind of picture is converted to RGB, and that everything else raises an
+OSError."""
 
 import contextlib
 import errno
@@ -57,7 +58,7 @@ def test_rgb_is_unchanged_and_transparent_pixels_become_white(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format_that_is_named_is_read(form: str) -> None:
+def test_every_listed_format_is_read(form: str) -> None:
     Image.init()
     if form not in Image.SAVE:
         pytest.skip(f"Pillow {PIL.__version__} writes no {form}")
@@ -66,10 +67,10 @@ def test_every_format_that_is_named_is_read(form: str) -> None:
 
 
 @pytest.mark.parametrize("named", ["e.png", "e.jpg", "e.eps"])
-def test_no_picture_starts_a_program(
+def test_no_picture_starts_an_external_program(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pillow recognises EPS by its first bytes, and lets Ghostscript execute the content."""
+    """Pillow recognises EPS by its first bytes, and has Ghostscript execute the content."""
     program = tmp_path / "bin" / "gs"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
@@ -77,12 +78,12 @@ def test_no_picture_starts_a_program(
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     monkeypatch.setattr(
         EpsImagePlugin, "gs_binary", None, raising=False
-    )  # newer Pillows look for it once
+    )  # recent versions of Pillow look for it only once
     content = as_bytes(picture(1), "EPS")
     (tmp_path / named).write_bytes(content)
     with Image.open(tmp_path / named) as opened, contextlib.suppress(OSError):
         opened.load()
-    assert (tmp_path / "started").exists(), "without a list of formats it does"
+    assert (tmp_path / "started").exists(), "without a list of formats it is started"
     (tmp_path / "started").unlink()
     for source in (tmp_path / named, content):
         with pytest.raises(OSError, match="not an image in one of the formats"):
@@ -92,18 +93,18 @@ def test_no_picture_starts_a_program(
     assert not (tmp_path / "started").exists()
 
 
-def test_pictures_are_opened_in_one_place() -> None:
+def test_pictures_are_opened_by_a_single_function() -> None:
     root = Path(vldebias.__file__).parents[1]
     files = []
     for folder in ("vldebias", "apps", "eval"):
         files += (root / folder).rglob("*.py")
     opens = re.compile(r"\bImages?\.open\(|PIL\.Image import open")
     opening = [path for path in files if opens.search(path.read_text(encoding="utf-8"))]
-    # The benchmark times Pillow alone beside the one place, on pictures that it has made.
+    # The benchmark compares Pillow with that function, on pictures that it generated itself.
     assert opening == [root / "vldebias/utils/pictures.py", root / "eval/benchmarks/towers.py"]
 
 
-def test_other_modes() -> None:
+def test_other_modes_are_converted() -> None:
     assert pixel(Image.new("L", (2, 2), 7)) == (7, 7, 7)
     assert pixel(Image.new("1", (2, 2), 1)) == (255, 255, 255)
     assert pixel(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG") == (255, 0, 0)
@@ -111,7 +112,7 @@ def test_other_modes() -> None:
     red = ImageCms.profileToProfile(
         Image.new("RGB", (2, 2), "red"), ImageCms.createProfile("sRGB"), lab, outputMode="LAB"
     )
-    assert pixel(red, "TIFF")[0] > 200  # the band called "A" is no alpha
+    assert pixel(red, "TIFF")[0] > 200  # the band called "A" is not an alpha channel
 
 
 def test_pixels_of_more_than_eight_bits_are_refused() -> None:
@@ -124,7 +125,7 @@ def test_pixels_of_more_than_eight_bits_are_refused() -> None:
             decode(as_bytes(image, "TIFF"))
 
 
-def test_exif_orientation_is_followed_and_a_broken_block_does_no_harm() -> None:
+def test_exif_orientation_is_applied_and_a_broken_block_is_ignored() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=exif)).size == (4, 8)
@@ -143,7 +144,7 @@ def test_an_animation_shows_its_first_frame() -> None:
     )
 
 
-def test_what_is_cut_off_or_no_picture_is_an_error(tmp_path: Path) -> None:
+def test_truncated_files_and_other_files_are_an_error(tmp_path: Path) -> None:
     for content in (as_bytes(picture(0, (64, 64)), form) for form in ("PNG", "JPEG")):
         with pytest.raises(OSError, match="truncated"):
             decode(content[: len(content) // 2])
@@ -155,7 +156,8 @@ def test_what_is_cut_off_or_no_picture_is_an_error(tmp_path: Path) -> None:
 
 
 def test_few_colors_make_a_small_file_and_many_are_preserved(tmp_path: Path) -> None:
-    # Noise of two colours: larger than a palette of 256, which Pillow before 11 writes whole.
+    # Noise in two colours is larger than a palette of 256, which Pillow before 11 writes
+    # completely.
     is_blue = np.random.default_rng(0).random((200, 200)) < 0.5
     flat = Image.fromarray(np.where(is_blue[..., None], (0, 0, 255), (255, 0, 0)).astype(np.uint8))
     files = [
@@ -201,7 +203,7 @@ def test_the_reason_for_an_unreadable_picture_contains_no_addresses() -> None:
         why_unreadable(PermissionError(errno.EACCES, "Permission denied"))
 
 
-def test_a_text_of_a_plot_is_one_line_without_formulas() -> None:
+def test_texts_in_a_plot_are_single_lines_without_formulas() -> None:
     assert for_matplotlib("a $b$\n\x07\tc") == r"a \$b\$ c"
 
 
@@ -248,7 +250,7 @@ def test_damaged_bytes_yield_a_picture_or_an_oserror(form: str, data: st.DataObj
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_pixels_are_those_of_pillows_own_steps(orientation: int, mode: str) -> None:
+def test_pixels_match_pillow_s_own_steps(orientation: int, mode: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     content = as_bytes(picture(3, (37, 21)).convert(mode), "JPEG", exif=exif, quality=90)
@@ -267,7 +269,7 @@ def test_a_draft_has_at_least_the_required_side() -> None:
     assert decode(content, draft=320).size == (480, 320)
     small = decode(content, draft=100)
     assert small.size == (240, 160)
-    assert decode(as_bytes(smooth), draft=100).size == (960, 640)  # no JPEG
+    assert decode(as_bytes(smooth), draft=100).size == (960, 640)  # not a JPEG
     difference = np.array(small, dtype=float) - np.array(decode(content).resize(small.size), float)
     assert np.abs(difference).mean() < 2
 
@@ -289,7 +291,7 @@ def others() -> PngInfo:
     return info
 
 
-def test_facts_are_stored_next_to_the_chunks_of_other_tools(tmp_path: Path) -> None:
+def test_metadata_is_stored_next_to_the_chunks_of_other_tools(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.effect_noise((9, 7), 50).save(path, pnginfo=others(), compress_level=9)
     before = path.read_bytes()
@@ -300,14 +302,15 @@ def test_facts_are_stored_next_to_the_chunks_of_other_tools(tmp_path: Path) -> N
             assert image.info["workflow"] == '{"nodes": []}'
             assert image.info["prompt"] == '{"3": "é"}'
         assert read_png(path)[1] == {"value": value, "seed": 7}
-    # Written again, it is one chunk; without it the file is what it was, to the byte.
+    # Writing it again leaves a single chunk, and removing it restores the original file byte for
+    # byte.
     content = path.read_bytes()
     start = content.index(b"iTXtvldebias\0") - 4
     size = int.from_bytes(content[start : start + 4], "big")
     assert content[:start] + content[start + 12 + size :] == before
 
 
-def test_damaged_files_are_refused_and_stay(tmp_path: Path) -> None:
+def test_damaged_files_are_refused_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.new("RGB", (9, 7)).save(path)
     sound = path.read_bytes()

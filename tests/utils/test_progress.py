@@ -1,4 +1,4 @@
-"""Progress: bars on a terminal, one line per minute in a log, nothing if silent."""
+"""Test progress: bars on a terminal, one line per minute in a log, nothing if silent."""
 
 import io
 
@@ -19,7 +19,7 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
     screen, file = console(terminal=terminal)
     long = 90 * "."
     with Progress(screen) as progress:
-        with progress:  # one that runs is handed down and ended by who began it
+        with progress:  # a running bar is passed on and ended by its creator
             pass
         with progress.bar("drawing [b]", total=4, reused=2) as advance:
             advance()
@@ -40,7 +40,7 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
     assert "weights" not in text.splitlines()[-1]
 
 
-def test_in_a_log_a_line_is_written_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_gets_one_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     screen, file = console(terminal=False)

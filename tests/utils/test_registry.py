@@ -1,4 +1,4 @@
-"""Registries: lookup by name, entry points of other packages, and errors."""
+"""Test registries: lookup by name, entry points of other packages, and errors."""
 
 import re
 import subprocess
@@ -23,8 +23,8 @@ class Letter:
 
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> Registry[Letter]:
-    """Entry points: a broken one, one that names a class, and one with the name of a built-in
-    object."""
+    """Provide three entry points: a broken one, one that names a class, and one with the name of a
+    built-in object."""
 
     def points(*, group: str) -> list[EntryPoint]:
         groups_read.append(group)
@@ -82,7 +82,7 @@ def a_function() -> None:
         (Letter(""), "has the name ''; expected"),
     ],
 )
-def test_a_first_mistake_is_answered_with_the_object_to_register(
+def test_a_common_mistake_is_answered_with_the_object_to_register(
     letters: Registry[Letter], wrong: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=f"^letter: .*{message}"):
@@ -117,10 +117,10 @@ def test_entry_points_are_loaded_once_and_broken_ones_are_reported(
     assert (letters["a"], type(letters["z"]), groups_read) == (A, Letter, ["letters"])
 
 
-def test_an_entry_point_of_what_its_package_also_registers_is_silent(
+def test_an_entry_point_that_its_package_also_registers_is_ignored_silently(
     letters: Registry[Letter],
 ) -> None:
-    mine = letters.register(Letter())  # what the entry point "class" names
+    mine = letters.register(Letter())  # what the entry point "class" refers to
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert letters["z"] is mine

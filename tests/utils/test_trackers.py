@@ -1,4 +1,4 @@
-"""Names of figures in the form that trackers accept."""
+"""Test that names of figures are accepted by trackers."""
 
 import re
 
@@ -12,12 +12,12 @@ from vldebias.utils.trackers import tracker_name
 def test_any_name_becomes_one_that_mlflow_accepts(text: str) -> None:
     name = tracker_name(text)
     assert re.fullmatch(r"[\w\-. /]{1,250}", name, re.ASCII)
-    # Its files are named so: no path may lead elsewhere.
+    # MLflow names files like this, so a path must not lead elsewhere.
     assert not name.startswith("/")
     assert ".." not in name.split("/")
     assert "//" not in name
 
 
-def test_what_is_accepted_stays() -> None:
+def test_valid_names_are_unchanged() -> None:
     assert tracker_name("birds/worst_group/orth-cali") == "birds/worst_group/orth-cali"
     assert tracker_name("default+equalise") == "default_and_equalise"

@@ -1,10 +1,10 @@
-"""Run the nodes in a real ComfyUI on the CPU, and check what comes out.
+"""Run the nodes in a real ComfyUI on the CPU, and check their output.
 
     COMFYUI=DIR COMFYUI_PYTHON=DIR/.venv/bin/python python tests/integrations/comfyui/run_comfyui.py
 
-COMFYUI is a checkout of Comfy-Org/ComfyUI; COMFYUI_PYTHON is a Python that has its requirements,
-pydantic and pyyaml (the one that runs this, unless it is set). Models are tiny and random: the
-script shows that each picture gets its prompt, and nothing about what a real model draws.
+COMFYUI is a checkout of Comfy-Org/ComfyUI. COMFYUI_PYTHON is a Python with its requirements,
+pydantic and pyyaml; by default, the one that runs this script. Models are tiny and random: the
+script shows that each picture gets its prompt, and nothing about the pictures of real models.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tests.integrations.comfyui.server import (  # noqa: E402
 )
 
 CEO = "A photo of a CEO in an office"
-SIZE = 64  # pixels of a picture's side
+SIZE = 64  # side length of a picture in pixels
 STEPS = 2
-# Rows of a batch and single pictures differ by the order of sums in float32.
+# Rows of a batch and single pictures differ because float32 sums are computed in a different order.
 CLOSE = 1e-3
 FAMILIES = ("SD 2", "SDXL", "SD 3", "Flux")
-# 74 tokens: "a pale nurse" keeps it within a block of 75, and "a dark-skinned nurse" does not.
+# 74 tokens: "a pale nurse" keeps it within a block of 75, and "a dark-skinned nurse" exceeds it.
 LONG = "a nurse" + ", a red roof under tall green trees" * 9
 
 
@@ -104,7 +104,8 @@ def check_text(comfy: Comfy) -> None:
 
 
 def check_queue(comfy: Comfy) -> None:
-    """Run single pictures, as a queue with "increment" does, also with another text in each."""
+    """Run single pictures, as a queue with "increment" does, with the same text and with changing
+    texts."""
     prompts = {"one text": [CEO] * 41, "another text in each": [f"{CEO}, {i}" for i in range(41)]}
     for name, texts in prompts.items():
         values = []
@@ -117,7 +118,8 @@ def check_queue(comfy: Comfy) -> None:
 
 
 def check_lists(comfy: Comfy) -> None:
-    """Send a list of prompts through both nodes: the one before gives gender, they give race."""
+    """Send a list of prompts through both nodes: the one before assigns gender, they assign
+    race."""
     first = text_node(images=10)
     second = text_node(prompt=["1", 0], attribute="race", images=1)
     graph = {"1": first, "2": second, "3": node("PreviewAny", source=["1", 1])}
@@ -154,7 +156,7 @@ def example(comfy: Comfy, name: str) -> Graph:
 
 
 def pictures(comfy: Comfy, graph: Graph, prefix: str) -> list[np.ndarray]:
-    """Run a workflow, and return the pictures that it saved."""
+    """Run a workflow and return the pictures it saved."""
     for part in graph.values():
         if part["class_type"] == "SaveImage":
             part["inputs"]["filename_prefix"] = prefix
@@ -168,7 +170,8 @@ def pictures(comfy: Comfy, graph: Graph, prefix: str) -> list[np.ndarray]:
 
 
 def check_pictures(comfy: Comfy) -> None:
-    """Run the example workflows, and compare each picture with that of its prompt alone."""
+    """Run the example workflows and compare each picture with one generated from its prompt
+    alone."""
     graph = example(comfy, "balance-prompt")
     made = pictures(comfy, graph, "list")
     check(len(made) == 4, f"{len(made)} pictures")
@@ -190,7 +193,7 @@ def check_pictures(comfy: Comfy) -> None:
 
 
 def sampled(graph: Graph, name: str, positive: Any, latent: Any, cfg: float) -> None:
-    """Add a sampler and the file of its latents to a graph."""
+    """Add a sampler and an output file for its latents to a graph."""
     graph[name] = node(
         "KSampler",
         model=["model", 0],
@@ -237,7 +240,8 @@ def check_rows(comfy: Comfy, family: str, prompt: str = CEO, attribute: str = "g
             "LatentFromBatch", samples=["latent", 0], batch_index=row, length=1
         )
         sampled(graph, f"{name}-{row}", [f"text{row}", 0], [f"latent{row}", 0], cfg)
-        # the same noise with the prompt of another value: it has to differ, or nothing was shown
+        # the same noise with the prompt of another value must differ, otherwise the comparison
+        # shows nothing
         other_text = f"text{next(i for i, value in enumerate(values) if value != values[row])}"
         sampled(graph, f"{name}-{row}-other", [other_text, 0], [f"latent{row}", 0], cfg)
     done = comfy.run(graph)
@@ -271,7 +275,7 @@ def latents(comfy: Comfy, name: str) -> np.ndarray:
 
 
 def check_refused(comfy: Comfy) -> None:
-    """Send bad input, and check that it is refused with a sentence before anything runs."""
+    """Send invalid input, and check that it is refused with an explanation before anything runs."""
     bad: dict[str, dict[str, Any]] = {
         "shares: no number": {"shares": "female 75"},
         "shares: unknown value": {"shares": "woman: 75, male: 25"},
@@ -303,7 +307,7 @@ def check_refused(comfy: Comfy) -> None:
 
 
 def check_refused_by_name(comfy: Comfy) -> None:
-    """Request one row per picture if the family does not support it."""
+    """Request one row per picture from a family that does not support it."""
     words = ", a red roof under tall green trees" * 40
     cases = {"Stable Audio": CEO, "Flux": "a nurse" + words}
     for family, prompt in cases.items():
@@ -319,7 +323,8 @@ def check_refused_by_name(comfy: Comfy) -> None:
 
 
 def run(comfyui: Path, python: str, folder: Path, words: Sequence[str] = ()) -> None:
-    """Start ComfyUI once and run all checks, or those whose name has one of the words."""
+    """Start ComfyUI once and run all checks, or those whose name contains one of the given
+    words."""
     checks: dict[str, Callable[[Comfy], None]] = {
         "Balance Prompt": check_text,
         "A queue with increment": check_queue,

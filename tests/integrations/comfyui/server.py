@@ -18,16 +18,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 NODES = ROOT / "apps" / "comfyui"
 CHECKPOINT = "tiny.safetensors"
-PATIENCE = 600  # seconds: the machine may have other things to do
+PATIENCE = 600  # seconds, generous because the machine may be busy
 
 Graph = dict[str, dict[str, Any]]
 
 
 class Done(NamedTuple):
-    """Hold what a workflow left behind.
+    """Store the results of a workflow.
 
     Attributes:
-        outputs: id of a node -> what it shows.
+        outputs: node id -> what the node shows.
         error: the message of the node that failed, or an empty text.
     """
 
@@ -36,7 +36,8 @@ class Done(NamedTuple):
 
 
 class RefusedError(Exception):
-    """Report a workflow that ComfyUI refused before it ran; the text has all its sentences."""
+    """Report a workflow that ComfyUI refused before it ran; the message contains all its
+    explanations."""
 
 
 class Comfy:
@@ -69,7 +70,7 @@ class Comfy:
         raise RefusedError("\n".join(sentences))
 
     def run(self, graph: Graph) -> Done:
-        """Run a workflow to its end."""
+        """Run a workflow until it finishes."""
         identity = self.send(graph)
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
@@ -94,9 +95,9 @@ class Comfy:
 
 @contextmanager
 def started(comfyui: Path, python: str, folder: Path, port: int | None = None) -> Iterator[Comfy]:
-    """Start ComfyUI on the CPU with our nodes and a tiny checkpoint; ended afterwards.
+    """Start ComfyUI on the CPU with our nodes and a tiny checkpoint; stop it afterwards.
 
-    Everything that it reads and writes lies in `folder`; the checkout of ComfyUI stays as it is.
+    Everything that it reads and writes is in `folder`; the checkout of ComfyUI is not modified.
     """
     nodes = folder / "custom_nodes"
     checkpoints = folder / "models" / "checkpoints"
@@ -155,7 +156,9 @@ def wait_for(comfy: Comfy, process: subprocess.Popen[bytes], log: Path) -> None:
 def as_graph(workflow: Mapping[str, Any], nodes: Mapping[str, Any]) -> Graph:
     """Return a saved workflow as the graph that the browser page would send.
 
-    workflow: what the page saves. nodes: the answer of /object_info.
+    Args:
+        workflow: the workflow as the page saves it.
+        nodes: the response of /object_info.
     """
     link_of_id = {link[0]: link for link in workflow["links"]}
     graph: Graph = {}

@@ -1,8 +1,8 @@
 """Write a checkpoint in the layout of Stable Diffusion 1 with random weights.
 
-It runs with ComfyUI's Python, in ComfyUI's folder: `python tiny_checkpoint.py OUT.safetensors`.
-The text encoder has the size of the real one, which ComfyUI does not read from the file; the
-denoiser has two levels, and the decoder of pictures is the small one (TAESD).
+Run it with ComfyUI's Python, in ComfyUI's folder: `python tiny_checkpoint.py OUT.safetensors`. The
+text encoder has the size of the real one, because ComfyUI does not read the size from the file; the
+denoiser has two levels, and the image decoder is the small one (TAESD).
 """
 
 import sys
@@ -23,7 +23,7 @@ from comfy.taesd.taesd import TAESD  # noqa: E402
 
 
 def random_weights(module: torch.nn.Module, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Return a state of the module whose layers preserve the scale of their input."""
+    """Return a state dict for the module with layers that preserve the scale of their input."""
     state = {}
     for name, value in module.state_dict().items():
         if not value.is_floating_point() or name.endswith(("vae_scale", "vae_shift")):

@@ -1,13 +1,14 @@
-"""What the authors' own code gives on small made inputs, kept in published.json for the tests of
-the baselines.
+"""Store what the authors' own code returns for small generated inputs in published.json, for the
+tests of the baselines.
 
     git clone https://github.com/waltergerych/bend_vlm        # commit 3777904
     git clone https://github.com/Supltz/Debias_VLM            # commit 8c441ad
     git clone https://github.com/fuzihaofzh/FairImagen        # commit e2ef1c1
     python tests/methods/published/make_published.py bend_vlm Debias_VLM FairImagen
 
-Run once; what these modules import beside (kneed, sentence_transformers) is not needed for what is
-called here, and stands empty, but for one cosine. An empty argument keeps what is there.
+Run once. Other packages that these modules import (kneed, sentence_transformers) are not needed by
+the functions called here, and are replaced by empty modules, except for one cosine. An empty
+argument leaves the stored results of that repository unchanged.
 """
 
 import importlib.util

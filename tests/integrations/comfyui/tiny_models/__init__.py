@@ -1,7 +1,7 @@
-"""A node for the test alone: models of each family, of few layers and random weights.
+"""Provide a ComfyUI node for this test: models of each family with few layers and random weights.
 
 ComfyUI reads the sizes of text encoders from its own files, and those of SD 3 and Flux have
-billions of weights; so the node makes ComfyUI's classes with other sizes.
+billions of weights. The node therefore builds ComfyUI's classes with other sizes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ UNET = {
 SDXL = UNET | {
     "context_dim": 2 * WIDTH,
     "num_classes": "sequential",
-    "adm_in_channels": WIDTH + 6 * 256,  # the pooled vector, and six sizes of the picture
+    "adm_in_channels": WIDTH + 6 * 256,  # the pooled vector, and six picture sizes
 }
 SD2 = UNET | {"context_dim": WIDTH, "adm_in_channels": None}
 SD3 = {
@@ -83,7 +83,7 @@ FLUX = {
 
 
 class Family(NamedTuple):
-    """Store ComfyUI's classes of a family, and the sizes of its parts."""
+    """Store ComfyUI's classes for a family, and the sizes of its parts."""
 
     model: Any
     sizes: dict[str, Any]
@@ -136,7 +136,7 @@ FAMILIES = {
 
 
 class Target:
-    """Store what ComfyUI's CLIP requires: a class of the encoder and one of the tokenizer."""
+    """Store what ComfyUI's CLIP requires: an encoder class and a tokenizer class."""
 
     def __init__(self, family: Family) -> None:
         self.clip = family.text_encoder
@@ -145,7 +145,7 @@ class Target:
 
 
 def randomise(module: torch.nn.Module) -> None:
-    """Fill the weights so that layers preserve the scale of their input."""
+    """Fill the weights such that layers preserve the scale of their input."""
     generator = torch.Generator().manual_seed(0)
     for name, weight in module.named_parameters():
         if weight.ndim > 1:
@@ -158,7 +158,7 @@ def randomise(module: torch.nn.Module) -> None:
 
 
 class TinyModel(io.ComfyNode):
-    """Make a model and a text encoder of a family."""
+    """Create a model and a text encoder of a family."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -201,7 +201,7 @@ class TokenCounts(io.ComfyNode):
 
 
 class TinyModels(ComfyExtension):
-    """List the node."""
+    """List the nodes."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [TinyModel, TokenCounts]

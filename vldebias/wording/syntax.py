@@ -40,7 +40,7 @@ _JOINING = re.compile(r"\b(?:(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b|COUPL
 # Without such a character or word a prompt is plain text. A final quotation mark is an apostrophe,
 # as in "the nurses' room", unless the prompt begins with one.
 _SIGN_OF_SYNTAX = re.compile(
-    rf"[<>{{}}\[\]()|$%@#_:\"\u201c\u2018\u00ab]|\A\s*'|{_JOINING.pattern}"
+    rf"[<>{{}}\[\]()|$%@#_:=\"\u201c\u2018\u00ab]|\A\s*'|--prompt\b|{_JOINING.pattern}"
 )
 # How many people regions show, who are named there: "2 people, park ADDCOL a doctor".
 _PEOPLE_OF_REGIONS = re.compile(
@@ -57,7 +57,7 @@ _STATING = re.compile(
 _TEMPLATE = re.compile(r"(?<![\w(])[\[{]{1,2}([^\[\]{}]{1,80})[\]}]")
 # compel: ("a cook", "a baker").and(), ("a cook", "a baker").blend(0.6, 0.4)
 _PARTS = re.compile(r"\s*\((.*)\)\s*\.(?:and|blend)\([^()]*\)\s*", re.DOTALL)
-_PART = re.compile(r"\"[^\"]*\"|'[^']*'")
+_PART = re.compile(r"\"[^\"]*\"|'(?:[^']|\b'\b)*'")
 # A prompt in one pair of quotation marks.
 _QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb"}
 # The weight of a branch, "{2::doctor|nurse}", or how many are drawn, "{2$$doctor|nurse}".
@@ -67,7 +67,8 @@ _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 # the role names of chat templates, and the settings that A1111 saves below a prompt.
 _NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|wearing|standing)"
 _NOT_IN_PICTURE = re.compile(
-    r"(?<!\S)--no\b.*?(?=\s--[a-z]|$)|\bnegative prompt\s*:[^\n]*|^[^\S\n]*steps: \d+,.*"
+    r"(?<!\S)--(?:no|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)|^[^\S\n]*negative:[^\n]*"
+    r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
     rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
     r"|\bgod[- ]?rays\b|\A.*<prompt start>|(?:^|[>:])[^\S\n]*you are [^.\n]{0,1000}[.\n]"
     r"|\A\s*/imagine(?: prompt)?:?"
@@ -79,6 +80,14 @@ _NOT_IN_PICTURE = re.compile(
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )
 _NEGATIVE_KEY = re.compile(r"negative|exclude|avoid")
+_ENTRY = re.compile(r"\{[^{}]*\}")
+_NEGATIVE_WEIGHT = re.compile(r"\"weight\"\s*:\s*-")
+# The prompt among other options: --prompt "a cook" --steps 20, prompt='a cook', seed=1
+_OPTION = re.compile(
+    r"(?:(?<!\S)--prompt[ =]|(?<![\w-])['\"]?prompt['\"]?\s*[:=])\s*"
+    rf"({_PART.pattern})",
+    re.IGNORECASE,
+)
 # Emphasis right after an article, "a (tired:1.2) nurse", does not end the phrase.
 _EMPHASIS = re.compile(r"\ban?(?: [(\[]+[^()\[\],|]+[)\]]+[\d.+-]*)+", re.IGNORECASE)
 _MARKS = re.compile(r"(?<=[)\]])[\d.+-]+|:[\d.]+|[()\[\]]")
@@ -110,7 +119,7 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
 _SUBJECT_KEYS = (
     {"subject", "subjects", "main_subject", "character", "characters", "person", "people"}
     | {"persons", "prompt", "positive", "positive_prompt", "description", "caption", "text"}
-    | {"main_character", "type", "role", "profession", "occupation", "who"}
+    | {"main_character", "type", "role", "profession", "occupation", "who", "inputs"}
 )
 
 
@@ -130,12 +139,16 @@ def picture_of(prompt: str) -> str:
     reading = prompt
     if json_texts(prompt) is None:
         return _NOT_IN_PICTURE.sub(_end_clause, reading)
+    negative: set[int] = set()  # offsets of {"text": "a man", "weight": -1}
+    for entry in _ENTRY.finditer(prompt):
+        if _NEGATIVE_WEIGHT.search(entry[0]):
+            negative.update(range(*entry.span()))
     key = ""
     for string in _STRING.finditer(prompt):
+        start, end = string.span(1)
         if string[2]:
             key = string[1].lower()
-        elif _NEGATIVE_KEY.search(key):
-            start, end = string.span(1)
+        elif _NEGATIVE_KEY.search(key) or start in negative:
             reading = reading[:start] + " " * (end - start) + reading[end:]
     return reading
 
@@ -242,8 +255,9 @@ def read_alternatives(prompt: str) -> list[str]:
 
 
 def _read_parts(text: str) -> list[str]:
-    """Return a reading for each part of a prompt of compel; of any other prompt, the prompt."""
-    parts = _PARTS.fullmatch(text)
+    """Return a reading for each part of a prompt of compel, of a prompt among options, or of any
+    other prompt as a whole."""
+    parts = _PARTS.fullmatch(text) or _OPTION.search(text)
     if parts is None:
         return [text]
     readings: list[str] = []

@@ -9,6 +9,7 @@ referent of a pronoun is uncertain, the prompt is left unchanged.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from vldebias.prompts.english.words import (
     has_listed,
     kinds,
     listed,
+    person,
     read_lists,
     singular,
 )
@@ -29,7 +31,7 @@ from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.statements import group_mentions
-from vldebias.wording.english.subject import PersonPhrase, find_subjects
+from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_gendered_noun
 from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.language import (
     NounValue,
@@ -45,6 +47,7 @@ _SIDES = ("female", "male")
 _PRONOUNS = frozenset({"she", "her", "hers", "herself", "he", "his", "him", "himself"})
 _POSSESSIVE = frozenset({"his", "her", "their", "whose"})
 _RELATIVE = frozenset({"who", "whose"})
+_ARTICLES = frozenset({"a", "an", "the"})
 _OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | _RELATIVE
 # Before such a word "her" is an object, "him", and not "his".
 _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
@@ -150,7 +153,7 @@ class _Figure:
         self.side = next(filter(None, sides), "")
         self.is_plural = is_plural
         self.is_animal = is_animal
-        opening = text.low[max(0, self.first - 2) : self.first + 1]
+        opening = text.low[max(text.clause_start(self.first), self.first - 2) : self.first + 1]
         self.is_possessed = not _POSSESSIVE.isdisjoint(opening)
         self.is_certain = True
 
@@ -208,7 +211,7 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     """Return everybody whom a text mentions, each with the pronouns that refer to them."""
     figures = _figures_of_phrases(text, people)
     pronouns = _add_other_words(text, figures)
-    _mark_uncertain(text, figures)
+    strangers = [f for f in figures if f.number is None and f.side and not f.is_possessed]
     for i in pronouns:
         candidates = _referents(text, figures, i)
         if len(candidates) == 1:
@@ -217,6 +220,8 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
         else:
             for figure in candidates or figures:
                 figure.is_certain = False
+    for stranger in strangers:
+        _mark_described(text, figures, stranger)
     return figures
 
 
@@ -224,8 +229,13 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     """Return the figures of the noun phrases of a text."""
     subjects = find_subjects(text.prompt)
     persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
+    numbers = match(text, persons, people)
+    for number, phrase in _hidden_phrases(text, people).items():
+        if number not in numbers:
+            persons.append([phrase])
+            numbers.append(number)
     figures: list[_Figure] = []
-    for mentions, number in zip(persons, match(text, persons, people), strict=True):
+    for mentions, number in zip(persons, numbers, strict=True):
         # Each phrase about a person who is not in the original may describe somebody who is.
         parts = [[mention] for mention in mentions] if number is None else [mentions]
         for part in parts:
@@ -235,25 +245,79 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     return figures
 
 
+def _hidden_phrases(text: Text, people: Sequence[NounValue]) -> dict[int, PersonPhrase]:
+    """Return index of a person of the original -> its phrase, if `find_subjects` misses it.
+
+    One word that may name somebody else hides all persons: "a barista tilts a pitcher".
+    """
+    subjects = find_subjects(text.prompt)
+    known = () if isinstance(subjects, str) else [subject.head for subject in subjects]
+    phrases: dict[int, PersonPhrase] = {}
+    for number, (noun, _) in enumerate(people):
+        last_word = singular(noun.lower().split()[-1])
+        heads = [i for i, word in enumerate(text.bare) if word == last_word and not text.silent[i]]
+        if not heads and not known and len(people) == 1:
+            # The only man or woman, if nobody else can be the one of the original.
+            heads = [i for i in range(len(text.bare)) if _may_be_somebody(text, i)]
+            if len(heads) > 1 or not all(is_gendered_noun(text.bare[i]) for i in heads):
+                heads = []
+        if heads and heads[0] not in known:
+            phrase = _read_apart(text, heads[0])
+            if phrase is not None:
+                phrases[number] = phrase
+    return phrases
+
+
+def _read_apart(text: Text, head: int) -> PersonPhrase | None:
+    """Return the phrase of one person with an article, read from its clause alone."""
+    first = _start_of_clause(text, head)
+    start = text.start[first]
+    # Whether a word ends a phrase depends on the two words after it.
+    end = (*text.start, len(text.prompt))[min(head + 4, len(text.start))]
+    subjects = find_subjects(" " * start + text.prompt[start:end])
+    for subject in () if isinstance(subjects, str) else subjects:
+        if subject.head == head - first and text.low[subject.opening + first] in _ARTICLES:
+            return subject._replace(opening=subject.opening + first, head=head)
+    return None
+
+
+def _start_of_clause(text: Text, i: int) -> int:
+    """Return the position of the first word of a clause, which may be "while" or "who"."""
+    while not text.opens[i] and text.low[i] not in _OPENS_CLAUSE:
+        i -= 1
+    return i
+
+
+def _may_be_somebody(text: Text, i: int) -> bool:
+    """Return whether word i may be a noun for one person, in whatever phrase."""
+    word = text.low[i]
+    if text.silent[i] or singular(word) != word:
+        return False
+    is_unknown = not kinds(word) and word.endswith(("er", "or", "ist", "ian"))
+    return person(word) or is_gendered_noun(word) or is_unknown
+
+
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     """Add the nouns outside of phrases to the figures, and return the positions of pronouns."""
     known = {i for figure in figures for i in figure.words}
-    for match in _BOTH.finditer(text.prompt):
+    for both in _BOTH.finditer(text.prompt):
         # "men and women"
-        known.update(
-            i for i, start in enumerate(text.start) if match.start() <= start < match.end()
-        )
+        known.update(range(*(bisect_left(text.start, offset) for offset in both.span())))
+    is_understood = not isinstance(find_subjects(text.prompt), str)
     pronouns: list[int] = []
     for i, word in enumerate(map(_without_ending, text.low)):
         if i in known or text.silent[i]:
             continue
         is_animal = listed(singular(word), "animal")
+        is_person = bool(_side_of(word)) and word not in _ADJECTIVES
+        if not is_understood:
+            is_person |= _may_be_somebody(text, i)
         named = _named_again(text, figures, i)
         if is_pronoun(word):
             pronouns.append(i)
         elif named is not None:
             named.words.append(i)
-        elif is_animal or (_side_of(word) and word not in _ADJECTIVES):
+        elif is_animal or is_person:
             is_plural = singular(word) != word
             figures.append(_Figure(text, [i], [i], is_plural=is_plural, is_animal=is_animal))
     return pronouns
@@ -268,47 +332,43 @@ def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | No
     return named[0] if len(named) == 1 else None
 
 
-def _mark_uncertain(text: Text, figures: Sequence[_Figure]) -> None:
-    """Mark figures who may be described by a phrase that was not joined to theirs."""
+def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -> None:
+    """Mark the figures whom the phrase of a stranger to the original may describe."""
+    # "capturing a man", "the optician is a young man", "the optician, a man"
+    before = text.low[max(0, stranger.first - 2) : stranger.first]
+    is_shown = not _SHOWS.isdisjoint(before) or text.opens[stranger.first]
     for figure in figures:
-        if figure.number is not None or not figure.side or figure.is_possessed:
-            continue
-        # "capturing a man", "the optician is a young man", "the optician, a man"
-        before = text.low[max(0, figure.first - 2) : figure.first]
-        is_shown = not _SHOWS.isdisjoint(before) or text.opens[figure.first]
-        for other in figures:
-            # "a woman in a coat, a clerk,"
-            is_later = figure.first < other.first and text.is_same_sentence(
-                figure.first, other.first
-            )
-            is_clause = text.opens[other.first] and text.opens[max(other.heads) + 1]
-            if is_shown or (is_later and is_clause):
-                other.is_certain = False
+        # "a woman in a coat, a clerk,"
+        is_clause = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
+        is_later = stranger.first < figure.first and is_clause
+        is_later = is_later and text.is_same_sentence(stranger.first, figure.first)
+        if figure.can_be(stranger.side) and (is_shown or is_later):
+            figure.is_certain = False
 
 
 def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     """Return the figures to whom pronoun i may refer."""
-    side = _side_of(text.low[i])
-    figures = [figure for figure in figures if figure.can_be(side)]
-    remaining = [figure for figure in figures if figure.first < i]
-    if not remaining:  # "In her studio, a painter ..."
-        return figures[:1] if figures and text.is_same_sentence(i, figures[0].first) else []
+    figures = [figure for figure in figures if figure.can_be(_side_of(text.low[i]))]
+    earlier = [figure for figure in figures if figure.first < i]
+    if not earlier:  # "In her studio, a painter ..."
+        return [figure for figure in figures[:1] if text.is_same_sentence(i, figure.first)]
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
-        # "a woman" opens the clause of "a woman who waits".
-        opening = i
-        while not text.opens[opening] and text.low[opening] not in _OPENS_CLAUSE:
-            opening -= 1
-        opening -= text.low[opening] in _RELATIVE
-        inside = [figure for figure in remaining if figure.last_mention(i) >= opening]
-        if text.low[opening + 1] not in _RELATIVE:
-            # "leans over the bed of an old woman and holds her hand"; in "while the coach tapes her
-            # gloves" these may be anybody's.
-            inside = [figure for figure in inside if figure.side]
-        remaining = inside or remaining
+        earlier = _figures_of_clause(text, earlier, i) or earlier
     # Most likely neither animals nor relatives.
-    persons = [figure for figure in remaining if not figure.is_animal] or remaining
+    persons = [figure for figure in earlier if not figure.is_animal] or earlier
     return [figure for figure in persons if not figure.is_possessed] or persons
+
+
+def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
+    """Return the figures of the clause of word i to whom a pronoun refers before all others."""
+    opening = _start_of_clause(text, i)
+    if text.low[opening] in _RELATIVE:
+        # "a woman who wrings her hands"
+        return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
+    # "leans over the bed of an old woman and holds her hand"; in "while the coach tapes her
+    # gloves" these may be anybody's.
+    return [figure for figure in figures if figure.side and figure.last_mention(i) >= opening]
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
@@ -336,7 +396,7 @@ def replace_gender(
         RewrittenPromptError: a person or the referent of a pronoun is uncertain, a word that states
             a gender cannot be replaced, or somebody is named.
     """
-    sides: dict[int, str] = {}  # "mixed" for groups
+    sides: dict[int | None, str] = {}  # "mixed" for groups
     for number, (_, value) in enumerate(people):
         if value is not None:
             sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
@@ -352,24 +412,42 @@ def replace_gender(
         if figure.number is None or figure.number not in sides:
             continue
         side = sides[figure.number]
-        if figure.side and (figure.is_plural or side == "mixed"):
-            raise RewrittenPromptError("rewritten: group")
-        # "two cooks; one wipes his brow"
-        is_split = figure.is_plural and any(other.number is None for other in figures)
-        is_unknown = bool(figure.side) and side not in _SIDES
-        if is_split or is_unknown or not figure.is_certain:
-            raise RewrittenPromptError(_NOT_UNDERSTOOD)
+        _check_replaceable(figure, side, figures)
         for i in figure.words:
-            new = _without_ending(words.low[i])
-            current, counterpart = _side_and_counterpart(new)
-            if not current:
-                continue
-            if new in ("his", "her") and _is_before_noun(words, i):
-                counterpart = "her" if new == "his" else "his"
-            new = new if side == current else counterpart
-            replacements.append(_replace(words, i, new))
-            is_said[figure.number] |= gendered(new) and not is_pronoun(new)
+            new = _word_of_side(words, i, side)
+            if new:
+                replacements.append(_replace(words, i, new))
+                is_said[figure.number] |= gendered(new) and not is_pronoun(new)
+    for number, phrase in _hidden_phrases(words, people).items():
+        if number in sides and not is_said[number]:
+            # The value goes where `English.find` would put it.
+            offsets = [offset for offset, word in phrase.words if rank_of(word) >= attribute.rank]
+            i = words.start.index(min([*offsets, phrase.words[-1][0]]))
+            replacements.append(_replace(words, i, f"{sides[number]} {words.words[i]}"))
+            is_said[number] = True
     return replace_all(text, replacements), is_said
+
+
+def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -> None:
+    """Raise RewrittenPromptError if the gender of a figure cannot be replaced with another."""
+    if figure.side and (figure.is_plural or side == "mixed"):
+        raise RewrittenPromptError("rewritten: group")
+    # "two cooks; one wipes his brow"
+    is_split = figure.is_plural and any(other.number is None for other in figures)
+    is_unknown = bool(figure.side) and side not in _SIDES
+    if is_split or is_unknown or not figure.is_certain:
+        raise RewrittenPromptError(_NOT_UNDERSTOOD)
+
+
+def _word_of_side(words: Text, i: int, side: str) -> str:
+    """Return word i as it is for a woman or a man; "" if it states no gender."""
+    word = _without_ending(words.low[i])
+    current, counterpart = _side_and_counterpart(word)
+    if not current or side == current:
+        return word if current else ""
+    if word in ("his", "her") and _is_before_noun(words, i):
+        return "her" if word == "his" else "his"
+    return counterpart
 
 
 def _check_names(words: Text) -> None:
@@ -393,7 +471,7 @@ def _check_all_found(
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
-def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, str]) -> str:
+def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int | None, str]) -> str:
     """Return a text without the beards of those who become women.
 
     sides: index of a person -> the gender that this person gets.
@@ -458,6 +536,8 @@ def _is_before_noun(words: Text, i: int) -> bool:
     """
     after = words.after(i)
     following = words.after(i + 1)
+    if words.opens[i] and following:
+        return True  # "her round glasses low on the nose"
     if after in _MAY_BE_ADJECTIVE and following and not listed(following, *STOPS):
         raise RewrittenPromptError(_NOT_UNDERSTOOD)
     if after == "next":

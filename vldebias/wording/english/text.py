@@ -19,6 +19,7 @@ _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 _QUOTED = re.compile(
     r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
 )
+_STYLES = frozenset({"style", "manner", "tradition", "reminiscent"})  # of an artist
 LONGEST_PROMPT = 1000  # words
 # Words that end the name of an artist: "by Rembrandt, a portrait of a nurse".
 _NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
@@ -126,7 +127,7 @@ def _is_credited(words: list[str]) -> list[bool]:
     credits = False
     for i, word in enumerate(words):
         credited.append(credits)
-        is_behind_style = word == "of" and words[max(0, i - 1)] == "style"
+        is_behind_style = word == "of" and words[max(0, i - 1)] in _STYLES
         if word == "by" or is_behind_style:
             credits = True
         elif word in _NO_CREDIT:

@@ -28,7 +28,11 @@ _ANCIENT = 0
 def year_of_word(text: Text, i: int) -> int | None:
     """Return the last year that word i stands for; None if it stands for none.
 
-    "1943" is 1943, "1870s" 1879, "14th-century" 1399; before our era is year 0, today is 2000.
+    "1943" is 1943, "1870s" 1879, "14th-century" 1399; ancient times are year 0, today is 2000.
+
+    Args:
+        text: the text.
+        i: position of the word.
     """
     word = text.bare[i]
     following = text.after(i)

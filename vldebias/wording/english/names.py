@@ -126,7 +126,12 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
 
 
 def is_of_picture(text: Text, first: int) -> bool:
-    """Return whether a name says how a picture is made: "Monet style", "oil painting, Monet"."""
+    """Return whether a name says how a picture is made: "Monet style", "oil painting, Monet".
+
+    Args:
+        text: the text.
+        first: position of the first word of the name.
+    """
     if text.credited[first]:
         return True
     if text.before(first) in ("of", "with"):
@@ -135,7 +140,14 @@ def is_of_picture(text: Text, first: int) -> bool:
 
 
 def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> bool:
-    """Return whether a name belongs to the person at word i, whose phrase starts at `opening`."""
+    """Return whether a person has a name.
+
+    Args:
+        text: the text.
+        names: the (first, stop) runs of words that are names.
+        opening: position of the first word of the person's phrase.
+        i: position of the person's noun.
+    """
     has_title = listed(text.before(i), "title")
     is_capitalised = text.words[i].istitle()
     if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):

@@ -178,6 +178,11 @@ def match(
 
     Corresponding persons share a noun. If one person of the original remains, it corresponds to
     the only "man" or "woman" that remains in the text, or else to the only remaining person.
+
+    Args:
+        text: the rewritten text.
+        persons: the phrases of each person of the text.
+        people: noun and value of each person of the original.
     """
     matched: list[int | None] = [None] * len(persons)
     for number, (noun, _) in enumerate(people):
@@ -254,18 +259,32 @@ def _hidden_phrases(text: Text, people: Sequence[NounValue]) -> dict[int, Person
     known = () if isinstance(subjects, str) else [subject.head for subject in subjects]
     phrases: dict[int, PersonPhrase] = {}
     for number, (noun, _) in enumerate(people):
-        last_word = singular(noun.lower().split()[-1])
-        heads = [i for i, word in enumerate(text.bare) if word == last_word and not text.silent[i]]
-        if not heads and not known and len(people) == 1:
-            # The only man or woman, if nobody else can be the one of the original.
-            heads = [i for i in range(len(text.bare)) if _may_be_somebody(text, i)]
-            if len(heads) > 1 or not all(is_gendered_noun(text.bare[i]) for i in heads):
-                heads = []
-        if heads and heads[0] not in known:
-            phrase = _read_apart(text, heads[0])
-            if phrase is not None:
-                phrases[number] = phrase
+        head = _first_mention(text, noun)
+        if head is None and not known and len(people) == 1:
+            head = _only_man_or_woman(text)
+        if head is None or head in known:
+            continue
+        phrase = _read_apart(text, head)
+        if phrase is not None:
+            phrases[number] = phrase
     return phrases
+
+
+def _first_mention(text: Text, noun: str) -> int | None:
+    """Return the position of the first word that is the last word of a noun."""
+    last_word = singular(noun.lower().split()[-1])
+    for i, word in enumerate(text.bare):
+        if word == last_word and not text.silent[i]:
+            return i
+    return None
+
+
+def _only_man_or_woman(text: Text) -> int | None:
+    """Return the position of the only noun for one person, if it is a noun like "man"."""
+    heads = [i for i in range(len(text.bare)) if _may_be_somebody(text, i)]
+    if len(heads) == 1 and is_gendered_noun(text.bare[heads[0]]):
+        return heads[0]
+    return None
 
 
 def _read_apart(text: Text, head: int) -> PersonPhrase | None:
@@ -308,16 +327,18 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     for i, word in enumerate(map(_without_ending, text.low)):
         if i in known or text.silent[i]:
             continue
+        if is_pronoun(word):
+            pronouns.append(i)
+            continue
+        named = _named_again(text, figures, i)
+        if named is not None:
+            named.words.append(i)
+            continue
         is_animal = listed(singular(word), "animal")
         is_person = bool(_side_of(word)) and word not in _ADJECTIVES
         if not is_understood:
             is_person |= _may_be_somebody(text, i)
-        named = _named_again(text, figures, i)
-        if is_pronoun(word):
-            pronouns.append(i)
-        elif named is not None:
-            named.words.append(i)
-        elif is_animal or is_person:
+        if is_animal or is_person:
             is_plural = singular(word) != word
             figures.append(_Figure(text, [i], [i], is_plural=is_plural, is_animal=is_animal))
     return pronouns
@@ -355,8 +376,12 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
         earlier = _figures_of_clause(text, earlier, i) or earlier
-    # Most likely neither animals nor relatives.
-    persons = [figure for figure in earlier if not figure.is_animal] or earlier
+    return _without_secondary(earlier)
+
+
+def _without_secondary(figures: list[_Figure]) -> list[_Figure]:
+    """Return the figures without animals and relatives, to whom pronouns refer less often."""
+    persons = [figure for figure in figures if not figure.is_animal] or figures
     return [figure for figure in persons if not figure.is_possessed] or persons
 
 
@@ -372,7 +397,13 @@ def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
-    """Return for each person of the original the value that a text states, if it states one."""
+    """Return for each person of the original the value that a text states, if it states one.
+
+    Args:
+        text: the rewritten text.
+        attribute: the attribute whose values are read.
+        people: noun and value of each person of the original.
+    """
     value_of_side = {word.lower(): value for value, word in attribute.words.items()}
     values: list[Value] = [None] * len(people)
     for figure in _find_figures(read_text(text), people):
@@ -389,6 +420,11 @@ def replace_gender(
 ) -> tuple[str, list[bool]]:
     """Replace the gender of the people in a text.
 
+    Args:
+        text: the rewritten text.
+        attribute: gender.
+        people: noun and value of each person of the original.
+
     Returns:
         The text, and for each person whether one of its nouns or adjectives states the value.
 
@@ -396,10 +432,7 @@ def replace_gender(
         RewrittenPromptError: a person or the referent of a pronoun is uncertain, a word that states
             a gender cannot be replaced, or somebody is named.
     """
-    sides: dict[int | None, str] = {}  # "mixed" for groups
-    for number, (_, value) in enumerate(people):
-        if value is not None:
-            sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
+    sides = _sides_of_people(attribute, people)
     words = read_text(text)
     _check_names(words)
     text = _without_beards(words, _find_figures(words, people), sides)
@@ -409,23 +442,42 @@ def replace_gender(
     replacements: list[Replacement] = []
     is_said = [False] * len(people)
     for figure in figures:
-        if figure.number is None or figure.number not in sides:
+        number = figure.number
+        if number is None or number not in sides:
             continue
-        side = sides[figure.number]
+        side = sides[number]
         _check_replaceable(figure, side, figures)
         for i in figure.words:
             new = _word_of_side(words, i, side)
             if new:
                 replacements.append(_replace(words, i, new))
-                is_said[figure.number] |= gendered(new) and not is_pronoun(new)
+                is_said[number] |= gendered(new) and not is_pronoun(new)
     for number, phrase in _hidden_phrases(words, people).items():
         if number in sides and not is_said[number]:
-            # The value goes where `English.find` would put it.
-            offsets = [offset for offset, word in phrase.words if rank_of(word) >= attribute.rank]
-            i = words.start.index(min([*offsets, phrase.words[-1][0]]))
-            replacements.append(_replace(words, i, f"{sides[number]} {words.words[i]}"))
+            replacements.append(_write_before(text, phrase, sides[number], attribute.rank))
             is_said[number] = True
     return replace_all(text, replacements), is_said
+
+
+def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[int, str]:
+    """Return index of a person -> the word of its value, "female"; "mixed" for a group."""
+    sides: dict[int, str] = {}
+    for number, (_, value) in enumerate(people):
+        if isinstance(value, str):
+            sides[number] = attribute.words[value].lower()
+        elif value is not None:
+            sides[number] = "mixed"
+    return sides
+
+
+def _write_before(text: str, phrase: PersonPhrase, side: str, rank: int) -> Replacement:
+    """Write a word into the phrase of a person, where `English.find` would put it."""
+    if side not in _SIDES:
+        raise RewrittenPromptError(_NOT_UNDERSTOOD)
+    offsets = [offset for offset, word in phrase.words if rank_of(word) >= rank]
+    last, _ = phrase.words[-1]
+    place = min([*offsets, last])
+    return _with_article(text, place, place, f"{side} ")
 
 
 def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -> None:
@@ -443,11 +495,10 @@ def _word_of_side(words: Text, i: int, side: str) -> str:
     """Return word i as it is for a woman or a man; "" if it states no gender."""
     word = _without_ending(words.low[i])
     current, counterpart = _side_and_counterpart(word)
-    if not current or side == current:
-        return word if current else ""
+    # It is read for both sides, since an error must not depend on the values.
     if word in ("his", "her") and _is_before_noun(words, i):
-        return "her" if word == "his" else "his"
-    return counterpart
+        counterpart = "her" if word == "his" else "his"
+    return word if side == current else counterpart
 
 
 def _check_names(words: Text) -> None:
@@ -471,14 +522,14 @@ def _check_all_found(
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
-def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int | None, str]) -> str:
-    """Return a text without the beards of those who become women.
+def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, str]) -> str:
+    """Return a text without the beards of people who become women.
 
-    sides: index of a person -> the gender that this person gets.
+    `sides` maps the index of a person to the gender that this person gets.
 
     Raises:
-        RewrittenPromptError: a word states the gender of one of these people and cannot be removed:
-            "strokes his beard", "shirtless".
+        RewrittenPromptError: a word such as "shirtless" states the gender of one of these people
+            and cannot be removed.
     """
     spans: list[tuple[int, int]] = []
     for i, word in enumerate(map(_without_ending, text.low)):
@@ -490,14 +541,7 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int |
         is_in_phrase = i in figure.words
         if is_in_phrase and _side_of(word):
             continue  # it is replaced
-        span = _span_of_beard(text, i) if word in _LISTS["beard"] else None
-        if word in _LISTS["bearded"] and is_in_phrase:
-            # In "a tall, bearded man" the comma goes with the adjective.
-            start = text.start[i]
-            is_behind_comma = text.prompt[:start].endswith(", ")
-            span = (start - 2 * is_behind_comma, start + len(text.words[i]))
-        if span is None:
-            raise RewrittenPromptError(f"rewritten: {word}")
+        span = _span_of_sign(text, i, word, is_in_phrase)
         if sides[figure.number] == "female":
             spans.append(span)
     return _take_out(text.prompt, spans)
@@ -510,6 +554,26 @@ def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
         return False
     is_stated = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
     return is_stated or word in _LISTS["beard"] or word in _LISTS["bearded"]
+
+
+def _span_of_sign(text: Text, i: int, word: str, is_in_phrase: bool) -> tuple[int, int]:
+    """Return the characters to remove with a word that states a gender.
+
+    Raises:
+        RewrittenPromptError: the word cannot be removed, as in "strokes his beard".
+    """
+    span = None
+    if word in _LISTS["beard"]:
+        span = _span_of_beard(text, i)
+    elif word in _LISTS["bearded"] and is_in_phrase:
+        # In "a tall, bearded man" the comma goes with the adjective.
+        start = text.start[i]
+        end = start + len(text.words[i])
+        is_behind_comma = text.prompt[:start].endswith(", ")
+        span = (start - 2 * is_behind_comma, end)
+    if span is None:
+        raise RewrittenPromptError(f"rewritten: {word}")
+    return span
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
@@ -559,19 +623,28 @@ def _replace(words: Text, i: int, new: str) -> Replacement:
         new = new[0].upper() + new[1:]
     new += old[len(_without_ending(words.low[i])) :]
     start = words.start[i]
-    end = start + len(old)
-    article = re.search(r"\ban? $", words.prompt[:start], re.IGNORECASE)
+    return _with_article(words.prompt, start, start + len(old), new)
+
+
+def _with_article(text: str, start: int, end: int, new: str) -> Replacement:
+    """Replace the characters from start to end, and the article before them if it has to change."""
+    article = re.search(r"\ban? $", text[:start], re.IGNORECASE)
     if article is not None:
-        new = append_word(words.prompt[article.start() : start], new)
+        new = append_word(text[article.start() : start], new)
         start = article.start()
     return Replacement(start, end, new)
 
 
-# ---- other attributes, which are taken out
+# ---- other attributes, which are removed
 
 
 def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-    """Return a text without the words that state another attribute than gender of the people.
+    """Remove the words that state another attribute of the people, such as their age.
+
+    Args:
+        text: the rewritten text.
+        attribute: any attribute except gender.
+        people: noun and value of each person of the original.
 
     Raises:
         RewrittenPromptError: somebody who gets a value is not found.

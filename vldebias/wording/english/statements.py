@@ -1,7 +1,7 @@
 """Find the people whose value an English text states: "a nurse and a male patient".
 
-A word that states a value counts for every person of the text, unless it stands in the phrase of
-another person, or is a pronoun that cannot stand for this one.
+A word that states a value counts for every person of the text, unless it is part of another
+person's phrase or a pronoun that cannot refer to this person.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
     """Return the persons of a text, each with all phrases that name this one.
 
     "a CEO, a leader of hundreds" is one person, "a cook, a waiter and a guest" are three.
+
+    Args:
+        text: the text.
+        subjects: its phrases of persons, in their order.
     """
     persons: list[list[PersonPhrase]] = []
     for number, subject in enumerate(subjects):
@@ -63,7 +67,12 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
 
 
 def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether a phrase after a comma may name somebody else: "a detective, a suspect"."""
+    """Return whether a phrase after a comma may name somebody else: "a detective, a suspect".
+
+    Args:
+        text: the text.
+        subjects: its phrases of persons, in their order.
+    """
     for number in range(1, len(subjects)):
         first = subjects[number - 1]
         second = subjects[number]
@@ -78,28 +87,20 @@ def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
 
 
 def is_joined(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether "and" joins a phrase to what stands before it."""
+    """Return whether "and" joins a phrase to the words before it.
+
+    Args:
+        text: the text.
+        subject: the phrase of a person.
+    """
     return text.low[subject.opening - 1] in _JOINS
 
 
 def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     """Return whether a phrase names the person of the phrase before it."""
-    # In a list only commas part the phrases, until "and": "a cook, a waiter and a guest".
-    words = _words_between(text, subjects, number)
-    later = number
-    words_behind = words
-    while not words_behind and later + 1 < len(subjects):
-        later += 1
-        words_behind = _words_between(text, subjects, later)
-    if not words and words_behind and words_behind[0] in _JOINS:
-        return False
     subject = subjects[number]
-    # "a nurse, a doctor, a patient" are three; "a vet, a farmer and a cow" are two.
-    neighbours = [n for n in (number - 1, number + 1) if 0 < n < len(subjects)]
-    is_run = not all(_words_between(text, subjects, n) for n in neighbours)
-    behind = text.after(subject.head + 1)
-    is_in_list = text.after(subject.head) in _JOINS and listed(behind, "determiner")
-    if not words and (is_run or is_in_list):
+    words = _words_between(text, subjects, number)
+    if not words and _is_in_list(text, subjects, number):
         return False
     if text.low[subject.head] == "person" and text.before(subject.head) == "single":
         return True  # "a CEO in an office. Depict a single person"
@@ -111,6 +112,21 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     if is_clause and base(verb) != verb:
         return False
     return not _SENTENCE_END.search(_gap(text, subjects, number))
+
+
+def _is_in_list(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
+    """Return whether a phrase right after another one is an item of a list with it."""
+    # "a vet, a farmer and a cow" are two persons.
+    end = subjects[number].head
+    if text.after(end) in _JOINS and listed(text.after(end + 1), "determiner"):
+        return True
+    # "a nurse, a doctor, a patient" and "a cook, a waiter and a guest" are three.
+    if number > 1 and not _words_between(text, subjects, number - 1):
+        return True
+    if number + 1 == len(subjects):
+        return False
+    words_behind = _words_between(text, subjects, number + 1)
+    return not words_behind or words_behind[0] in _JOINS
 
 
 def _words_between(text: Text, subjects: Sequence[PersonPhrase], number: int) -> list[str]:
@@ -126,7 +142,13 @@ def _gap(text: Text, subjects: Sequence[PersonPhrase], number: int) -> str:
 def find_stated(
     prompt: str, persons: Sequence[Sequence[PersonPhrase]], attribute: Attribute
 ) -> list[bool]:
-    """Return for each person of a prompt whether a value of an attribute is stated."""
+    """Return for each person of a prompt whether a value of an attribute is stated.
+
+    Args:
+        prompt: the prompt.
+        persons: the phrases of each person.
+        attribute: the attribute.
+    """
     text = read_text(prompt)
     quoted = [i for i in range(len(text.low)) if text.silent[i]]
     unquoted = _without(prompt, text, quoted)
@@ -149,8 +171,12 @@ def find_stated(
 
 
 def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
-    """Return the value that a text states of each of its persons, for attributes other than gender;
-    None if it states none or several."""
+    """Return the value that a text states for each of its persons, or None.
+
+    Args:
+        prompt: the text.
+        attribute: any attribute except gender.
+    """
     subjects = find_subjects(prompt)
     if isinstance(subjects, str):
         return []
@@ -160,8 +186,8 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
     values: list[str | None] = []
     for number, mentions in enumerate(persons):
         first = mentions[0]
-        # The person's own phrase decides, else what is said apart from other people, of which
-        # colours of things are no statement: "in a white coat".
+        # The person's own phrase takes precedence over the rest of the text, in which the colors
+        # of things state nothing: "in a white coat".
         phrase = prompt[text.start[first.opening] : first.end]
         rest = _without_others(prompt, text, persons, number, ())
         stated_words = {word.lower() for word in attribute.stated.find(rest)}
@@ -179,7 +205,12 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
 
 
 def states(text: str, attribute: Attribute) -> bool:
-    """Return whether any word of a text states a value of an attribute."""
+    """Return whether any word of a text states a value.
+
+    Args:
+        text: the text.
+        attribute: the attribute.
+    """
     if attribute.gender and has_gendered(read_text(text).low):
         return True
     return _states_by_set(text, attribute) or _is_unspecified(text, attribute)
@@ -228,10 +259,10 @@ def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
 def _owners_of_pronouns(
     text: Text, persons: Sequence[Sequence[PersonPhrase]]
 ) -> dict[int, set[int]]:
-    """Return position of a pronoun -> the persons, by number, for whom it may stand.
+    """Return position of a pronoun -> indices of the persons to whom it may refer.
 
-    It stands for a person before it: for the nearest, if that one is stated to be of its gender;
-    else for any of them. One without a person before it counts for all.
+    It refers to the nearest person before it whose stated gender agrees, otherwise to any person
+    before it. If there is nobody before it, it may refer to everybody.
     """
     owners: dict[int, set[int]] = {}
     for i, word in enumerate(text.low):

@@ -81,7 +81,12 @@ class Text:
         return i
 
     def is_same_sentence(self, first: int, last: int) -> bool:
-        """Return whether no sentence begins between two words."""
+        """Return whether no sentence begins between two words.
+
+        Args:
+            first: position of the earlier word.
+            last: position of the later word.
+        """
         return not any(self.sentence[first + 1 : last + 1])
 
     def after(self, i: int) -> str:

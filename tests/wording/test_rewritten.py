@@ -186,6 +186,7 @@ def test_each_person_keeps_the_own_value():
         ("an agent", "A portrait of an agent, capturing a man.", "rewritten: not understood"),
         ("two cooks", "Two cooks; one wipes his brow.", "rewritten: not understood"),
         ("a clerk", "A clerk hands a pitcher to a vlogger, his hair wet.", "rewritten: not"),
+        ("a vet with an owner", "A vet waves at a plumber.", "rewritten: not understood"),
         ("a welder", "A man tilts a pitcher beside a climber.", "rewritten: not understood"),
         ("a barber", "A barber strokes his beard.", "rewritten: beard"),
         ("an astronaut", "A <random:male|female> astronaut, cinematic.", "rewritten: stated"),

@@ -388,14 +388,10 @@ def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
     names = [str(name) for name in names]
     remedy = "name it (--column; in Python column=...)"
     if column is not None:
-        alike = [name for name in names if name.strip().casefold() == column.strip().casefold()]
-        if column in names:
-            return column
-        if len(alike) == 1:
-            return alike[0]
-        if column_around(names, column) is not None:
-            return column
-        raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
+        named = _named_column(names, column)
+        if named is None:
+            raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
+        return named
     plain = {name.strip().casefold(): name for name in names}
     if "prompt" in plain:
         return plain["prompt"]
@@ -408,3 +404,13 @@ def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
     if fitting:
         raise InvalidInputError(f"{where}: prompts may be in any of {fitting}; {remedy}")
     raise InvalidInputError(f"{where}: no column 'prompt' in {names}; {remedy}")
+
+
+def _named_column(names: Sequence[str], column: str) -> str | None:
+    """Return the column with a name that the user gave, in whatever case, or None."""
+    if column in names:
+        return column
+    alike = [name for name in names if name.strip().casefold() == column.strip().casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    return column if column_around(names, column) is not None else None

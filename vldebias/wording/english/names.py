@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 from vldebias.prompts.english.words import (
@@ -111,11 +112,7 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     words = text.bare[first:stop]
     if any(_is_in_full_name(text, i) for i in range(first, stop)):
         return True
-    # "La Liga", "the Supreme Court", "a Roman"; "a Black nurse"
-    is_origin = len(words) == 1 and (words[0] in origins() or listed(words[0], "origin"))
-    is_of_history = " ".join(words) in names_of_history()
-    is_place = len(words) > 1 and listed(words[0], "place-adjective")  # "New York"
-    if is_origin or is_of_history or is_place or has_listed(words, "no-name"):
+    if _is_other_name(words):
         return False
     if any(listed(word, "famous") or "i" in kinds(word) for word in words):
         return True
@@ -123,6 +120,15 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     has_family_name = len(words) > 1
     needed = any if text.capital[first] else all
     return needed((has_given_name, has_family_name))
+
+
+def _is_other_name(words: Sequence[str]) -> bool:
+    """Return whether words with capitals name no person: "the Supreme Court", "a Roman"."""
+    if " ".join(words) in names_of_history() or has_listed(words, "no-name"):
+        return True  # "La Liga"
+    if len(words) > 1:
+        return listed(words[0], "place-adjective")  # "New York"
+    return words[0] in origins() or listed(words[0], "origin")  # "a Black nurse"
 
 
 def is_of_picture(text: Text, first: int) -> bool:
@@ -148,18 +154,25 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
         opening: position of the first word of the person's phrase.
         i: position of the person's noun.
     """
-    has_title = listed(text.before(i), "title")
-    is_capitalised = text.words[i].istitle()
-    if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):
-        return True  # "the Joker", "Doctor Smith"
-    if is_capitalised and text.after(i).isdigit() and listed(text.low[i], "title"):
-        return True  # "Agent 47"
-    is_adjective = adjective(text.before(i))  # "General Nurse On Duty"
-    if is_capitalised and has_title and not is_adjective and "l" in kinds(text.bare[i]):
-        return True  # "Portrait of Dr. Baker", where all words have capitals
+    if text.words[i].istitle() and _is_name_with_title(text, i):
+        return True
     return any(
         first <= i < stop or _is_same_person(text, first, stop, opening, i) for first, stop in names
     )
+
+
+def _is_name_with_title(text: Text, i: int) -> bool:
+    """Return whether a capitalized noun is a name or a title before one: "Agent 47"."""
+    before = text.before(i)
+    if text.after(i).isdigit() and listed(text.low[i], "title"):
+        return True
+    if text.capital[i] and before == "the":
+        return True  # "the Joker"
+    if not listed(before, "title"):
+        return False
+    # "Doctor Smith"; "Portrait of Dr. Baker", where all words have capitals, but not "General
+    # Nurse On Duty"
+    return text.capital[i] or (not adjective(before) and "l" in kinds(text.bare[i]))
 
 
 def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> bool:

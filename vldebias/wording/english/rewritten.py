@@ -177,7 +177,8 @@ def match(
     """Return for each person of a text the index of the corresponding person of the original.
 
     Corresponding persons share a noun. If one person of the original remains, it corresponds to
-    the only "man" or "woman" that remains in the text, or else to the only remaining person.
+    the only remaining "man" or "woman" of the text. An original with one person also corresponds to
+    a text with one, whatever the nouns: "a doctor", "a surgeon".
 
     Args:
         text: the rewritten text.
@@ -193,23 +194,25 @@ def match(
                 matched[place] = number
                 break
     remaining = [number for number in range(len(people)) if number not in matched]
-    candidates = _candidates(text, persons, matched)
+    candidates = _unmatched(text, persons, matched)
+    of_gender = [place for place in candidates if gendered(text.low[persons[place][0].head])]
+    if len(people) > 1 or of_gender:
+        candidates = of_gender
     if len(remaining) == 1 and len(candidates) == 1:
         matched[candidates[0]] = remaining[0]
     return matched
 
 
-def _candidates(
+def _unmatched(
     text: Text, persons: Sequence[Sequence[PersonPhrase]], matched: Sequence[int | None]
 ) -> list[int]:
-    """Return the unmatched people who may be the original's, preferably "men" and "women"."""
-    candidates: list[int] = []
+    """Return the indices of unmatched people who may be the original's: no relatives or groups."""
+    places: list[int] = []
     for place, (first, *_) in enumerate(persons):
         is_possessed = text.low[first.opening] in _POSSESSIVE
         if matched[place] is None and not (first.plural or first.named or is_possessed):
-            candidates.append(place)
-    of_gender = [place for place in candidates if gendered(text.low[persons[place][0].head])]
-    return of_gender or candidates
+            places.append(place)
+    return places
 
 
 def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:

@@ -50,17 +50,18 @@ class Text:
         self.words = [token[0] for token in tokens]
         self.low = list(map(_lower, self.words))
         self.bare = [re.sub(r"'s?$", "", word) if "'" in word else word for word in self.low]
-        # What stands before each word and after the last one.
-        ends = [0, *(token.end() for token in tokens)]
-        starts = [*self.start, len(prompt)]
-        gaps = [prompt[end:start] for end, start in zip(ends, starts, strict=True)]
-        self.opens = [bool(_BREAK.search(gap)) for gap in gaps]
+        self.opens: list[bool] = []
+        self.sentence: list[bool] = []
+        end = 0
+        for i, start in enumerate([*self.start, len(prompt)]):
+            gap = prompt[end:start]  # before word i, or after the last one
+            # "Dr. Smith"
+            is_abbreviated = i > 0 and gap == ". " and listed(self.low[i - 1], "abbreviation")
+            self.opens.append(bool(_BREAK.search(gap)) and not is_abbreviated)
+            self.sentence.append(bool(_SENTENCE_END.search(gap)))
+            end = start + len(self.words[i]) if i < len(self.words) else start
         self.opens[0] = True
         self.opens[-1] = True
-        for i in range(1, len(self.low)):
-            if gaps[i] == ". " and listed(self.low[i - 1], "abbreviation"):
-                self.opens[i] = False  # "Dr. Smith"
-        self.sentence = [bool(_SENTENCE_END.search(gap)) for gap in gaps]
         self.sentence[0] = True
         self.silent = _is_quoted(prompt, self.start)
         self.credited = _is_credited(self.low)

@@ -9,8 +9,8 @@ STATING = {
     "gender": {"WOMAN", "WOMEN", "GIRL", "FEMALE", "PRINCESS", "MOTHER"}
     | {"MAN", "MEN", "BOY", "MALE", "PRINCE", "FATHER"},
     "age": {"BABY", "CHILD", "GIRL", "BOY", "OLDER"},
-    # The modifiers of skin tone are named after Fitzpatrick's scale. They state no origin, but an
-    # origin next to them may contradict what they show.
+    # Skin tone modifiers are named after the Fitzpatrick scale. They do not state an origin, but an
+    # origin next to them may contradict the tone.
     "skin": {"FITZPATRICK"},
     "origin": {"FITZPATRICK"},
 }

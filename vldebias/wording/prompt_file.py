@@ -37,7 +37,7 @@ _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class PromptList:
-    """Prompts as they were read.
+    """Prompts that were read from a file or a data frame.
 
     Attributes:
         prompts: the prompts, with repetitions.
@@ -52,7 +52,7 @@ class PromptList:
     note: str = ""
 
     def __str__(self) -> str:
-        """Write what was read, for people."""
+        """Describe what was read."""
         text = "1 prompt" if len(self.prompts) == 1 else f"{len(self.prompts)} prompts"
         if self.column is not None:
             text += f" of the column {self.column!r}"
@@ -64,24 +64,24 @@ class PromptList:
 
 
 def read_prompts(source: Any, column: str | None = None) -> PromptList:
-    """Read prompts from a file, standard input ("-"), or a frame of pandas.
+    """Read prompts from a file, standard input ("-"), or a pandas data frame.
 
-    - a text file: one a line; lines end at \\n and \\r\\n alone. A line in one pair of quotes is
-      without them; empty lines and comments of wildcard files ("# people") are left out. If
-      the file has infotexts that Automatic1111 saved, or lines for its script "Prompts from file",
-      only their prompts are read.
-    - .csv, .tsv, .parquet, .jsonl (objects, or texts), .json (a list of either, or an object that
-      contains one list of objects), and a frame: a column of prompts, "body.prompt" if objects are
-      nested.
+    - Text files contain one prompt per line; lines end with \\n or \\r\\n only. A pair of quotes
+      around a line is removed; empty lines and comments of wildcard files ("# people") are skipped.
+      From infotexts saved by Automatic1111, and lines for its script "Prompts from file", only the
+      prompts are read.
+    - .csv, .tsv, .parquet, .jsonl (objects or texts), .json (a list of either, or an object that
+      contains one list of objects) and data frames contain a column of prompts, such as
+      "body.prompt" if objects are nested.
 
     Args:
-        source: the file, or the frame.
-        column: where the prompts are; None: the only column that is called `prompt`, or else as one
-            of `COLUMNS`.
+        source: the file or the data frame.
+        column: the column of the prompts. None: the column `prompt`, otherwise the only one named
+            like one of `COLUMNS`.
 
     Raises:
-        InvalidInputError: no such file or column, another kind of file, a row without a prompt, or
-            no prompt at all.
+        InvalidInputError: the file or the column does not exist, the file has an unknown format, a
+            row has no prompt, or there are no prompts.
     """
     if not isinstance(source, str | Path):
         rows = source.to_dict("records")
@@ -159,7 +159,7 @@ def checked_texts(prompts: Any) -> tuple[str, ...]:
     # Arrays of arrow give scalars.
     texts = prompts.to_pylist() if hasattr(prompts, "to_pylist") else list(prompts)
     for place, text in enumerate(texts):
-        # Half of an emoji that was cut in two is no text that a tokenizer can read.
+        # A tokenizer cannot read half of an emoji.
         if not isinstance(text, str) or _LONE_SURROGATE.search(text):
             raise InvalidInputError(
                 f"prompts: got {shortened(repr(text), 200)} in place {place} of {len(texts)};"
@@ -175,7 +175,7 @@ def _text_of(path: Path) -> str:
     if not path.is_file():
         raise InvalidInputError(f"{path}: no such file; expected prompts, one a line, or -")
     text = decoded(path.read_bytes(), str(path))
-    # Zeros are in pictures and archives, whatever the name of the file says.
+    # Images and archives contain null bytes, whatever their file extension.
     if "\0" in text:
         raise InvalidInputError(f"{path}: expected a text file in UTF-8, got other bytes")
     return text
@@ -184,7 +184,7 @@ def _text_of(path: Path) -> str:
 def _of_lines(text: str, where: str) -> PromptList:
     """Return the prompts of lines.
 
-    str.splitlines would also cut at U+2028, NEL and other characters that prompts may hold.
+    str.splitlines would also split at U+2028, NEL and other characters that prompts may contain.
     """
     lines = re.split(r"\r\n|\n", text)
     if any(_SETTINGS.match(line.strip()) or _NEGATIVE.match(line.strip()) for line in lines):
@@ -293,7 +293,7 @@ def _of_options(lines: Sequence[str], where: str) -> PromptList:
 
 
 def _unquoted(line: str) -> str:
-    """Return a line without the one pair of quotes that it stands in."""
+    """Remove the pair of quotes around a line."""
     for quote in ('"', "'"):
         inner = line[1:-1]
         if len(line) > 2 and line[0] == line[-1] == quote and quote not in inner:
@@ -352,8 +352,13 @@ def _of_rows(
 ) -> PromptList:
     """Return the prompts of rows: texts, or objects with a column of them.
 
-    places: where each row is, for messages. names: of the columns; None: those of the rows, with a
-    dotted name for each part of a nested object.
+    Args:
+        rows: the rows.
+        places: where each row is, for messages.
+        column: the name that the user gave, or None.
+        where: the file or the frame, for messages.
+        names: names of the columns. None: the keys of the rows, with dotted names for the parts of
+            nested objects.
     """
     if not rows:
         raise InvalidInputError(f"{where}: got no prompts; expected a row for each")

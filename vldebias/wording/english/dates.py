@@ -1,4 +1,4 @@
-"""Read the years that numbers of a prompt stand for: "1943", "the 1870s", "14th century"."""
+"""Read the years in a prompt: "1943", "the 1870s", "14th century"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CENTURY_NAMES = (
     *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
     *("seventeenth", "eighteenth", "nineteenth"),
 )
-# Words beside a number that make it no year: "1024 x 1024", "1500 lbs".
+# Units next to a number, which is then no year: "1024 x 1024", "1500 lbs".
 _UNITS = frozenset(
     {"x", "px", "mm", "words", "dpi", "k", "iso", "m", "km", "steps", "pieces", "fps", "by", "lbs"}
 )
@@ -26,7 +26,7 @@ _ANCIENT = 0
 
 
 def year_of_word(text: Text, i: int) -> int | None:
-    """Return the last year that word i stands for; None if it stands for none.
+    """Return the last year of the date at word i, or None if it is no date.
 
     "1943" is 1943, "1870s" 1879, "14th-century" 1399; ancient times are year 0, today is 2000.
 

@@ -17,12 +17,12 @@ _MANY = re.compile(
     r"|parade|hundreds|thousands|millions|sea|mass) of\s+(?:\w+\s+){0,3}$",
     re.IGNORECASE,
 )
-# "both women and men", in whichever order the values are.
+# "both women and men", whatever the order of the values.
 _ORDER_OF_NOUNS = ("women", "girls", "men", "boys")
 _ADULTS = {"female": ("woman", "women"), "male": ("man", "men")}
 _YOUTHS = {"female": ("girl", "girls"), "male": ("boy", "boys")}
 _NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)")
-_BEFORE = 60  # characters before a noun in which its number stands
+_BEFORE = 60  # characters before a noun that are searched for its number
 
 
 def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
@@ -53,31 +53,25 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
 def _size(before: str) -> int | None:
     """Return the exact number before a noun, as in "a pair of " or "the two ", or None."""
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
-    words = re.findall(r"[\w'-]+", clause)[-5:]
-    # "a pair of", "five of the": the number stands before these words.
-    while words and words[-1].lower() in ("of", "the", "these", "those"):
-        words.pop()
-    if not words:
-        return None
-    number = words[-1].lower()
-    previous = words[-2] if len(words) > 1 else ""
+    clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)  # "a pair of", "five of the"
+    *_, earlier, previous, number = ["", "", "", *re.findall(r"[\w'-]+", clause)]
     if number.isdigit() and previous[:1].isupper():
         return None  # "Apollo 11"
+    number = number.lower()
     previous = previous.lower()
     if number == "dozen":
         is_twelve = previous == "a" and "half" not in clause.lower()
         return 12 if is_twelve else None
-    if previous in ("to", "or") and len(words) > 2:
-        # "explains to two guests" has two, "two or three guests" an unknown number.
-        return None if words[-3].lower() in _sizes() else _sizes().get(number)
+    if previous in ("to", "or") and earlier and earlier.lower() not in _sizes():
+        return _sizes().get(number)  # "explains to two guests"
     if listed(previous, "inexact") or previous in _sizes():
-        return None  # "about ten", "two three"
+        return None  # "about ten", "two or three"
     return _sizes().get(number)
 
 
 @cache
 def _sizes() -> dict[str, int]:
-    """Return the number that a word or the digits of a number say, from 2 to 12."""
+    """Return number words and digits from 2 to 12 -> their number."""
     sizes = {word: size for size, word in enumerate(lists()["number-word"], 2)}
     return sizes | {str(size): size for size in sizes.values()} | _COLLECTIVE_SIZES
 

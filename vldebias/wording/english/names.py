@@ -186,7 +186,7 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
     if first > i:
         return _names_person_before(text, first, stop, i)
     if not has_listed(text.low[stop:i], *STOPS):
-        # A name of its own, not one that describes the person, "a Ford driver".
+        # It is the person's name unless it modifies the noun: "a Ford driver".
         return not text.after(stop - 1) or text.opens[first]
     link = text.before(opening)
     return not link or link == "the" or text.low[opening] == "the" or listed(link, "is-also")
@@ -205,7 +205,7 @@ def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
 
 
 def _word_before_name(text: Text, first: int) -> str:
-    """Return the word before a name and what goes with it: "in" of "in medieval New France"."""
+    """Return the word before a name and its attributes: "in" in "in medieval New France"."""
     before = text.before(first)
     while before:
         is_time = listed(before, "time-of-place") or _NUMBER.fullmatch(before)

@@ -32,7 +32,7 @@ _SENTENCE_END = re.compile(r"[.;!?\n|]")
 _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
 )
-_MOST_READ = 16  # persons of a text whose statements are read; later ones are closed
+_MOST_READ = 16  # persons per text; all later ones count as stated
 
 
 def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[PersonPhrase]]:
@@ -217,12 +217,12 @@ def states(text: str, attribute: Attribute) -> bool:
 
 
 def _is_unspecified(text: str, attribute: Attribute) -> bool:
-    """Return whether a text says that a value is to stay open: "of unspecified gender"."""
+    """Return whether a text leaves a value open on purpose: "of unspecified gender"."""
     return not attribute.names.isdisjoint(_UNSPECIFIED.findall(text.lower()))
 
 
 def _states_by_set(text: str, attribute: Attribute) -> bool:
-    """Return whether a word of the set is in a text; roles such as "alumnus" state gender alone."""
+    """Return whether a text contains a word of the set, other than a role that states gender."""
     words = attribute.stated.find(text)
     return any(not (attribute.gender and person(word.lower())) for word in words)
 
@@ -247,7 +247,7 @@ def _without_others(
 
 
 def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
-    """Return a prompt with spaces in the place of the words at these positions."""
+    """Replace the words at these positions with spaces."""
     kept = list(prompt)
     for i in words:
         start = text.start[i]
@@ -277,7 +277,7 @@ def _owners_of_pronouns(
             text.before(i - 1) and not text.after(i) and listed(text.low[i - 1], "preposition")
         )
         if is_object and persons[nearest][0].head == i - 2:
-            # "Ada with a drummer behind her": it stands for somebody else.
+            # In "Ada with a drummer behind her", "her" is not the drummer.
             owners[i] = before - {nearest}
             continue
         genders = {_gender_of(text, subject) for subject in persons[nearest]}

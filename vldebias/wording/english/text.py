@@ -28,17 +28,19 @@ _NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
 class Text:
     """Split a prompt into words, and mark where clauses begin and which words are quoted.
 
-    Words after the first `LONGEST_PROMPT` are not read: no text encoder of an image generator
-    reads them (77 tokens in CLIP, 512 in T5, 1,024 in Qwen), and the time of a call stays bounded.
+    Only the first `LONGEST_PROMPT` words are read, which bounds the time of a call: no text encoder
+    of an image generator reads more (77 tokens in CLIP, 512 in T5, 1,024 in Qwen).
 
     Attributes, each with one entry a word:
         start: offset of its first character in `prompt`.
-        words: as it is written. low: in lower case. bare: also without a possessive 's.
-        opens: whether a clause begins with it; one entry more, for the end.
+        words: the word as written.
+        low: the word in lower case.
+        bare: the word in lower case without a possessive 's.
+        opens: whether a clause begins with it; one more entry for the end of the prompt.
         sentence: whether a sentence begins with it.
-        silent: whether it stands in quotation marks.
+        silent: whether it is in quotation marks.
         credited: whether it may be part of an artist's name, after "by".
-        capital: whether it is written with a capital that says something.
+        capital: whether it is capitalized, unless the prompt is a title.
     """
 
     def __init__(self, prompt: str) -> None:
@@ -66,7 +68,6 @@ class Text:
         self.silent = _is_quoted(prompt, self.start)
         self.credited = _is_credited(self.low)
         is_title = _is_title(self.words)
-        # In a title all words have capitals, so they tell nothing.
         self.capital = [not is_title and word[0].isupper() for word in self.words]
 
     def before(self, i: int) -> str:
@@ -99,7 +100,7 @@ class Text:
 
 def _is_title(words: list[str]) -> bool:
     """Return whether most words are capitalized, as in a title: then capitals mean nothing."""
-    # "of" and "the" are in small letters in a title as well.
+    # "of" and "the" are lower-case even in a title.
     words = [word for word in words if not listed(word, "preposition", "determiner")]
     is_capital = [word[0].isupper() for word in words if word[0].isalpha()]
     return len(is_capital) > 1 and sum(is_capital) > 0.7 * len(is_capital)
@@ -115,9 +116,8 @@ def _lower(word: str) -> str:
 
 
 def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
-    """Return for each word whether it stands in quotation marks."""
-    # The last quotation that opens before a word is searched by bisection, so that a long prompt
-    # with many of them stays fast.
+    """Return for each word whether it is in quotation marks."""
+    # Bisection keeps long prompts with many quotations fast.
     quotes = [match.span() for match in _QUOTED.finditer(prompt)]
     openings = [start for start, _ in quotes]
     quoted = []

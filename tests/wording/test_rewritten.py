@@ -42,6 +42,20 @@ TURNED = [
         "A male gardener kneels among roses, his grandson beside him.",
     ),
     (
+        "a diver",
+        "Rich colors. A diver waits; the crew watches her closely and is with her next to a mast.",
+        "Rich colors. A female diver waits; the crew watches her closely and is with her next to a"
+        " mast.",
+        "Rich colors. A male diver waits; the crew watches him closely and is with him next to a"
+        " mast.",
+    ),
+    (
+        "a guard",
+        "A guard waves on her round.",
+        "A female guard waves on her round.",
+        "A male guard waves on his round.",
+    ),
+    (
         "a chef",
         "A chef leads a team of men and women.",
         "A female chef leads a team of men and women.",
@@ -189,6 +203,8 @@ def test_each_person_keeps_the_own_value():
         ("a vet with an owner", "A vet waves at a plumber.", "rewritten: not understood"),
         ("a welder", "A man tilts a pitcher beside a climber.", "rewritten: not understood"),
         ("a barber", "A barber strokes his beard.", "rewritten: beard"),
+        ("a barber", "A barber with a beard trimmer.", "rewritten: beard"),
+        ("a chef", "A chef in his or her kitchen.", "rewritten: not understood"),
         ("an astronaut", "A <random:male|female> astronaut, cinematic.", "rewritten: stated"),
         ("an astronaut", "A photo of a {gender} astronaut, sharp.", "rewritten: stated"),
     ],

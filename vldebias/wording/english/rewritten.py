@@ -9,7 +9,6 @@ referent of a pronoun is uncertain, the prompt is left unchanged.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -55,9 +54,6 @@ _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "aw
 _MAY_BE_ADJECTIVE = frozenset(
     {"round", "past", "inside", "outside", "opposite", "down", "up", "near"}
 )
-# Words for both genders state neither: "a team of men and women".
-_GENDERED = r"(?:(?:fe)?males?|(?:wo)?m[ae]n|boys?|girls?|ladies|gentlemen|he|she|his|hers?|him)"
-_BOTH = re.compile(rf"\b{_GENDERED}(?:\s*/\s*|,? (?:and|or|&) ){_GENDERED}\b", re.IGNORECASE)
 _DESCENT = re.compile(
     r",? (?:of|with) (?:[\w-]+ ){1,2}(?:descent|heritage|origin|ethnicity|ancestry|background)\b",
     re.IGNORECASE,
@@ -210,7 +206,7 @@ def _unmatched(
     places: list[int] = []
     for place, (first, *_) in enumerate(persons):
         is_possessed = text.low[first.opening] in _POSSESSIVE
-        if matched[place] is None and not (first.plural or first.named or is_possessed):
+        if matched[place] is None and not (first.plural or is_possessed):
             places.append(place)
     return places
 
@@ -322,9 +318,6 @@ def _may_be_somebody(text: Text, i: int) -> bool:
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     """Add the nouns outside of phrases to the figures, and return the positions of pronouns."""
     known = {i for figure in figures for i in figure.words}
-    for both in _BOTH.finditer(text.prompt):
-        # "men and women"
-        known.update(range(*(bisect_left(text.start, offset) for offset in both.span())))
     is_understood = not isinstance(find_subjects(text.prompt), str)
     pronouns: list[int] = []
     for i, word in enumerate(map(_without_ending, text.low)):

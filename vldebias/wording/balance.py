@@ -275,22 +275,26 @@ class Balancer:
             # The seed determines the order in which equal prompts receive their values.
             generator = random.Random(f"{sampler.seed}/{sampler.images_of(prompt)}/{prompt}")
             generator.shuffle(equal_images)
-            for number, reader in enumerate(self._readers):
+            for number in range(len(self._readers)):
                 # A rewritten text may keep the value that it states.
                 assigned_images = [image for image in equal_images if number not in image.kept]
-                for person, outcomes in enumerate(reader.outcomes(prompt, self.strength)):
-                    # Images with equal values are adjacent, so that people and attributes are
-                    # crossed evenly.
-                    assigned_images.sort(key=lambda image: list(map(str, chain(*image.values))))
-                    # If the first person received no value, the others receive none either.
-                    open_images = [
-                        image for image in assigned_images if image.values[number][:1] != [None]
-                    ]
-                    values = sampler.assign(number, person, prompt, len(open_images), outcomes)
-                    for image in assigned_images:
-                        image.values[number].append(None)
-                    for image, value in zip(open_images, values, strict=True):
-                        image.values[number][person] = value
+                self._assign_attribute(number, prompt, assigned_images, sampler)
+
+    def _assign_attribute(
+        self, number: int, prompt: str, images: list[_Image], sampler: EvenSampler[Value]
+    ) -> None:
+        """Assign values of one attribute to images of one prompt."""
+        for person, outcomes in enumerate(self._readers[number].outcomes(prompt, self.strength)):
+            # Images with equal values are adjacent, so that people and attributes are crossed
+            # evenly.
+            images.sort(key=lambda image: list(map(str, chain(*image.values))))
+            # If the first person received no value, the others receive none either.
+            open_images = [image for image in images if image.values[number][:1] != [None]]
+            values = sampler.assign(number, person, prompt, len(open_images), outcomes)
+            for image in images:
+                image.values[number].append(None)
+            for image, value in zip(open_images, values, strict=True):
+                image.values[number][person] = value
 
     def _result(self, images: Sequence[_Image]) -> BalancedPrompts:
         """Write the values of all images, and return them with reasons and people."""

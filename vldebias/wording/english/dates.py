@@ -46,16 +46,17 @@ def year_of_word(text: Text, i: int) -> int | None:
         return _ANCIENT  # "400 BC", "AD 79"
     match = _YEAR.fullmatch(word)
     has_unit = not _UNITS.isdisjoint((before, following))  # "1920 x 1080"
-    if match and not has_unit:
-        digits, plural, era = match.groups()
-        if era:
-            return _ANCIENT  # "480bc"
-        year = int(digits)
-        if plural and year % 10 == 0:
-            # "the 1800s" are a century, "the 1870s" ten years.
-            year += 99 if year % 100 == 0 else 9
+    if match is None or has_unit:
+        return _last_year_of_century(text, i)
+    digits, plural, era = match.groups()
+    return _ANCIENT if era else _last_year_of_number(int(digits), bool(plural))
+
+
+def _last_year_of_number(year: int, is_plural: bool) -> int:
+    """Return the last year of "1943", of the ten years "1870s" or of the century "1800s"."""
+    if not is_plural or year % 10:
         return year
-    return _last_year_of_century(text, i)
+    return year + 9 if year % 100 else year + 99
 
 
 def _last_year_of_century(text: Text, i: int) -> int | None:

@@ -185,8 +185,7 @@ def match(
     for number, (noun, _) in enumerate(people):
         last_word = singular(noun.lower().split()[-1])
         for place, mentions in enumerate(persons):
-            nouns = {singular(_without_ending(text.low[mention.head])) for mention in mentions}
-            if matched[place] is None and last_word in nouns:
+            if matched[place] is None and _has_noun(text, mentions, last_word):
                 matched[place] = number
                 break
     remaining = [number for number in range(len(people)) if number not in matched]
@@ -197,6 +196,11 @@ def match(
     if len(remaining) == 1 and len(candidates) == 1:
         matched[candidates[0]] = remaining[0]
     return matched
+
+
+def _has_noun(text: Text, mentions: Iterable[PersonPhrase], noun: str) -> bool:
+    """Return whether one of the phrases of a person has a noun, in the singular or plural."""
+    return noun in [singular(_without_ending(text.low[mention.head])) for mention in mentions]
 
 
 def _unmatched(

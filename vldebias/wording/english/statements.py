@@ -152,21 +152,19 @@ def find_stated(
     text = read_text(prompt)
     quoted = [i for i in range(len(text.low)) if text.silent[i]]
     unquoted = _without(prompt, text, quoted)
-    is_stated = [False] * len(persons)
-    if states(unquoted, attribute):
-        owners = _owners_of_pronouns(text, persons) if attribute.gender else {}
-        for number in range(len(persons)):
-            if number >= _MOST_READ:
-                is_stated[number] = True
-                continue
-            left_out = {i for i, owner in owners.items() if number not in owner}
+    may_state = states(unquoted, attribute)
+    owners = _owners_of_pronouns(text, persons) if may_state and attribute.gender else {}
+    is_stated: list[bool] = []
+    for number, (first, *_) in enumerate(persons):
+        if attribute.kind and _states_in_phrase(prompt, first, attribute):
+            is_stated.append(True)
+        elif not may_state or number >= _MOST_READ:
+            is_stated.append(may_state)
+        else:
+            left_out = [i for i, numbers in owners.items() if number not in numbers]
             rest = _without_others(unquoted, text, persons, number, left_out)
-            is_stated[number] = states(rest, attribute) and not _states_of_picture_alone(
-                rest, prompt, persons[number][0], attribute
-            )
-    for number, mentions in enumerate(persons):
-        if attribute.kind and _states_in_phrase(prompt, mentions[0], attribute):
-            is_stated[number] = True
+            is_about_person = not _states_of_picture_alone(rest, prompt, first, attribute)
+            is_stated.append(states(rest, attribute) and is_about_person)
     return is_stated
 
 
@@ -273,10 +271,8 @@ def _owners_of_pronouns(
             owners[i] = set(range(len(persons)))
             continue
         nearest = max(before)
-        is_object = (
-            text.before(i - 1) and not text.after(i) and listed(text.low[i - 1], "preposition")
-        )
-        if is_object and persons[nearest][0].head == i - 2:
+        head = persons[nearest][0].head
+        if head == i - 2 and _is_object_of_preposition(text, i):
             # In "Ada with a drummer behind her", "her" is not the drummer.
             owners[i] = before - {nearest}
             continue
@@ -284,6 +280,12 @@ def _owners_of_pronouns(
         is_of_nearest = (_FEMALE if word in _FEMALE else _MALE) in genders
         owners[i] = {nearest} if is_of_nearest else before
     return owners
+
+
+def _is_object_of_preposition(text: Text, i: int) -> bool:
+    """Return whether word i ends a clause after a preposition, within one clause."""
+    is_last = bool(text.before(i - 1)) and not text.after(i)
+    return is_last and listed(text.low[i - 1], "preposition")
 
 
 def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:

@@ -51,8 +51,8 @@ MOST = 10_000  # prompts that a Balancer remembers
 # (`eval/results/stated_values.json`).
 _UNSEEN = frozenset({"nonbinary"})
 _LONGEST_BLOCK = 1000  # images over which `Balancer.at` is even
-# The soft hyphen, the space and the joiner without width, and the mark at the beginning of a file.
-# The joiners of emoji and of Persian words stay: they change what is read.
+# The soft hyphen, the zero-width space, the word joiner and the byte order mark. The joiners of
+# emoji and of Persian words are kept, since they change the meaning.
 _INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))
 
 
@@ -603,7 +603,7 @@ def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:
     """Return a whole number, of Python or of numpy, as an int.
 
     Raises:
-        InvalidInputError: something else, or a number less than the least.
+        InvalidInputError: it is not a whole number, or less than `least`.
     """
     is_whole = isinstance(number, Integral) and not isinstance(number, bool)
     if not is_whole or number < least:
@@ -613,7 +613,7 @@ def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:
 
 
 def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSet]) -> None:
-    """Raise InvalidInputError where shares name a value of no set, or are no numbers."""
+    """Raise InvalidInputError if shares name an unknown value or are not numbers."""
     known = sorted(set(chain(*map(words_of_values, parts))))
     unknown = sorted(map(str, set(shares).difference(known)))
     if unknown:
@@ -637,7 +637,7 @@ def _warn_of_unseen_values(attribute: Attribute) -> None:
 
 
 def _check_different(readers: Sequence[PersonReader]) -> None:
-    """Raise InvalidInputError where two sets are about one attribute."""
+    """Raise InvalidInputError if two sets are about the same attribute."""
     name_of_kind: dict[str, str] = {}
     for reader in readers:
         attribute = reader.attribute

@@ -51,9 +51,7 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
             continue
         # The phrase may say who is in the group before it: "two cooks, a woman and a man".
         group = persons[-1]
-        words = _words_between(text, subjects, number)
-        goes_on = not words or (len(group) > 1 and words == ["and"])
-        is_of_group = goes_on and group[0].plural
+        is_of_group = group[0].plural and not _words_between(text, subjects, number)
         if is_of_group and not _SENTENCE_END.search(_gap(text, subjects, number)):
             if not is_gendered_noun(text.low[subject.head]) and len(group) == 1:
                 persons[-1] = [subject]  # "two people, a cook and a waiter" are these two
@@ -108,7 +106,7 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
         return listed(words[-1], "is-also")
     # "a coach, a leader of hundreds"; "a baker serving a guest, a waiter holding a tray"
     verb = text.after(subject.head)
-    is_clause = verb.endswith("s") or (verb.endswith("ing") and number > 1)
+    is_clause = verb.endswith("s") or verb.endswith("ing")
     if is_clause and base(verb) != verb:
         return False
     return not _SENTENCE_END.search(_gap(text, subjects, number))
@@ -315,8 +313,6 @@ def _states_of_picture_alone(
 def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) -> bool:
     """Return whether an adjective of the subject's phrase states a value."""
     for offset, word in subject.words[:-1]:
-        if attribute.kind == "origin" and word.endswith("skinned"):
-            return True  # "a pale skinned nurse"
         if rank_of(word) != attribute.rank:
             continue
         scene = read_scene(text, subject.start, subject.end)

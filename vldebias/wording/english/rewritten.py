@@ -238,10 +238,10 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     subjects = find_subjects(text.prompt)
     persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
     numbers = match(text, persons, people)
-    for number, phrase in _hidden_phrases(text, people).items():
-        if number not in numbers:
+    for hidden_number, phrase in _hidden_phrases(text, people).items():
+        if hidden_number not in numbers:
             persons.append([phrase])
-            numbers.append(number)
+            numbers.append(hidden_number)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, numbers, strict=True):
         # Each phrase about a person who is not in the original may describe somebody who is.

@@ -51,7 +51,9 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
             continue
         # The phrase may say who is in the group before it: "two cooks, a woman and a man".
         group = persons[-1]
-        is_of_group = group[0].plural and not _words_between(text, subjects, number)
+        words = _words_between(text, subjects, number)
+        goes_on = not words or (len(group) > 1 and words == ["and"])
+        is_of_group = goes_on and group[0].plural
         if is_of_group and not _SENTENCE_END.search(_gap(text, subjects, number)):
             if not is_gendered_noun(text.low[subject.head]) and len(group) == 1:
                 persons[-1] = [subject]  # "two people, a cook and a waiter" are these two
@@ -313,6 +315,8 @@ def _states_of_picture_alone(
 def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) -> bool:
     """Return whether an adjective of the subject's phrase states a value."""
     for offset, word in subject.words[:-1]:
+        if attribute.kind == "origin" and word.endswith("skinned"):
+            return True  # "a pale skinned nurse"
         if rank_of(word) != attribute.rank:
             continue
         scene = read_scene(text, subject.start, subject.end)

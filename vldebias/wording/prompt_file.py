@@ -26,12 +26,12 @@ STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _TABLES = {".csv": ",", ".tsv": "\t"}
-# "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
 # The lines of the infotexts that Automatic1111 and its forks save, and of their script "Prompts
 # from file".
 _NEGATIVE = re.compile(r"Negative prompt:")
 _SETTINGS = re.compile(r"Steps: \d+, (?=.*\b(?:Sampler|Seed|Size|CFG scale): )")
 _OPTIONS = re.compile(r"--(?:prompt|negative_prompt|steps|cfg_scale|sampler_name|seed)\b")
+# "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
 _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
 
 
@@ -127,12 +127,12 @@ def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
     """
     if isinstance(prompts, PromptList):
         return prompts
-    if isinstance(prompts, str | Path) or is_frame(prompts):
+    if isinstance(prompts, str | Path) or _is_frame(prompts):
         return read_prompts(prompts, column)
     return PromptList(checked_texts(prompts))
 
 
-def is_frame(prompts: Any) -> bool:
+def _is_frame(prompts: Any) -> bool:
     """Return whether prompts are a data frame of pandas or polars, which iterates over names."""
     return hasattr(prompts, "columns") and hasattr(prompts, "iloc")
 
@@ -144,7 +144,7 @@ def checked_texts(prompts: Any) -> tuple[str, ...]:
         InvalidInputError: something else; the message says which entry, and of frames to name the
             column.
     """
-    if is_frame(prompts):
+    if _is_frame(prompts):
         raise InvalidInputError(
             f"prompts: got a frame with the columns {list(map(str, prompts.columns))}; expected"
             " texts: give its column, such as frame['prompt']"

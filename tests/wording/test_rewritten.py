@@ -42,6 +42,20 @@ TURNED = [
         "A male gardener kneels among roses, his grandson beside him.",
     ),
     (
+        "a diver",
+        "Rich colors. A diver waits; the crew watches her closely and is with her next to a mast.",
+        "Rich colors. A female diver waits; the crew watches her closely and is with her next to a"
+        " mast.",
+        "Rich colors. A male diver waits; the crew watches him closely and is with him next to a"
+        " mast.",
+    ),
+    (
+        "a guard",
+        "A guard waves on her round.",
+        "A female guard waves on her round.",
+        "A male guard waves on his round.",
+    ),
+    (
         "a chef",
         "A chef leads a team of men and women.",
         "A female chef leads a team of men and women.",
@@ -102,6 +116,12 @@ OTHER_PEOPLE = [
         "A male driver waves at a schoolgirl; his cap is crooked.",
     ),
     (
+        "a politician",
+        "A politician grips a lectern, his hand up. In the front row, an old woman sleeps.",
+        "A female politician grips a lectern, her hand up. In the front row, an old woman sleeps.",
+        "A male politician grips a lectern, his hand up. In the front row, an old woman sleeps.",
+    ),
+    (
         "a person with a cat",
         "A man pets a cat; she purrs, her tail curled.",
         "A woman pets a cat; she purrs, her tail curled.",
@@ -122,7 +142,24 @@ OTHER_PEOPLE = [
 ]
 
 
-@pytest.mark.parametrize(("original", "rewritten", "female", "male"), OTHER_PEOPLE)
+# A word that may name somebody else, "pitcher", hides the persons from a reading of the whole text.
+HIDDEN = [
+    (
+        "barista pouring latte art",
+        "A barista in rolled-up sleeves tilts a steel pitcher, his gaze on the coffee.",
+        "A female barista in rolled-up sleeves tilts a steel pitcher, her gaze on the coffee.",
+        "A male barista in rolled-up sleeves tilts a steel pitcher, his gaze on the coffee.",
+    ),
+    (
+        "kindergarten teacher",
+        "A young woman holds a book, her face animated. A half circle of children leans in.",
+        "A young woman holds a book, her face animated. A half circle of children leans in.",
+        "A young man holds a book, his face animated. A half circle of children leans in.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("original", "rewritten", "female", "male"), OTHER_PEOPLE + HIDDEN)
 def test_only_the_person_of_the_original_changes(original, rewritten, female, male):
     out = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
     assert dict(zip(out.values, out.prompts, strict=True)) == {"female": female, "male": male}
@@ -162,7 +199,12 @@ def test_each_person_keeps_the_own_value():
         ("a clerk", "A woman in a coat, a clerk, at a desk.", "rewritten: not understood"),
         ("an agent", "A portrait of an agent, capturing a man.", "rewritten: not understood"),
         ("two cooks", "Two cooks; one wipes his brow.", "rewritten: not understood"),
+        ("a clerk", "A clerk hands a pitcher to a vlogger, his hair wet.", "rewritten: not"),
+        ("a vet with an owner", "A vet waves at a plumber.", "rewritten: not understood"),
+        ("a welder", "A man tilts a pitcher beside a climber.", "rewritten: not understood"),
         ("a barber", "A barber strokes his beard.", "rewritten: beard"),
+        ("a barber", "A barber with a beard trimmer.", "rewritten: beard"),
+        ("a chef", "A chef in his or her kitchen.", "rewritten: not understood"),
         ("an astronaut", "A <random:male|female> astronaut, cinematic.", "rewritten: stated"),
         ("an astronaut", "A photo of a {gender} astronaut, sharp.", "rewritten: stated"),
     ],

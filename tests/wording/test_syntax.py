@@ -58,6 +58,12 @@ NOT_IN_PICTURE = [
     "a {} pilot at dawn\nNegative prompt: child, nurse\nSteps: 20, Sampler: Euler a, Seed: 2",
     "a {} cook without a waiter or a female guest in a kitchen",
     '{{"subject": "a {} doctor", "negative_prompt": "a man with six fingers, a nurse"}}',
+    '{{"inputs": "a {} cook", "parameters": {{"negative_prompt": ["man", "guide"]}}}}',
+    '{{"text_prompts": [{{"text": "a {} welder"}}, {{"text": "soldier", "weight": -1}}]}}',
+    '--prompt "a {} beekeeper in a field" --negative_prompt "woman, soldier" --steps 30',
+    "--neg 'girl, soldier' --prompt 'a {} roofer on a farmer's roof, dusk'",
+    "prompt='a {} potter', negative_prompt='man', seed=1",
+    "Prompt: a {} baker at dawn\nNegative: boy, extra fingers",
     "You are an assistant who paints women. <Prompt Start> a {} nurse in a park",
     "You are a painter. Draw a {} farmer on a tractor.",
     "<|im_start|>system\nYou are a poet.<|im_end|>\n<|im_start|>user\na {} nurse<|im_end|>\n"

@@ -51,8 +51,8 @@ MOST = 10_000  # prompts that a Balancer remembers
 # (`eval/results/stated_values.json`).
 _UNSEEN = frozenset({"nonbinary"})
 _LONGEST_BLOCK = 1000  # images over which `Balancer.at` is even
-# The soft hyphen, the space and the joiner without width, and the mark at the beginning of a file.
-# The joiners of emoji and of Persian words stay: they change what is read.
+# The soft hyphen, the zero-width space, the word joiner and the byte order mark. The joiners of
+# emoji and of Persian words are kept, since they change the meaning.
 _INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))
 
 
@@ -288,22 +288,26 @@ class Balancer:
             # The seed determines the order in which equal prompts receive their values.
             generator = random.Random(f"{sampler.seed}/{sampler.images_of(prompt)}/{prompt}")
             generator.shuffle(equal_images)
-            for number, reader in enumerate(self._readers):
+            for number in range(len(self._readers)):
                 # A rewritten text may keep the value that it states.
                 assigned_images = [image for image in equal_images if number not in image.kept]
-                for person, outcomes in enumerate(reader.outcomes(prompt, self.strength)):
-                    # Images with equal values are adjacent, so that people and attributes are
-                    # crossed evenly.
-                    assigned_images.sort(key=lambda image: list(map(str, chain(*image.values))))
-                    # If the first person received no value, the others receive none either.
-                    open_images = [
-                        image for image in assigned_images if image.values[number][:1] != [None]
-                    ]
-                    values = sampler.assign(number, person, prompt, len(open_images), outcomes)
-                    for image in assigned_images:
-                        image.values[number].append(None)
-                    for image, value in zip(open_images, values, strict=True):
-                        image.values[number][person] = value
+                self._assign_attribute(number, prompt, assigned_images, sampler)
+
+    def _assign_attribute(
+        self, number: int, prompt: str, images: list[_Image], sampler: EvenSampler[Value]
+    ) -> None:
+        """Assign values of one attribute to images of one prompt."""
+        for person, outcomes in enumerate(self._readers[number].outcomes(prompt, self.strength)):
+            # Images with equal values are adjacent, so that people and attributes are crossed
+            # evenly.
+            images.sort(key=lambda image: list(map(str, chain(*image.values))))
+            # If the first person received no value, the others receive none either.
+            open_images = [image for image in images if image.values[number][:1] != [None]]
+            values = sampler.assign(number, person, prompt, len(open_images), outcomes)
+            for image in images:
+                image.values[number].append(None)
+            for image, value in zip(open_images, values, strict=True):
+                image.values[number][person] = value
 
     def _result(self, images: Sequence[_Image]) -> BalancedPrompts:
         """Write the values of all images, and return them with reasons and people."""
@@ -612,7 +616,7 @@ def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:
     """Return a whole number, of Python or of numpy, as an int.
 
     Raises:
-        InvalidInputError: something else, or a number less than the least.
+        InvalidInputError: it is not a whole number, or less than `least`.
     """
     is_whole = isinstance(number, Integral) and not isinstance(number, bool)
     if not is_whole or number < least:
@@ -622,7 +626,7 @@ def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:
 
 
 def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSet]) -> None:
-    """Raise InvalidInputError where shares name a value of no set, or are no numbers."""
+    """Raise InvalidInputError if shares name an unknown value or are not numbers."""
     known = sorted(set(chain(*map(words_of_values, parts))))
     unknown = sorted(map(str, set(shares).difference(known)))
     if unknown:
@@ -646,7 +650,7 @@ def _warn_of_unseen_values(attribute: Attribute) -> None:
 
 
 def _check_different(readers: Sequence[PersonReader]) -> None:
-    """Raise InvalidInputError where two sets are about one attribute."""
+    """Raise InvalidInputError if two sets are about the same attribute."""
     name_of_kind: dict[str, str] = {}
     for reader in readers:
         attribute = reader.attribute

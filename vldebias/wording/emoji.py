@@ -5,18 +5,18 @@ from __future__ import annotations
 import unicodedata
 
 # Kind of attribute -> words of the Unicode names of characters that state it.
-STATING = {
+_STATING = {
     "gender": {"WOMAN", "WOMEN", "GIRL", "FEMALE", "PRINCESS", "MOTHER"}
     | {"MAN", "MEN", "BOY", "MALE", "PRINCE", "FATHER"},
     "age": {"BABY", "CHILD", "GIRL", "BOY", "OLDER"},
-    # The modifiers of skin tone are named after Fitzpatrick's scale. They state no origin, but an
-    # origin next to them may contradict what they show.
+    # Skin tone modifiers are named after the Fitzpatrick scale. They do not state an origin, but an
+    # origin next to them may contradict the tone.
     "skin": {"FITZPATRICK"},
     "origin": {"FITZPATRICK"},
 }
 # Words in names of characters that show no person: "BABY BOTTLE", "BLACK DRAUGHTS MAN".
-THINGS = {"BOTTLE", "CHICK", "DRAUGHTS"}
-SYMBOLS = ("So", "Sk")  # categories of emoji and their modifiers
+_THINGS = {"BOTTLE", "CHICK", "DRAUGHTS"}
+_SYMBOLS = ("So", "Sk")  # categories of emoji and their modifiers
 
 
 def has_stating_emoji(text: str, kind: str) -> bool:
@@ -29,11 +29,11 @@ def has_stating_emoji(text: str, kind: str) -> bool:
     >>> has_stating_emoji("👩‍⚕️ a doctor", "gender"), has_stating_emoji("🚒 a firefighter", "gender")
     (True, False)
     """
-    stating = STATING.get(kind, set())
+    stating = _STATING.get(kind, set())
     for character in text:
-        if unicodedata.category(character) not in SYMBOLS:
+        if unicodedata.category(character) not in _SYMBOLS:
             continue
         words = unicodedata.name(character, "").split()
-        if stating.intersection(words) and not THINGS.intersection(words):
+        if stating.intersection(words) and not _THINGS.intersection(words):
             return True
     return False

@@ -136,13 +136,9 @@ class Language(ABC):
         persons = self.find(text, attribute)
         if isinstance(persons, str):
             raise RewrittenPromptError(f"rewritten: {persons}")
-        # A single person corresponds to the original's; several people are matched by noun.
-        nouns = [noun.lower() for noun, _ in people]
+        # A single person corresponds to the original's.
         if len(persons) != len(people) or len(people) > 1:
-            found = [person.noun.lower() for person in persons]
-            if any(found.count(noun) != 1 for noun in nouns):
-                raise RewrittenPromptError("rewritten: not understood")
-            persons = tuple(persons[found.index(noun)] for noun in nouns)
+            persons = _match_by_noun(persons, people)
         assignments: list[Assignment] = []
         for person, (_, value) in zip(persons, people, strict=True):
             if value is None:
@@ -165,6 +161,19 @@ class Language(ABC):
             people: noun and value of each person of the original.
         """
         raise NotImplementedError(f"{self.name}: no values are read")
+
+
+def _match_by_noun(persons: Sequence[Mention], people: Sequence[NounValue]) -> tuple[Mention, ...]:
+    """Return the mention of each person of the original, which has the same noun.
+
+    Raises:
+        RewrittenPromptError: no mention or several mentions have the noun.
+    """
+    found = [person.noun.lower() for person in persons]
+    nouns = [noun.lower() for noun, _ in people]
+    if any(found.count(noun) != 1 for noun in nouns):
+        raise RewrittenPromptError("rewritten: not understood")
+    return tuple(persons[found.index(noun)] for noun in nouns)
 
 
 def replace_all(text: str, replacements: Iterable[Replacement]) -> str:

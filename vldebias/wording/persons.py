@@ -1,4 +1,4 @@
-"""Find the persons of a prompt for one attribute, and which values its images get."""
+"""Find the people of a prompt who are open for an attribute, and the values they can get."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class PersonReader:
                     reasons.append(reading)
                 else:
                     readings.append([(number, person, language) for person, language in reading])
-        # A reason for one of them counts for all, unless it is that there is no person: "a
+        # A reason for one text counts for all, unless it only says that the text shows nobody: "a
         # {nurse|lamp}".
         for reason in reasons:
             if not reason.startswith(_NOBODY):
@@ -184,13 +184,13 @@ class PersonReader:
         return tuple(map(DepictedPerson, _merge_mentions(readings))) or reasons[0]
 
     def _read_text(self, text: str) -> list[list[tuple[Mention, Language]] | str]:
-        """Return the persons of each reading of a text; or the reason why it has none.
+        """Return the people of each reading of a text, or the reason why it has none.
 
         A text has one reading, or one for each of its alternatives: "a {nurse|doctor}".
         """
         slots = list(self.attribute.slots.finditer(text))
         if slots:
-            # A placeholder says where the value goes, so that nothing else is read.
+            # A placeholder marks where the value goes, so nothing else needs to be read.
             return [[_mention_at(text, *slot.span())] for slot in slots]
         if self._find is not None:
             offset = self._find(text)
@@ -202,9 +202,12 @@ class PersonReader:
         if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
             return ["stated"]
         try:
-            alternatives = read_alternatives(text)
+            return self._read_all(read_alternatives(text))
         except UnreadableSyntaxError as problem:
             return [str(problem)]
+
+    def _read_all(self, alternatives: Sequence[str]) -> list[list[tuple[Mention, Language]] | str]:
+        """Return the persons of each alternative of a text, or the reason why it has none."""
         readings: list[list[tuple[Mention, Language]] | str] = []
         for alternative in alternatives:
             language = language_of(alternative)
@@ -219,8 +222,8 @@ class PersonReader:
         return readings
 
     def states_in_syntax(self, text: str) -> bool:
-        """Return whether a value is stated where no person is read: in a text of a JSON, in markup,
-        or by a variable that is named by the attribute, {{gender}}."""
+        """Return whether JSON, markup or a variable named after the attribute, such as {{gender}},
+        states a value."""
         if not has_syntax(text):
             return False
         if json_texts(text) is not None:
@@ -231,7 +234,7 @@ class PersonReader:
 
     def _states(self, text: str) -> bool:
         """Return whether any word of a text states a value, in a language that is known."""
-        # Names of files and variables are English beside any language.
+        # Names of files and variables are English in prompts of any language.
         languages = {ENGLISH, language_of(text) or ENGLISH}
         return any(language.states(text, self.attribute) for language in languages)
 
@@ -258,9 +261,10 @@ def _mention_at(text: str, start: int, end: int) -> tuple[Mention, Language]:
 def _merge_mentions(
     readings: Sequence[Sequence[tuple[int, Mention, Language]]],
 ) -> list[list[tuple[int, Mention, Language]]]:
-    """Return the mentions of each person in the readings of a prompt; one reading has one of each.
+    """Return the mentions of each person over all readings of a prompt.
 
-    A person is the same at the same place, else by the same noun, else by the order.
+    Each reading mentions a person at most once. Mentions are matched by place, then by noun, then
+    by order.
     """
     mentions_of_person: list[list[tuple[int, Mention, Language]]] = []
     nouns_of_person: list[set[str]] = []

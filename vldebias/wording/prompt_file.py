@@ -26,18 +26,18 @@ STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _TABLES = {".csv": ",", ".tsv": "\t"}
-# "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
 # The lines of the infotexts that Automatic1111 and its forks save, and of their script "Prompts
 # from file".
 _NEGATIVE = re.compile(r"Negative prompt:")
 _SETTINGS = re.compile(r"Steps: \d+, (?=.*\b(?:Sampler|Seed|Size|CFG scale): )")
 _OPTIONS = re.compile(r"--(?:prompt|negative_prompt|steps|cfg_scale|sampler_name|seed)\b")
+# "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
 _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class PromptList:
-    """Prompts as they were read.
+    """Prompts that were read from a file or a data frame.
 
     Attributes:
         prompts: the prompts, with repetitions.
@@ -52,7 +52,7 @@ class PromptList:
     note: str = ""
 
     def __str__(self) -> str:
-        """Write what was read, for people."""
+        """Describe what was read."""
         text = "1 prompt" if len(self.prompts) == 1 else f"{len(self.prompts)} prompts"
         if self.column is not None:
             text += f" of the column {self.column!r}"
@@ -64,24 +64,24 @@ class PromptList:
 
 
 def read_prompts(source: Any, column: str | None = None) -> PromptList:
-    """Read prompts from a file, standard input ("-"), or a frame of pandas.
+    """Read prompts from a file, standard input ("-"), or a pandas data frame.
 
-    - a text file: one a line; lines end at \\n and \\r\\n alone. A line in one pair of quotes is
-      without them; empty lines and comments of wildcard files ("# people") are left out. If
-      the file has infotexts that Automatic1111 saved, or lines for its script "Prompts from file",
-      only their prompts are read.
-    - .csv, .tsv, .parquet, .jsonl (objects, or texts), .json (a list of either, or an object that
-      contains one list of objects), and a frame: a column of prompts, "body.prompt" if objects are
-      nested.
+    - Text files contain one prompt per line; lines end with \\n or \\r\\n only. A pair of quotes
+      around a line is removed; empty lines and comments of wildcard files ("# people") are skipped.
+      From infotexts saved by Automatic1111, and lines for its script "Prompts from file", only the
+      prompts are read.
+    - .csv, .tsv, .parquet, .jsonl (objects or texts), .json (a list of either, or an object that
+      contains one list of objects) and data frames contain a column of prompts, such as
+      "body.prompt" if objects are nested.
 
     Args:
-        source: the file, or the frame.
-        column: where the prompts are; None: the only column that is called `prompt`, or else as one
-            of `COLUMNS`.
+        source: the file or the data frame.
+        column: the column of the prompts. None: the column `prompt`, otherwise the only one named
+            like one of `COLUMNS`.
 
     Raises:
-        InvalidInputError: no such file or column, another kind of file, a row without a prompt, or
-            no prompt at all.
+        InvalidInputError: the file or the column does not exist, the file has an unknown format, a
+            row has no prompt, or there are no prompts.
     """
     if not isinstance(source, str | Path):
         rows = source.to_dict("records")
@@ -127,12 +127,12 @@ def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
     """
     if isinstance(prompts, PromptList):
         return prompts
-    if isinstance(prompts, str | Path) or is_frame(prompts):
+    if isinstance(prompts, str | Path) or _is_frame(prompts):
         return read_prompts(prompts, column)
     return PromptList(checked_texts(prompts))
 
 
-def is_frame(prompts: Any) -> bool:
+def _is_frame(prompts: Any) -> bool:
     """Return whether prompts are a data frame of pandas or polars, which iterates over names."""
     return hasattr(prompts, "columns") and hasattr(prompts, "iloc")
 
@@ -144,7 +144,7 @@ def checked_texts(prompts: Any) -> tuple[str, ...]:
         InvalidInputError: something else; the message says which entry, and of frames to name the
             column.
     """
-    if is_frame(prompts):
+    if _is_frame(prompts):
         raise InvalidInputError(
             f"prompts: got a frame with the columns {list(map(str, prompts.columns))}; expected"
             " texts: give its column, such as frame['prompt']"
@@ -159,7 +159,7 @@ def checked_texts(prompts: Any) -> tuple[str, ...]:
     # Arrays of arrow give scalars.
     texts = prompts.to_pylist() if hasattr(prompts, "to_pylist") else list(prompts)
     for place, text in enumerate(texts):
-        # Half of an emoji that was cut in two is no text that a tokenizer can read.
+        # A tokenizer cannot read half of an emoji.
         if not isinstance(text, str) or _LONE_SURROGATE.search(text):
             raise InvalidInputError(
                 f"prompts: got {shortened(repr(text), 200)} in place {place} of {len(texts)};"
@@ -175,7 +175,7 @@ def _text_of(path: Path) -> str:
     if not path.is_file():
         raise InvalidInputError(f"{path}: no such file; expected prompts, one a line, or -")
     text = decoded(path.read_bytes(), str(path))
-    # Zeros are in pictures and archives, whatever the name of the file says.
+    # Images and archives contain null bytes, whatever their file extension.
     if "\0" in text:
         raise InvalidInputError(f"{path}: expected a text file in UTF-8, got other bytes")
     return text
@@ -184,7 +184,7 @@ def _text_of(path: Path) -> str:
 def _of_lines(text: str, where: str) -> PromptList:
     """Return the prompts of lines.
 
-    str.splitlines would also cut at U+2028, NEL and other characters that prompts may hold.
+    str.splitlines would also split at U+2028, NEL and other characters that prompts may contain.
     """
     lines = re.split(r"\r\n|\n", text)
     if any(_SETTINGS.match(line.strip()) or _NEGATIVE.match(line.strip()) for line in lines):
@@ -293,7 +293,7 @@ def _of_options(lines: Sequence[str], where: str) -> PromptList:
 
 
 def _unquoted(line: str) -> str:
-    """Return a line without the one pair of quotes that it stands in."""
+    """Remove the pair of quotes around a line."""
     for quote in ('"', "'"):
         inner = line[1:-1]
         if len(line) > 2 and line[0] == line[-1] == quote and quote not in inner:
@@ -352,8 +352,13 @@ def _of_rows(
 ) -> PromptList:
     """Return the prompts of rows: texts, or objects with a column of them.
 
-    places: where each row is, for messages. names: of the columns; None: those of the rows, with a
-    dotted name for each part of a nested object.
+    Args:
+        rows: the rows.
+        places: where each row is, for messages.
+        column: the name that the user gave, or None.
+        where: the file or the frame, for messages.
+        names: names of the columns. None: the keys of the rows, with dotted names for the parts of
+            nested objects.
     """
     if not rows:
         raise InvalidInputError(f"{where}: got no prompts; expected a row for each")
@@ -388,14 +393,10 @@ def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
     names = [str(name) for name in names]
     remedy = "name it (--column; in Python column=...)"
     if column is not None:
-        alike = [name for name in names if name.strip().casefold() == column.strip().casefold()]
-        if column in names:
-            return column
-        if len(alike) == 1:
-            return alike[0]
-        if column_around(names, column) is not None:
-            return column
-        raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
+        named = _named_column(names, column)
+        if named is None:
+            raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
+        return named
     plain = {name.strip().casefold(): name for name in names}
     if "prompt" in plain:
         return plain["prompt"]
@@ -408,3 +409,13 @@ def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
     if fitting:
         raise InvalidInputError(f"{where}: prompts may be in any of {fitting}; {remedy}")
     raise InvalidInputError(f"{where}: no column 'prompt' in {names}; {remedy}")
+
+
+def _named_column(names: Sequence[str], column: str) -> str | None:
+    """Return the column with a name that the user gave, in whatever case, or None."""
+    if column in names:
+        return column
+    alike = [name for name in names if name.strip().casefold() == column.strip().casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    return column if column_around(names, column) is not None else None

@@ -20,7 +20,7 @@ WORDS = {
 REWRITTEN = "rewritten: "  # prefix if a rewritten prompt cannot take the value
 NO_PERSON_REASON = "no person"  # prefix if the prompt shows nobody
 
-LANGUAGE_REASON = "language: "  # prefix of the name of an unsupported language
+_LANGUAGE_REASON = "language: "  # prefix of the name of an unsupported language
 
 
 def reason_in_words(reason: str) -> str:
@@ -33,6 +33,6 @@ def reason_in_words(reason: str) -> str:
         return f"the rewritten prompt cannot take the value ({reason.removeprefix(REWRITTEN)})"
     if reason.startswith(NO_PERSON_REASON):
         return "no person is asked for"
-    if reason.startswith(LANGUAGE_REASON):
-        return f"in {reason.removeprefix(LANGUAGE_REASON)}, which is not read"
+    if reason.startswith(_LANGUAGE_REASON):
+        return f"in {reason.removeprefix(_LANGUAGE_REASON)}, which is not read"
     return WORDS.get(reason, reason)

@@ -1,6 +1,6 @@
 """Write values into prompts that a language model rewrote: the original prompt says who is open.
 
-Only calls with `original=` come here.
+It is used by calls with `original=`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def write_rewritten(
 
 
 def _replace_values(reader: PersonReader, original: str, values: Sequence[Value], text: str) -> str:
-    """Return a rewritten prompt with values of one attribute, whatever the rewriter stated.
+    """Return a rewritten prompt with the values of one attribute, whatever the rewriter stated.
 
-    values: of the open persons of the original, in their order.
+    `values` contains the values of the open persons of the original, in their order.
 
     Raises:
         RewrittenPromptError: the text states a value that cannot be replaced.
@@ -54,7 +54,7 @@ def _replace_values(reader: PersonReader, original: str, values: Sequence[Value]
         try:
             replaced.append(language.replace_values(part, reader.attribute, people))
         except RewrittenPromptError as problem:
-            # Of several texts of an image one may be about a style alone.
+            # One of several texts of an image may only describe a style.
             if "no person" not in str(problem) or len(parts) == 1:
                 raise
             replaced.append(part)
@@ -76,7 +76,7 @@ def why_not_replaced(readers: Sequence[PersonReader], original: str, text: str) 
     for number, reader in enumerate(readers):
         values: list[Value] = []
         for outcomes in reader.outcomes(original, strength=1.0):
-            # It is the same for all values, but numbers of women and men need a group.
+            # Any value gives the same reason, but numbers of women and men need a group.
             mixtures = [value for value in outcomes if isinstance(value, Mixture)]
             values.append(mixtures[0] if mixtures else next(iter(outcomes)))
         if original != text and values:

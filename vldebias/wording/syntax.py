@@ -1,8 +1,8 @@
 """Read the syntax of image generators: `<lora:...>`, BREAK, quality tags, {a|b}, JSON.
 
 A prompt has one reading for each of its alternatives. A reading is as long as the prompt, so that
-an offset in it is an offset in the prompt; markup and text that is not English are replaced by
-spaces, and what ends a clause by a line end.
+offsets agree; markup and tags are replaced with spaces, and markup that ends a clause with a line
+end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vldebias.prompts.english.words import gendered, lists, person
 
 MOST_READINGS = 64  # each is read as a prompt of its own
 
-# Words for the quality of a picture, as lists of tags have them, say nothing about a person.
+# Tags for the quality of a picture say nothing about a person.
 _TAG = (
     r"masterpiece|(?:best|high|highest|amazing|good|great|ultra|top)[ -]quality|(?:ultra |very )?"
     r"high-?res(?:olution)?|absurd-?res|(?:ultra|highly|extremely|very|insanely)[ -]detailed|solo"
@@ -40,15 +40,15 @@ _JOINING = re.compile(r"\b(?:(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b|COUPL
 # Without such a character or word a prompt is plain text. A final quotation mark is an apostrophe,
 # as in "the nurses' room", unless the prompt begins with one.
 _SIGN_OF_SYNTAX = re.compile(
-    rf"[<>{{}}\[\]()|$%@#_:\"\u201c\u2018\u00ab]|\A\s*'|{_JOINING.pattern}"
+    rf"[<>{{}}\[\]()|$%@#_:=\"\u201c\u2018\u00ab]|\A\s*'|--prompt\b|{_JOINING.pattern}"
 )
 # How many people regions show, who are named there: "2 people, park ADDCOL a doctor".
 _PEOPLE_OF_REGIONS = re.compile(
     r"\A[^,]*\b(?:people|persons)\b(?=.*\bADD(?:COMM|BASE|ROW|COL)\b)", re.DOTALL
 )
-# snake_case, __wildcard__, embedding:name: names of files, in which a word says nothing.
+# snake_case, __wildcard__, embedding:name: the words in names of files describe nobody.
 _NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
-# What may state a value without being English: a name of a file, a wildcard, a variable.
+# Names of files, wildcards and variables, which may state a value.
 _STATING = re.compile(
     rf"<[^<>]*>|{_SCHEDULE}|{_VARIABLE}|__\S+?__|\b(?:embedding|lora|lyco|hypernet):\s?\S+",
     re.IGNORECASE,
@@ -57,7 +57,7 @@ _STATING = re.compile(
 _TEMPLATE = re.compile(r"(?<![\w(])[\[{]{1,2}([^\[\]{}]{1,80})[\]}]")
 # compel: ("a cook", "a baker").and(), ("a cook", "a baker").blend(0.6, 0.4)
 _PARTS = re.compile(r"\s*\((.*)\)\s*\.(?:and|blend)\([^()]*\)\s*", re.DOTALL)
-_PART = re.compile(r"\"[^\"]*\"|'[^']*'")
+_PART = re.compile(r"\"[^\"]*\"|'(?:[^']|\b'\b)*'")
 # A prompt in one pair of quotation marks.
 _QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb"}
 # The weight of a branch, "{2::doctor|nurse}", or how many are drawn, "{2$$doctor|nurse}".
@@ -67,7 +67,8 @@ _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 # the role names of chat templates, and the settings that A1111 saves below a prompt.
 _NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|wearing|standing)"
 _NOT_IN_PICTURE = re.compile(
-    r"(?<!\S)--no\b.*?(?=\s--[a-z]|$)|\bnegative prompt\s*:[^\n]*|^[^\S\n]*steps: \d+,.*"
+    r"(?<!\S)--(?:no|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)|^[^\S\n]*negative:[^\n]*"
+    r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
     rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
     r"|\bgod[- ]?rays\b|\A.*<prompt start>|(?:^|[>:])[^\S\n]*you are [^.\n]{0,1000}[.\n]"
     r"|\A\s*/imagine(?: prompt)?:?"
@@ -79,11 +80,19 @@ _NOT_IN_PICTURE = re.compile(
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )
 _NEGATIVE_KEY = re.compile(r"negative|exclude|avoid")
+_ENTRY = re.compile(r"\{[^{}]*\}")
+_NEGATIVE_WEIGHT = re.compile(r"\"weight\"\s*:\s*-")
+# The prompt among other options: --prompt "a cook" --steps 20, prompt='a cook', seed=1
+_OPTION = re.compile(
+    r"(?:(?<!\S)--prompt[ =]|(?<![\w-])['\"]?prompt['\"]?\s*[:=])\s*"
+    rf"({_PART.pattern})",
+    re.IGNORECASE,
+)
 # Emphasis right after an article, "a (tired:1.2) nurse", does not end the phrase.
 _EMPHASIS = re.compile(r"\ban?(?: [(\[]+[^()\[\],|]+[)\]]+[\d.+-]*)+", re.IGNORECASE)
 _MARKS = re.compile(r"(?<=[)\]])[\d.+-]+|:[\d.]+|[()\[\]]")
 
-# What an edit changes has been shown before: "make her smile", not "make a cake".
+# An edit changes something that a given picture shows: "make her smile", not "make a cake".
 _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|background)\b"
 _EDIT = re.compile(
     r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*(?:"
@@ -105,16 +114,16 @@ _IN_GIVEN_PICTURE = re.compile(
     re.IGNORECASE,
 )
 
-# A text in JSON, and whether it is a key: a colon follows.
+# A string in JSON; if a colon follows, it is a key.
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
 _SUBJECT_KEYS = (
     {"subject", "subjects", "main_subject", "character", "characters", "person", "people"}
     | {"persons", "prompt", "positive", "positive_prompt", "description", "caption", "text"}
-    | {"main_character", "type", "role", "profession", "occupation", "who"}
+    | {"main_character", "type", "role", "profession", "occupation", "who", "inputs"}
 )
 
 
-# Start and end of each branch of a group of alternatives; a bracket stands on either side of it.
+# Start and end of each branch of a group of alternatives, without the brackets around the group.
 _Branches = list[tuple[int, int]]
 
 
@@ -123,19 +132,23 @@ class UnreadableSyntaxError(ValueError):
 
 
 def picture_of(prompt: str) -> str:
-    """Return a prompt with spaces in place of all that does not describe the picture.
+    """Replace everything that does not describe the picture with spaces.
 
-    Negative prompts, "without a hat", system prompts and saved settings are left out.
+    This includes negative prompts, "without a hat", system prompts and saved settings.
     """
     reading = prompt
     if json_texts(prompt) is None:
         return _NOT_IN_PICTURE.sub(_end_clause, reading)
+    negative: set[int] = set()  # offsets of {"text": "a man", "weight": -1}
+    for entry in _ENTRY.finditer(prompt):
+        if _NEGATIVE_WEIGHT.search(entry[0]):
+            negative.update(range(*entry.span()))
     key = ""
     for string in _STRING.finditer(prompt):
+        start, end = string.span(1)
         if string[2]:
             key = string[1].lower()
-        elif _NEGATIVE_KEY.search(key):
-            start, end = string.span(1)
+        elif _NEGATIVE_KEY.search(key) or start in negative:
             reading = reading[:start] + " " * (end - start) + reading[end:]
     return reading
 
@@ -151,7 +164,7 @@ def is_edit(prompt: str) -> bool:
 
 
 def is_in_capitals(prompt: str) -> bool:
-    """Return whether a prompt is written in capitals, more than an acronym such as CEO."""
+    """Return whether a prompt is in capitals and more than an acronym such as CEO."""
     if not prompt.isupper():
         return False
     words = set(re.findall(r"[^\W\d_]{2,}", prompt))
@@ -159,9 +172,9 @@ def is_in_capitals(prompt: str) -> bool:
 
 
 def json_texts(prompt: str) -> str | None:
-    """Return a reading of a prompt in JSON with the texts of its subjects alone.
+    """Return a reading of a JSON prompt that only contains the values of subject keys.
 
-    It is None for what is no JSON. Keys, and the values of other keys, are replaced.
+    It is as long as the prompt; None if the prompt is not JSON.
     """
     if prompt.lstrip()[:1] not in ("{", "["):
         return None
@@ -180,7 +193,7 @@ def json_texts(prompt: str) -> str | None:
             key = string[1].strip().lower().replace(" ", "_")
         elif key in _SUBJECT_KEYS:
             start, end = string.span(1)
-            # An escape, "\\n", becomes a space and a letter, so that offsets hold.
+            # An escape, "\\n", becomes a space and a letter, so that offsets stay valid.
             reading[start:end] = string[1].replace("\\", " ")
     return "".join(reading)
 
@@ -199,7 +212,7 @@ def has_syntax(prompt: str) -> bool:
 
 
 def names_of_templates(prompt: str) -> list[str]:
-    """Return the names in brackets and angles that stand for a value: "gender" of [[gender]]."""
+    """Return the names of placeholders in brackets and angles: "gender" of [[gender]]."""
     names: list[str] = []
     for match in _TEMPLATE.finditer(prompt):
         names += map(_words_of, match[1].split("|"))
@@ -230,7 +243,7 @@ def read_alternatives(prompt: str) -> list[str]:
         return [_TAGS.sub(_blank, text)]
     readings: list[str] = []
     for part in _read_parts(text):
-        # What is no English becomes spaces, and what ends a clause a line end.
+        # Markup becomes spaces, or a line end if it ends a clause.
         reading = _MARKUP.sub(_end_clause, _unquote(part))
         reading = _VARIABLES.sub(_blank, reading)
         reading = _EMPHASIS.sub(lambda phrase: _MARKS.sub(_blank, phrase[0]), reading)
@@ -242,8 +255,11 @@ def read_alternatives(prompt: str) -> list[str]:
 
 
 def _read_parts(text: str) -> list[str]:
-    """Return a reading for each part of a prompt of compel; of any other prompt, the prompt."""
-    parts = _PARTS.fullmatch(text)
+    """Return a reading for each part of a compel prompt, or one for any other prompt.
+
+    A prompt among options, --prompt "a cook" --steps 20, is read without them.
+    """
+    parts = _PARTS.fullmatch(text) or _OPTION.search(text)
     if parts is None:
         return [text]
     readings: list[str] = []
@@ -255,13 +271,13 @@ def _read_parts(text: str) -> list[str]:
 
 
 def _unquote(text: str) -> str:
-    """Return a prompt that is in one pair of quotation marks with spaces in their place."""
+    """Replace the pair of quotation marks around a prompt with spaces."""
     start = len(text) - len(text.lstrip())
     end = len(text.rstrip(" \t\n.,!")) - 1
     if end <= start or _QUOTES.get(text[start]) != text[end]:
         return text
     inside = text[start + 1 : end]
-    # An apostrophe is none: 'the nurse's desk'.
+    # An apostrophe is no quotation mark: 'the nurse's desk'.
     has_more = re.search(rf"(?<!\w){re.escape(text[end])}|{re.escape(text[end])}(?!\w)", inside)
     return text if has_more else f"{text[:start]} {inside} {text[end + 1 :]}"
 
@@ -275,7 +291,7 @@ def _end_clause(match: re.Match[str]) -> str:
 
 
 def _read(text: str) -> Iterator[str]:
-    """Yield the readings of a text; alternatives inside of alternatives are read after them."""
+    """Yield the readings of a text; nested alternatives are expanded after outer ones."""
     waiting = [text]
     finished = 0
     while waiting:
@@ -309,7 +325,7 @@ def _keep(base: str, text: str, group: _Branches, branch: tuple[int, int]) -> st
 
 
 def _find_alternatives(text: str) -> list[_Branches]:
-    """Return the branches of the outermost brackets of a text that hold a bar, in one pass."""
+    """Return the branches of the outermost brackets that contain a bar, in one pass."""
     if "|" not in text:
         return []
     groups: list[_Branches] = []
@@ -324,7 +340,7 @@ def _find_alternatives(text: str) -> list[_Branches]:
             start, bars = opened.pop()
             if not bars:
                 continue
-            # The groups inside of this one are read with the branch that has them.
+            # Groups nested in this one are read with the branch that contains them.
             while groups and groups[-1][0][0] > start:
                 groups.pop()
             starts = [bar + 1 for bar in (start, *bars)]

@@ -1,4 +1,4 @@
-"""Read the years that numbers of a prompt stand for: "1943", "the 1870s", "14th century"."""
+"""Read the years in a prompt: "1943", "the 1870s", "14th century"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CENTURY_NAMES = (
     *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
     *("seventeenth", "eighteenth", "nineteenth"),
 )
-# Words beside a number that make it no year: "1024 x 1024", "1500 lbs".
+# Units next to a number, which is then no year: "1024 x 1024", "1500 lbs".
 _UNITS = frozenset(
     {"x", "px", "mm", "words", "dpi", "k", "iso", "m", "km", "steps", "pieces", "fps", "by", "lbs"}
 )
@@ -26,9 +26,13 @@ _ANCIENT = 0
 
 
 def year_of_word(text: Text, i: int) -> int | None:
-    """Return the last year that word i stands for; None if it stands for none.
+    """Return the last year of the date at word i, or None if it is no date.
 
-    "1943" is 1943, "1870s" 1879, "14th-century" 1399; before our era is year 0, today is 2000.
+    "1943" is 1943, "1870s" 1879, "14th-century" 1399; ancient times are year 0, today is 2000.
+
+    Args:
+        text: the text.
+        i: position of the word.
     """
     word = text.bare[i]
     following = text.after(i)
@@ -42,16 +46,17 @@ def year_of_word(text: Text, i: int) -> int | None:
         return _ANCIENT  # "400 BC", "AD 79"
     match = _YEAR.fullmatch(word)
     has_unit = not _UNITS.isdisjoint((before, following))  # "1920 x 1080"
-    if match and not has_unit:
-        digits, plural, era = match.groups()
-        if era:
-            return _ANCIENT  # "480bc"
-        year = int(digits)
-        if plural and year % 10 == 0:
-            # "the 1800s" are a century, "the 1870s" ten years.
-            year += 99 if year % 100 == 0 else 9
+    if match is None or has_unit:
+        return _last_year_of_century(text, i)
+    digits, plural, era = match.groups()
+    return _ANCIENT if era else _last_year_of_number(int(digits), bool(plural))
+
+
+def _last_year_of_number(year: int, is_plural: bool) -> int:
+    """Return the last year of "1943", of the ten years "1870s" or of the century "1800s"."""
+    if not is_plural or year % 10:
         return year
-    return _last_year_of_century(text, i)
+    return year + 9 if year % 100 else year + 99
 
 
 def _last_year_of_century(text: Text, i: int) -> int | None:

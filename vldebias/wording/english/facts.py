@@ -1,7 +1,7 @@
 """Find facts in a prompt: words and phrases of the lists in `facts/` and of peoples.
 
-A list is a line "name: words", continued on indented lines; "_" stands for a space, "prostat*" is
-every word that begins so and "*ologist" every word that ends so. Plurals are found as well.
+A list is a line "name: words", continued on indented lines; "_" represents a space, "prostat*"
+matches words by their beginning and "*ologist" by their end. Plurals are found, too.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _index() -> _Index:
 
 @cache
 def names_of_history() -> frozenset[str]:
-    """Return the words in lower case for peoples, troops, churches and periods: no names."""
+    """Return the lower-case words for peoples, troops, churches and periods, which name nobody."""
     history = ("troops", "one-origin", "period", "church", "expedition", "war", "war-site")
     lists_of_peoples = ("people", "open-nation", "league", "closed-school")
     return entries_of_lists(_FOLDERS, *lists_of_peoples, *history)
@@ -123,13 +123,13 @@ def find_facts(text: Text) -> tuple[Fact, ...]:
     facts = []
     for first, word in enumerate(text.bare):
         facts += [Fact(name, first, first + 1) for name in sorted(lists_of_word(word))]
-        # Entries of several words that begin here. The end of a text opens a clause as well, so
-        # that stop is never after it.
+        # Entries of several words that begin here. `opens` is also True for the end of the text, so
+        # `stop` never exceeds it.
         phrase = plain(word)
         stop = first + 1
         while phrase in index.openings and not text.opens[stop]:
             last = plain(text.bare[stop])
-            # "boy scouts" as well as "boy scout".
+            # "boy scout" or "boy scouts"
             names = index.lists_of_phrase.get(f"{phrase} {last}", [])
             if not names:
                 names = index.lists_of_phrase.get(f"{phrase} {singular(last)}", [])

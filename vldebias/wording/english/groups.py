@@ -17,16 +17,21 @@ _MANY = re.compile(
     r"|parade|hundreds|thousands|millions|sea|mass) of\s+(?:\w+\s+){0,3}$",
     re.IGNORECASE,
 )
-# "both women and men", in whichever order the values are.
+# "both women and men", whatever the order of the values.
 _ORDER_OF_NOUNS = ("women", "girls", "men", "boys")
 _ADULTS = {"female": ("woman", "women"), "male": ("man", "men")}
 _YOUTHS = {"female": ("girl", "girls"), "male": ("boy", "boys")}
 _NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)")
-_BEFORE = 60  # characters before a noun in which its number stands
+_BEFORE = 60  # characters before a noun that are searched for its number
 
 
 def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
-    """Return the group that a subject names, or None if it is one person."""
+    """Return the group that a subject names, or None if it is one person.
+
+    Args:
+        prompt: the prompt.
+        subject: the phrase of a person or a group in it.
+    """
     noun = re.search(r"[\w'\u2019-]+$", prompt[subject.start : subject.end])
     word = noun[0].lower() if noun else ""
     before = prompt[max(0, subject.start - _BEFORE) : subject.start]
@@ -46,36 +51,27 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
 
 
 def _size(before: str) -> int | None:
-    """Return the number that stands before a noun: "a pair of ", "five very ", "the two ".
-
-    It is None where the number is not exact, "two or three ", or part of a name, "Apollo 11 ".
-    """
+    """Return the exact number before a noun, as in "a pair of " or "the two ", or None."""
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
-    words = re.findall(r"[\w'-]+", clause)[-5:]
-    # "a pair of", "five of the": the number stands before these words.
-    while words and words[-1].lower() in ("of", "the", "these", "those"):
-        words.pop()
-    if not words:
-        return None
-    number = words[-1].lower()
-    previous = words[-2] if len(words) > 1 else ""
-    if previous.lower() in ("to", "or") and len(words) > 2 and words[-3].lower() not in _sizes():
-        previous = ""  # "explains to two guests", not "two or three guests"
-    is_name = number.isdigit() and previous[:1].isupper()
+    clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)  # "a pair of", "five of the"
+    *_, earlier, previous, number = ["", "", "", *re.findall(r"[\w'-]+", clause)]
+    if number.isdigit() and previous[:1].isupper():
+        return None  # "Apollo 11"
+    number = number.lower()
     previous = previous.lower()
     if number == "dozen":
         is_twelve = previous == "a" and "half" not in clause.lower()
         return 12 if is_twelve else None
-    # "about ten", "two or three"
-    is_inexact = listed(previous, "inexact") or previous in _sizes()
-    if is_name or is_inexact:
-        return None
+    if previous in ("to", "or") and earlier and earlier.lower() not in _sizes():
+        return _sizes().get(number)  # "explains to two guests"
+    if listed(previous, "inexact") or previous in _sizes():
+        return None  # "about ten", "two or three"
     return _sizes().get(number)
 
 
 @cache
 def _sizes() -> dict[str, int]:
-    """Return the number that a word or the digits of a number say, from 2 to 12."""
+    """Return number words and digits from 2 to 12 -> their number."""
     sizes = {word: size for size, word in enumerate(lists()["number-word"], 2)}
     return sizes | {str(size): size for size in sizes.values()} | _COLLECTIVE_SIZES
 
@@ -87,9 +83,12 @@ def names_a_group(prompt: str) -> bool:
 
 
 def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young: bool) -> str:
-    """Return how a mixture is written after a noun.
+    """Return the words that describe a mixture after a noun.
 
-    words: value -> its adjective, "female" or "male".
+    Args:
+        mixture: value -> number of people, or None if they are not counted.
+        words: value -> its adjective, "female" or "male".
+        young: whether they are girls and boys.
 
     >>> describe({"f": 3, "m": 1}, {"f": "female", "m": "male"}, young=False)
     'three women and a man'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 from vldebias.prompts.english.words import (
@@ -111,11 +112,7 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     words = text.bare[first:stop]
     if any(_is_in_full_name(text, i) for i in range(first, stop)):
         return True
-    # "La Liga", "the Supreme Court", "a Roman"; "a Black nurse"
-    is_origin = len(words) == 1 and (words[0] in origins() or listed(words[0], "origin"))
-    is_of_history = " ".join(words) in names_of_history()
-    is_place = len(words) > 1 and listed(words[0], "place-adjective")  # "New York"
-    if is_origin or is_of_history or is_place or has_listed(words, "no-name"):
+    if _is_other_name(words):
         return False
     if any(listed(word, "famous") or "i" in kinds(word) for word in words):
         return True
@@ -125,8 +122,22 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     return needed((has_given_name, has_family_name))
 
 
+def _is_other_name(words: Sequence[str]) -> bool:
+    """Return whether words with capitals name no person: "the Supreme Court", "a Roman"."""
+    if " ".join(words) in names_of_history() or has_listed(words, "no-name"):
+        return True  # "La Liga"
+    if len(words) > 1:
+        return listed(words[0], "place-adjective")  # "New York"
+    return words[0] in origins() or listed(words[0], "origin")  # "a Black nurse"
+
+
 def is_of_picture(text: Text, first: int) -> bool:
-    """Return whether a name says how a picture is made: "Monet style", "oil painting, Monet"."""
+    """Return whether a name says how a picture is made: "Monet style", "oil painting, Monet".
+
+    Args:
+        text: the text.
+        first: position of the first word of the name.
+    """
     if text.credited[first]:
         return True
     if text.before(first) in ("of", "with"):
@@ -135,19 +146,33 @@ def is_of_picture(text: Text, first: int) -> bool:
 
 
 def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> bool:
-    """Return whether a name belongs to the person at word i, whose phrase starts at `opening`."""
-    has_title = listed(text.before(i), "title")
-    is_capitalised = text.words[i].istitle()
-    if text.capital[i] and is_capitalised and (has_title or text.before(i) == "the"):
-        return True  # "the Joker", "Doctor Smith"
-    if is_capitalised and text.after(i).isdigit() and listed(text.low[i], "title"):
-        return True  # "Agent 47"
-    is_adjective = adjective(text.before(i))  # "General Nurse On Duty"
-    if is_capitalised and has_title and not is_adjective and "l" in kinds(text.bare[i]):
-        return True  # "Portrait of Dr. Baker", where all words have capitals
+    """Return whether a person has a name.
+
+    Args:
+        text: the text.
+        names: the (first, stop) runs of words that are names.
+        opening: position of the first word of the person's phrase.
+        i: position of the person's noun.
+    """
+    if text.words[i].istitle() and _is_name_with_title(text, i):
+        return True
     return any(
         first <= i < stop or _is_same_person(text, first, stop, opening, i) for first, stop in names
     )
+
+
+def _is_name_with_title(text: Text, i: int) -> bool:
+    """Return whether a capitalized noun is a name or a title before one: "Agent 47"."""
+    before = text.before(i)
+    if text.after(i).isdigit() and listed(text.low[i], "title"):
+        return True
+    if text.capital[i] and before == "the":
+        return True  # "the Joker"
+    if not listed(before, "title"):
+        return False
+    # "Doctor Smith"; "Portrait of Dr. Baker", where all words have capitals, but not "General
+    # Nurse On Duty"
+    return text.capital[i] or (not adjective(before) and "l" in kinds(text.bare[i]))
 
 
 def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> bool:
@@ -161,7 +186,7 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
     if first > i:
         return _names_person_before(text, first, stop, i)
     if not has_listed(text.low[stop:i], *STOPS):
-        # A name of its own, not one that describes the person, "a Ford driver".
+        # It is the person's name unless it modifies the noun: "a Ford driver".
         return not text.after(stop - 1) or text.opens[first]
     link = text.before(opening)
     return not link or link == "the" or text.low[opening] == "the" or listed(link, "is-also")
@@ -180,7 +205,7 @@ def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
 
 
 def _word_before_name(text: Text, first: int) -> str:
-    """Return the word before a name and what goes with it: "in" of "in medieval New France"."""
+    """Return the word before a name and its attributes: "in" in "in medieval New France"."""
     before = text.before(first)
     while before:
         is_time = listed(before, "time-of-place") or _NUMBER.fullmatch(before)

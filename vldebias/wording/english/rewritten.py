@@ -22,6 +22,7 @@ from vldebias.prompts.english.words import (
     has_listed,
     kinds,
     listed,
+    person,
     read_lists,
     singular,
 )
@@ -29,7 +30,7 @@ from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.statements import group_mentions
-from vldebias.wording.english.subject import PersonPhrase, find_subjects
+from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_gendered_noun
 from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.language import (
     NounValue,
@@ -45,6 +46,7 @@ _SIDES = ("female", "male")
 _PRONOUNS = frozenset({"she", "her", "hers", "herself", "he", "his", "him", "himself"})
 _POSSESSIVE = frozenset({"his", "her", "their", "whose"})
 _RELATIVE = frozenset({"who", "whose"})
+_ARTICLES = frozenset({"a", "an", "the"})
 _OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | _RELATIVE
 # Before such a word "her" is an object, "him", and not "his".
 _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
@@ -52,9 +54,6 @@ _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "aw
 _MAY_BE_ADJECTIVE = frozenset(
     {"round", "past", "inside", "outside", "opposite", "down", "up", "near"}
 )
-# Words for both genders state neither: "a team of men and women".
-_GENDERED = r"(?:(?:fe)?males?|(?:wo)?m[ae]n|boys?|girls?|ladies|gentlemen|he|she|his|hers?|him)"
-_BOTH = re.compile(rf"\b{_GENDERED}(?:\s*/\s*|,? (?:and|or|&) ){_GENDERED}\b", re.IGNORECASE)
 _DESCENT = re.compile(
     r",? (?:of|with) (?:[\w-]+ ){1,2}(?:descent|heritage|origin|ethnicity|ancestry|background)\b",
     re.IGNORECASE,
@@ -150,7 +149,7 @@ class _Figure:
         self.side = next(filter(None, sides), "")
         self.is_plural = is_plural
         self.is_animal = is_animal
-        opening = text.low[max(0, self.first - 2) : self.first + 1]
+        opening = text.low[max(text.clause_start(self.first), self.first - 2) : self.first + 1]
         self.is_possessed = not _POSSESSIVE.isdisjoint(opening)
         self.is_certain = True
 
@@ -174,41 +173,53 @@ def match(
     """Return for each person of a text the index of the corresponding person of the original.
 
     Corresponding persons share a noun. If one person of the original remains, it corresponds to
-    the only "man" or "woman" that remains in the text, or else to the only remaining person.
+    the only remaining "man" or "woman" of the text. An original with one person also corresponds to
+    a text with one, whatever the nouns: "a doctor", "a surgeon".
+
+    Args:
+        text: the rewritten text.
+        persons: the phrases of each person of the text.
+        people: noun and value of each person of the original.
     """
     matched: list[int | None] = [None] * len(persons)
     for number, (noun, _) in enumerate(people):
         last_word = singular(noun.lower().split()[-1])
         for place, mentions in enumerate(persons):
-            nouns = {singular(_without_ending(text.low[mention.head])) for mention in mentions}
-            if matched[place] is None and last_word in nouns:
+            if matched[place] is None and _has_noun(text, mentions, last_word):
                 matched[place] = number
                 break
     remaining = [number for number in range(len(people)) if number not in matched]
-    candidates = _candidates(text, persons, matched)
+    candidates = _unmatched(text, persons, matched)
+    of_gender = [place for place in candidates if gendered(text.low[persons[place][0].head])]
+    if len(people) > 1 or of_gender:
+        candidates = of_gender
     if len(remaining) == 1 and len(candidates) == 1:
         matched[candidates[0]] = remaining[0]
     return matched
 
 
-def _candidates(
+def _has_noun(text: Text, mentions: Iterable[PersonPhrase], noun: str) -> bool:
+    """Return whether one of the phrases of a person has a noun, in the singular or plural."""
+    return noun in [singular(_without_ending(text.low[mention.head])) for mention in mentions]
+
+
+def _unmatched(
     text: Text, persons: Sequence[Sequence[PersonPhrase]], matched: Sequence[int | None]
 ) -> list[int]:
-    """Return the unmatched people who may be the original's, preferably "men" and "women"."""
-    candidates: list[int] = []
+    """Return the indices of unmatched people who may be the original's: no relatives or groups."""
+    places: list[int] = []
     for place, (first, *_) in enumerate(persons):
         is_possessed = text.low[first.opening] in _POSSESSIVE
-        if matched[place] is None and not (first.plural or first.named or is_possessed):
-            candidates.append(place)
-    of_gender = [place for place in candidates if gendered(text.low[persons[place][0].head])]
-    return of_gender or candidates
+        if matched[place] is None and not (first.plural or is_possessed):
+            places.append(place)
+    return places
 
 
 def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     """Return everybody whom a text mentions, each with the pronouns that refer to them."""
     figures = _figures_of_phrases(text, people)
     pronouns = _add_other_words(text, figures)
-    _mark_uncertain(text, figures)
+    strangers = [f for f in figures if f.number is None and f.side and not f.is_possessed]
     for i in pronouns:
         candidates = _referents(text, figures, i)
         if len(candidates) == 1:
@@ -217,6 +228,8 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
         else:
             for figure in candidates or figures:
                 figure.is_certain = False
+    for stranger in strangers:
+        _mark_described(text, figures, stranger)
     return figures
 
 
@@ -224,8 +237,13 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     """Return the figures of the noun phrases of a text."""
     subjects = find_subjects(text.prompt)
     persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
+    numbers = match(text, persons, people)
+    for hidden_number, phrase in _hidden_phrases(text, people).items():
+        if hidden_number not in numbers:
+            persons.append([phrase])
+            numbers.append(hidden_number)
     figures: list[_Figure] = []
-    for mentions, number in zip(persons, match(text, persons, people), strict=True):
+    for mentions, number in zip(persons, numbers, strict=True):
         # Each phrase about a person who is not in the original may describe somebody who is.
         parts = [[mention] for mention in mentions] if number is None else [mentions]
         for part in parts:
@@ -235,25 +253,92 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     return figures
 
 
+def _hidden_phrases(text: Text, people: Sequence[NounValue]) -> dict[int, PersonPhrase]:
+    """Return index of a person of the original -> its phrase, if `find_subjects` misses it.
+
+    One word that may name somebody else hides all persons: "a barista tilts a pitcher".
+    """
+    subjects = find_subjects(text.prompt)
+    known = () if isinstance(subjects, str) else [subject.head for subject in subjects]
+    phrases: dict[int, PersonPhrase] = {}
+    for number, (noun, _) in enumerate(people):
+        head = _first_mention(text, noun)
+        if head is None and not known and len(people) == 1:
+            head = _only_man_or_woman(text)
+        if head is None or head in known:
+            continue
+        phrase = _read_apart(text, head)
+        if phrase is not None:
+            phrases[number] = phrase
+    return phrases
+
+
+def _first_mention(text: Text, noun: str) -> int | None:
+    """Return the position of the first word that is the last word of a noun."""
+    last_word = singular(noun.lower().split()[-1])
+    for i, word in enumerate(text.bare):
+        if word == last_word and not text.silent[i]:
+            return i
+    return None
+
+
+def _only_man_or_woman(text: Text) -> int | None:
+    """Return the position of the only noun for one person, if it is a noun like "man"."""
+    heads = [i for i in range(len(text.bare)) if _may_be_somebody(text, i)]
+    if len(heads) == 1 and is_gendered_noun(text.bare[heads[0]]):
+        return heads[0]
+    return None
+
+
+def _read_apart(text: Text, head: int) -> PersonPhrase | None:
+    """Return the phrase of one person with an article, read from its clause alone."""
+    first = _start_of_clause(text, head)
+    start = text.start[first]
+    # Whether a word ends a phrase depends on the two words after it.
+    end = (*text.start, len(text.prompt))[min(head + 4, len(text.start))]
+    subjects = find_subjects(" " * start + text.prompt[start:end])
+    for subject in () if isinstance(subjects, str) else subjects:
+        if subject.head == head - first and text.low[subject.opening + first] in _ARTICLES:
+            return subject._replace(opening=subject.opening + first, head=head)
+    return None
+
+
+def _start_of_clause(text: Text, i: int) -> int:
+    """Return the position of the first word of a clause, which may be "while" or "who"."""
+    while not text.opens[i] and text.low[i] not in _OPENS_CLAUSE:
+        i -= 1
+    return i
+
+
+def _may_be_somebody(text: Text, i: int) -> bool:
+    """Return whether word i may be a noun for one person, in whatever phrase."""
+    word = text.low[i]
+    if text.silent[i] or singular(word) != word:
+        return False
+    is_unknown = not kinds(word) and word.endswith(("er", "or", "ist", "ian"))
+    return person(word) or is_gendered_noun(word) or is_unknown
+
+
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     """Add the nouns outside of phrases to the figures, and return the positions of pronouns."""
     known = {i for figure in figures for i in figure.words}
-    for match in _BOTH.finditer(text.prompt):
-        # "men and women"
-        known.update(
-            i for i, start in enumerate(text.start) if match.start() <= start < match.end()
-        )
+    is_understood = not isinstance(find_subjects(text.prompt), str)
     pronouns: list[int] = []
     for i, word in enumerate(map(_without_ending, text.low)):
         if i in known or text.silent[i]:
             continue
-        is_animal = listed(singular(word), "animal")
-        named = _named_again(text, figures, i)
         if is_pronoun(word):
             pronouns.append(i)
-        elif named is not None:
+            continue
+        named = _named_again(text, figures, i)
+        if named is not None:
             named.words.append(i)
-        elif is_animal or (_side_of(word) and word not in _ADJECTIVES):
+            continue
+        is_animal = listed(singular(word), "animal")
+        is_person = bool(_side_of(word)) and word not in _ADJECTIVES
+        if not is_understood:
+            is_person |= _may_be_somebody(text, i)
+        if is_animal or is_person:
             is_plural = singular(word) != word
             figures.append(_Figure(text, [i], [i], is_plural=is_plural, is_animal=is_animal))
     return pronouns
@@ -268,51 +353,57 @@ def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | No
     return named[0] if len(named) == 1 else None
 
 
-def _mark_uncertain(text: Text, figures: Sequence[_Figure]) -> None:
-    """Mark figures who may be described by a phrase that was not joined to theirs."""
+def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -> None:
+    """Mark the figures whom the phrase of a stranger to the original may describe."""
+    # "capturing a man", "the optician is a young man", "the optician, a man"
+    before = text.low[max(0, stranger.first - 2) : stranger.first]
+    is_shown = not _SHOWS.isdisjoint(before) or text.opens[stranger.first]
     for figure in figures:
-        if figure.number is not None or not figure.side or figure.is_possessed:
-            continue
-        # "capturing a man", "the optician is a young man", "the optician, a man"
-        before = text.low[max(0, figure.first - 2) : figure.first]
-        is_shown = not _SHOWS.isdisjoint(before) or text.opens[figure.first]
-        for other in figures:
-            # "a woman in a coat, a clerk,"
-            is_later = figure.first < other.first and text.is_same_sentence(
-                figure.first, other.first
-            )
-            is_clause = text.opens[other.first] and text.opens[max(other.heads) + 1]
-            if is_shown or (is_later and is_clause):
-                other.is_certain = False
+        # "a woman in a coat, a clerk,"
+        is_clause = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
+        is_later = stranger.first < figure.first and is_clause
+        is_later = is_later and text.is_same_sentence(stranger.first, figure.first)
+        if figure.can_be(stranger.side) and (is_shown or is_later):
+            figure.is_certain = False
 
 
 def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     """Return the figures to whom pronoun i may refer."""
-    side = _side_of(text.low[i])
-    figures = [figure for figure in figures if figure.can_be(side)]
-    remaining = [figure for figure in figures if figure.first < i]
-    if not remaining:  # "In her studio, a painter ..."
-        return figures[:1] if figures and text.is_same_sentence(i, figures[0].first) else []
+    figures = [figure for figure in figures if figure.can_be(_side_of(text.low[i]))]
+    earlier = [figure for figure in figures if figure.first < i]
+    if not earlier:  # "In her studio, a painter ..."
+        return [figure for figure in figures[:1] if text.is_same_sentence(i, figure.first)]
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
-        # "a woman" opens the clause of "a woman who waits".
-        opening = i
-        while not text.opens[opening] and text.low[opening] not in _OPENS_CLAUSE:
-            opening -= 1
-        opening -= text.low[opening] in _RELATIVE
-        inside = [figure for figure in remaining if figure.last_mention(i) >= opening]
-        if text.low[opening + 1] not in _RELATIVE:
-            # "leans over the bed of an old woman and holds her hand"; in "while the coach tapes her
-            # gloves" these may be anybody's.
-            inside = [figure for figure in inside if figure.side]
-        remaining = inside or remaining
-    # Most likely neither animals nor relatives.
-    persons = [figure for figure in remaining if not figure.is_animal] or remaining
+        earlier = _figures_of_clause(text, earlier, i) or earlier
+    return _without_secondary(earlier)
+
+
+def _without_secondary(figures: list[_Figure]) -> list[_Figure]:
+    """Return the figures without animals and relatives, to whom pronouns refer less often."""
+    persons = [figure for figure in figures if not figure.is_animal] or figures
     return [figure for figure in persons if not figure.is_possessed] or persons
 
 
+def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
+    """Return the figures of the clause of word i to whom a pronoun refers before all others."""
+    opening = _start_of_clause(text, i)
+    if text.low[opening] in _RELATIVE:
+        # "a woman who wrings her hands"
+        return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
+    # "leans over the bed of an old woman and holds her hand"; in "while the coach tapes her
+    # gloves" these may be anybody's.
+    return [figure for figure in figures if figure.side and figure.last_mention(i) >= opening]
+
+
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
-    """Return for each person of the original the value that a text states, if it states one."""
+    """Return for each person of the original the value that a text states, if it states one.
+
+    Args:
+        text: the rewritten text.
+        attribute: the attribute whose values are read.
+        people: noun and value of each person of the original.
+    """
     value_of_side = {word.lower(): value for value, word in attribute.words.items()}
     values: list[Value] = [None] * len(people)
     for figure in _find_figures(read_text(text), people):
@@ -329,6 +420,11 @@ def replace_gender(
 ) -> tuple[str, list[bool]]:
     """Replace the gender of the people in a text.
 
+    Args:
+        text: the rewritten text.
+        attribute: gender.
+        people: noun and value of each person of the original.
+
     Returns:
         The text, and for each person whether one of its nouns or adjectives states the value.
 
@@ -336,10 +432,7 @@ def replace_gender(
         RewrittenPromptError: a person or the referent of a pronoun is uncertain, a word that states
             a gender cannot be replaced, or somebody is named.
     """
-    sides: dict[int, str] = {}  # "mixed" for groups
-    for number, (_, value) in enumerate(people):
-        if value is not None:
-            sides[number] = attribute.words[value].lower() if isinstance(value, str) else "mixed"
+    sides = _sides_of_people(attribute, people)
     words = read_text(text)
     _check_names(words)
     text = _without_beards(words, _find_figures(words, people), sides)
@@ -349,27 +442,63 @@ def replace_gender(
     replacements: list[Replacement] = []
     is_said = [False] * len(people)
     for figure in figures:
-        if figure.number is None or figure.number not in sides:
+        number = figure.number
+        if number is None or number not in sides:
             continue
-        side = sides[figure.number]
-        if figure.side and (figure.is_plural or side == "mixed"):
-            raise RewrittenPromptError("rewritten: group")
-        # "two cooks; one wipes his brow"
-        is_split = figure.is_plural and any(other.number is None for other in figures)
-        is_unknown = bool(figure.side) and side not in _SIDES
-        if is_split or is_unknown or not figure.is_certain:
-            raise RewrittenPromptError(_NOT_UNDERSTOOD)
+        side = sides[number]
+        _check_replaceable(figure, side, figures)
         for i in figure.words:
-            new = _without_ending(words.low[i])
-            current, counterpart = _side_and_counterpart(new)
-            if not current:
-                continue
-            if new in ("his", "her") and _is_before_noun(words, i):
-                counterpart = "her" if new == "his" else "his"
-            new = new if side == current else counterpart
-            replacements.append(_replace(words, i, new))
-            is_said[figure.number] |= gendered(new) and not is_pronoun(new)
+            new = _word_of_side(words, i, side)
+            if new:
+                replacements.append(_replace(words, i, new))
+                is_said[number] |= gendered(new) and not is_pronoun(new)
+    for number, phrase in _hidden_phrases(words, people).items():
+        if number in sides and not is_said[number]:
+            replacements.append(_write_before(text, phrase, sides[number], attribute.rank))
+            is_said[number] = True
     return replace_all(text, replacements), is_said
+
+
+def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[int, str]:
+    """Return index of a person -> the word of its value, "female"; "mixed" for a group."""
+    sides: dict[int, str] = {}
+    for number, (_, value) in enumerate(people):
+        if isinstance(value, str):
+            sides[number] = attribute.words[value].lower()
+        elif value is not None:
+            sides[number] = "mixed"
+    return sides
+
+
+def _write_before(text: str, phrase: PersonPhrase, side: str, rank: int) -> Replacement:
+    """Write a word into the phrase of a person, where `English.find` would put it."""
+    if side not in _SIDES:
+        raise RewrittenPromptError(_NOT_UNDERSTOOD)
+    offsets = [offset for offset, word in phrase.words if rank_of(word) >= rank]
+    last, _ = phrase.words[-1]
+    place = min([*offsets, last])
+    return _with_article(text, place, place, f"{side} ")
+
+
+def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -> None:
+    """Raise RewrittenPromptError if the gender of a figure cannot be replaced with another."""
+    if figure.side and (figure.is_plural or side == "mixed"):
+        raise RewrittenPromptError("rewritten: group")
+    # "two cooks; one wipes his brow"
+    is_split = figure.is_plural and any(other.number is None for other in figures)
+    is_unknown = bool(figure.side) and side not in _SIDES
+    if is_split or is_unknown or not figure.is_certain:
+        raise RewrittenPromptError(_NOT_UNDERSTOOD)
+
+
+def _word_of_side(words: Text, i: int, side: str) -> str:
+    """Return word i as it is for a woman or a man; "" if it states no gender."""
+    word = _without_ending(words.low[i])
+    current, counterpart = _side_and_counterpart(word)
+    # It is read for both sides, since an error must not depend on the values.
+    if word in ("his", "her") and _is_before_noun(words, i):
+        counterpart = "her" if word == "his" else "his"
+    return word if side == current else counterpart
 
 
 def _check_names(words: Text) -> None:
@@ -394,13 +523,13 @@ def _check_all_found(
 
 
 def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, str]) -> str:
-    """Return a text without the beards of those who become women.
+    """Return a text without the beards of people who become women.
 
-    sides: index of a person -> the gender that this person gets.
+    `sides` maps the index of a person to the gender that this person gets.
 
     Raises:
-        RewrittenPromptError: a word states the gender of one of these people and cannot be removed:
-            "strokes his beard", "shirtless".
+        RewrittenPromptError: a word such as "shirtless" states the gender of one of these people
+            and cannot be removed.
     """
     spans: list[tuple[int, int]] = []
     for i, word in enumerate(map(_without_ending, text.low)):
@@ -412,14 +541,7 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, 
         is_in_phrase = i in figure.words
         if is_in_phrase and _side_of(word):
             continue  # it is replaced
-        span = _span_of_beard(text, i) if word in _LISTS["beard"] else None
-        if word in _LISTS["bearded"] and is_in_phrase:
-            # In "a tall, bearded man" the comma goes with the adjective.
-            start = text.start[i]
-            is_behind_comma = text.prompt[:start].endswith(", ")
-            span = (start - 2 * is_behind_comma, start + len(text.words[i]))
-        if span is None:
-            raise RewrittenPromptError(f"rewritten: {word}")
+        span = _span_of_sign(text, i, word, is_in_phrase)
         if sides[figure.number] == "female":
             spans.append(span)
     return _take_out(text.prompt, spans)
@@ -432,6 +554,26 @@ def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
         return False
     is_stated = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
     return is_stated or word in _LISTS["beard"] or word in _LISTS["bearded"]
+
+
+def _span_of_sign(text: Text, i: int, word: str, is_in_phrase: bool) -> tuple[int, int]:
+    """Return the characters to remove with a word that states a gender.
+
+    Raises:
+        RewrittenPromptError: the word cannot be removed, as in "strokes his beard".
+    """
+    span = None
+    if word in _LISTS["beard"]:
+        span = _span_of_beard(text, i)
+    elif word in _LISTS["bearded"] and is_in_phrase:
+        # In "a tall, bearded man" the comma goes with the adjective.
+        start = text.start[i]
+        end = start + len(text.words[i])
+        is_behind_comma = text.prompt[:start].endswith(", ")
+        span = (start - 2 * is_behind_comma, end)
+    if span is None:
+        raise RewrittenPromptError(f"rewritten: {word}")
+    return span
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
@@ -458,6 +600,8 @@ def _is_before_noun(words: Text, i: int) -> bool:
     """
     after = words.after(i)
     following = words.after(i + 1)
+    if words.opens[i] and following:
+        return True  # "her round glasses low on the nose"
     if after in _MAY_BE_ADJECTIVE and following and not listed(following, *STOPS):
         raise RewrittenPromptError(_NOT_UNDERSTOOD)
     if after == "next":
@@ -479,19 +623,28 @@ def _replace(words: Text, i: int, new: str) -> Replacement:
         new = new[0].upper() + new[1:]
     new += old[len(_without_ending(words.low[i])) :]
     start = words.start[i]
-    end = start + len(old)
-    article = re.search(r"\ban? $", words.prompt[:start], re.IGNORECASE)
+    return _with_article(words.prompt, start, start + len(old), new)
+
+
+def _with_article(text: str, start: int, end: int, new: str) -> Replacement:
+    """Replace the characters from start to end, and the article before them if it has to change."""
+    article = re.search(r"\ban? $", text[:start], re.IGNORECASE)
     if article is not None:
-        new = append_word(words.prompt[article.start() : start], new)
+        new = append_word(text[article.start() : start], new)
         start = article.start()
     return Replacement(start, end, new)
 
 
-# ---- other attributes, which are taken out
+# ---- other attributes, which are removed
 
 
 def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-    """Return a text without the words that state another attribute than gender of the people.
+    """Remove the words that state another attribute of the people, such as their age.
+
+    Args:
+        text: the rewritten text.
+        attribute: any attribute except gender.
+        people: noun and value of each person of the original.
 
     Raises:
         RewrittenPromptError: somebody who gets a value is not found.

@@ -1,7 +1,7 @@
 """Find the people whose value an English text states: "a nurse and a male patient".
 
-A word that states a value counts for every person of the text, unless it stands in the phrase of
-another person, or is a pronoun that cannot stand for this one.
+A word that states a value counts for every person of the text, unless it is part of another
+person's phrase or a pronoun that cannot refer to this person.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ _SENTENCE_END = re.compile(r"[.;!?\n|]")
 _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
 )
-_MOST_READ = 16  # persons of a text whose statements are read; later ones are closed
+_MOST_READ = 16  # persons per text; all later ones count as stated
 
 
 def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[PersonPhrase]]:
     """Return the persons of a text, each with all phrases that name this one.
 
     "a CEO, a leader of hundreds" is one person, "a cook, a waiter and a guest" are three.
+
+    Args:
+        text: the text.
+        subjects: its phrases of persons, in their order.
     """
     persons: list[list[PersonPhrase]] = []
     for number, subject in enumerate(subjects):
@@ -63,7 +67,12 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
 
 
 def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether a phrase after a comma may name somebody else: "a detective, a suspect"."""
+    """Return whether a phrase after a comma may name somebody else: "a detective, a suspect".
+
+    Args:
+        text: the text.
+        subjects: its phrases of persons, in their order.
+    """
     for number in range(1, len(subjects)):
         first = subjects[number - 1]
         second = subjects[number]
@@ -78,28 +87,20 @@ def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
 
 
 def is_joined(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether "and" joins a phrase to what stands before it."""
+    """Return whether "and" joins a phrase to the words before it.
+
+    Args:
+        text: the text.
+        subject: the phrase of a person.
+    """
     return text.low[subject.opening - 1] in _JOINS
 
 
 def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     """Return whether a phrase names the person of the phrase before it."""
-    # In a list only commas part the phrases, until "and": "a cook, a waiter and a guest".
-    words = _words_between(text, subjects, number)
-    later = number
-    words_behind = words
-    while not words_behind and later + 1 < len(subjects):
-        later += 1
-        words_behind = _words_between(text, subjects, later)
-    if not words and words_behind and words_behind[0] in _JOINS:
-        return False
     subject = subjects[number]
-    # "a nurse, a doctor, a patient" are three; "a vet, a farmer and a cow" are two.
-    neighbours = [n for n in (number - 1, number + 1) if 0 < n < len(subjects)]
-    is_run = not all(_words_between(text, subjects, n) for n in neighbours)
-    behind = text.after(subject.head + 1)
-    is_in_list = text.after(subject.head) in _JOINS and listed(behind, "determiner")
-    if not words and (is_run or is_in_list):
+    words = _words_between(text, subjects, number)
+    if not words and _is_in_list(text, subjects, number):
         return False
     if text.low[subject.head] == "person" and text.before(subject.head) == "single":
         return True  # "a CEO in an office. Depict a single person"
@@ -107,10 +108,25 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
         return listed(words[-1], "is-also")
     # "a coach, a leader of hundreds"; "a baker serving a guest, a waiter holding a tray"
     verb = text.after(subject.head)
-    is_clause = verb.endswith("s") or (verb.endswith("ing") and number > 1)
+    is_clause = verb.endswith("s") or verb.endswith("ing")
     if is_clause and base(verb) != verb:
         return False
     return not _SENTENCE_END.search(_gap(text, subjects, number))
+
+
+def _is_in_list(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
+    """Return whether a phrase right after another one is an item of a list with it."""
+    # "a vet, a farmer and a cow" are two persons.
+    end = subjects[number].head
+    if text.after(end) in _JOINS and listed(text.after(end + 1), "determiner"):
+        return True
+    # "a nurse, a doctor, a patient" and "a cook, a waiter and a guest" are three.
+    if number > 1 and not _words_between(text, subjects, number - 1):
+        return True
+    if number + 1 == len(subjects):
+        return False
+    words_behind = _words_between(text, subjects, number + 1)
+    return not words_behind or words_behind[0] in _JOINS
 
 
 def _words_between(text: Text, subjects: Sequence[PersonPhrase], number: int) -> list[str]:
@@ -126,31 +142,39 @@ def _gap(text: Text, subjects: Sequence[PersonPhrase], number: int) -> str:
 def find_stated(
     prompt: str, persons: Sequence[Sequence[PersonPhrase]], attribute: Attribute
 ) -> list[bool]:
-    """Return for each person of a prompt whether a value of an attribute is stated."""
+    """Return for each person of a prompt whether a value of an attribute is stated.
+
+    Args:
+        prompt: the prompt.
+        persons: the phrases of each person.
+        attribute: the attribute.
+    """
     text = read_text(prompt)
     quoted = [i for i in range(len(text.low)) if text.silent[i]]
     unquoted = _without(prompt, text, quoted)
-    is_stated = [False] * len(persons)
-    if states(unquoted, attribute):
-        owners = _owners_of_pronouns(text, persons) if attribute.gender else {}
-        for number in range(len(persons)):
-            if number >= _MOST_READ:
-                is_stated[number] = True
-                continue
-            left_out = {i for i, owner in owners.items() if number not in owner}
+    may_state = states(unquoted, attribute)
+    owners = _owners_of_pronouns(text, persons) if may_state and attribute.gender else {}
+    is_stated: list[bool] = []
+    for number, (first, *_) in enumerate(persons):
+        if attribute.kind and _states_in_phrase(prompt, first, attribute):
+            is_stated.append(True)
+        elif not may_state or number >= _MOST_READ:
+            is_stated.append(may_state)
+        else:
+            left_out = [i for i, numbers in owners.items() if number not in numbers]
             rest = _without_others(unquoted, text, persons, number, left_out)
-            is_stated[number] = states(rest, attribute) and not _states_of_picture_alone(
-                rest, prompt, persons[number][0], attribute
-            )
-    for number, mentions in enumerate(persons):
-        if attribute.kind and _states_in_phrase(prompt, mentions[0], attribute):
-            is_stated[number] = True
+            is_about_person = not _states_of_picture_alone(rest, prompt, first, attribute)
+            is_stated.append(states(rest, attribute) and is_about_person)
     return is_stated
 
 
 def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
-    """Return the value that a text states of each of its persons, for attributes other than gender;
-    None if it states none or several."""
+    """Return the value that a text states for each of its persons, or None.
+
+    Args:
+        prompt: the text.
+        attribute: any attribute except gender.
+    """
     subjects = find_subjects(prompt)
     if isinstance(subjects, str):
         return []
@@ -160,8 +184,8 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
     values: list[str | None] = []
     for number, mentions in enumerate(persons):
         first = mentions[0]
-        # The person's own phrase decides, else what is said apart from other people, of which
-        # colours of things are no statement: "in a white coat".
+        # The person's own phrase takes precedence over the rest of the text, in which the colors
+        # of things state nothing: "in a white coat".
         phrase = prompt[text.start[first.opening] : first.end]
         rest = _without_others(prompt, text, persons, number, ())
         stated_words = {word.lower() for word in attribute.stated.find(rest)}
@@ -179,19 +203,24 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
 
 
 def states(text: str, attribute: Attribute) -> bool:
-    """Return whether any word of a text states a value of an attribute."""
+    """Return whether any word of a text states a value.
+
+    Args:
+        text: the text.
+        attribute: the attribute.
+    """
     if attribute.gender and has_gendered(read_text(text).low):
         return True
     return _states_by_set(text, attribute) or _is_unspecified(text, attribute)
 
 
 def _is_unspecified(text: str, attribute: Attribute) -> bool:
-    """Return whether a text says that a value is to stay open: "of unspecified gender"."""
+    """Return whether a text leaves a value open on purpose: "of unspecified gender"."""
     return not attribute.names.isdisjoint(_UNSPECIFIED.findall(text.lower()))
 
 
 def _states_by_set(text: str, attribute: Attribute) -> bool:
-    """Return whether a word of the set is in a text; roles such as "alumnus" state gender alone."""
+    """Return whether a text contains a word of the set, other than a role that states gender."""
     words = attribute.stated.find(text)
     return any(not (attribute.gender and person(word.lower())) for word in words)
 
@@ -216,7 +245,7 @@ def _without_others(
 
 
 def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
-    """Return a prompt with spaces in the place of the words at these positions."""
+    """Replace the words at these positions with spaces."""
     kept = list(prompt)
     for i in words:
         start = text.start[i]
@@ -228,10 +257,10 @@ def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
 def _owners_of_pronouns(
     text: Text, persons: Sequence[Sequence[PersonPhrase]]
 ) -> dict[int, set[int]]:
-    """Return position of a pronoun -> the persons, by number, for whom it may stand.
+    """Return position of a pronoun -> indices of the persons to whom it may refer.
 
-    It stands for a person before it: for the nearest, if that one is stated to be of its gender;
-    else for any of them. One without a person before it counts for all.
+    It refers to the nearest person before it whose stated gender agrees, otherwise to any person
+    before it. If there is nobody before it, it may refer to everybody.
     """
     owners: dict[int, set[int]] = {}
     for i, word in enumerate(text.low):
@@ -242,17 +271,21 @@ def _owners_of_pronouns(
             owners[i] = set(range(len(persons)))
             continue
         nearest = max(before)
-        is_object = (
-            text.before(i - 1) and not text.after(i) and listed(text.low[i - 1], "preposition")
-        )
-        if is_object and persons[nearest][0].head == i - 2:
-            # "Ada with a drummer behind her": it stands for somebody else.
+        head = persons[nearest][0].head
+        if head == i - 2 and _is_object_of_preposition(text, i):
+            # In "Ada with a drummer behind her", "her" is not the drummer.
             owners[i] = before - {nearest}
             continue
         genders = {_gender_of(text, subject) for subject in persons[nearest]}
         is_of_nearest = (_FEMALE if word in _FEMALE else _MALE) in genders
         owners[i] = {nearest} if is_of_nearest else before
     return owners
+
+
+def _is_object_of_preposition(text: Text, i: int) -> bool:
+    """Return whether word i ends a clause after a preposition, within one clause."""
+    is_last = bool(text.before(i - 1)) and not text.after(i)
+    return is_last and listed(text.low[i - 1], "preposition")
 
 
 def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:

@@ -19,6 +19,7 @@ _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 _QUOTED = re.compile(
     r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
 )
+_STYLES = frozenset({"style", "manner", "tradition", "reminiscent"})  # of an artist
 LONGEST_PROMPT = 1000  # words
 # Words that end the name of an artist: "by Rembrandt, a portrait of a nurse".
 _NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
@@ -27,17 +28,19 @@ _NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
 class Text:
     """Split a prompt into words, and mark where clauses begin and which words are quoted.
 
-    Words after the first `LONGEST_PROMPT` are not read: no text encoder of an image generator
-    reads them (77 tokens in CLIP, 512 in T5, 1,024 in Qwen), and the time of a call stays bounded.
+    Only the first `LONGEST_PROMPT` words are read, which bounds the time of a call: no text encoder
+    of an image generator reads more (77 tokens in CLIP, 512 in T5, 1,024 in Qwen).
 
     Attributes, each with one entry a word:
         start: offset of its first character in `prompt`.
-        words: as it is written. low: in lower case. bare: also without a possessive 's.
-        opens: whether a clause begins with it; one entry more, for the end.
+        words: the word as written.
+        low: the word in lower case.
+        bare: the word in lower case without a possessive 's.
+        opens: whether a clause begins with it; one more entry for the end of the prompt.
         sentence: whether a sentence begins with it.
-        silent: whether it stands in quotation marks.
+        silent: whether it is in quotation marks.
         credited: whether it may be part of an artist's name, after "by".
-        capital: whether it is written with a capital that says something.
+        capital: whether it is capitalized, unless the prompt is a title.
     """
 
     def __init__(self, prompt: str) -> None:
@@ -49,22 +52,22 @@ class Text:
         self.words = [token[0] for token in tokens]
         self.low = list(map(_lower, self.words))
         self.bare = [re.sub(r"'s?$", "", word) if "'" in word else word for word in self.low]
-        # What stands before each word and after the last one.
-        ends = [0, *(token.end() for token in tokens)]
-        starts = [*self.start, len(prompt)]
-        gaps = [prompt[end:start] for end, start in zip(ends, starts, strict=True)]
-        self.opens = [bool(_BREAK.search(gap)) for gap in gaps]
+        self.opens: list[bool] = []
+        self.sentence: list[bool] = []
+        end = 0
+        for i, start in enumerate([*self.start, len(prompt)]):
+            gap = prompt[end:start]  # before word i, or after the last one
+            # "Dr. Smith"
+            is_abbreviated = i > 0 and gap == ". " and listed(self.low[i - 1], "abbreviation")
+            self.opens.append(bool(_BREAK.search(gap)) and not is_abbreviated)
+            self.sentence.append(bool(_SENTENCE_END.search(gap)))
+            end = start + len(self.words[i]) if i < len(self.words) else start
         self.opens[0] = True
         self.opens[-1] = True
-        for i in range(1, len(self.low)):
-            if gaps[i] == ". " and listed(self.low[i - 1], "abbreviation"):
-                self.opens[i] = False  # "Dr. Smith"
-        self.sentence = [bool(_SENTENCE_END.search(gap)) for gap in gaps]
         self.sentence[0] = True
         self.silent = _is_quoted(prompt, self.start)
         self.credited = _is_credited(self.low)
         is_title = _is_title(self.words)
-        # In a title all words have capitals, so they tell nothing.
         self.capital = [not is_title and word[0].isupper() for word in self.words]
 
     def before(self, i: int) -> str:
@@ -80,7 +83,12 @@ class Text:
         return i
 
     def is_same_sentence(self, first: int, last: int) -> bool:
-        """Return whether no sentence begins between two words."""
+        """Return whether no sentence begins between two words.
+
+        Args:
+            first: position of the earlier word.
+            last: position of the later word.
+        """
         return not any(self.sentence[first + 1 : last + 1])
 
     def after(self, i: int) -> str:
@@ -92,7 +100,7 @@ class Text:
 
 def _is_title(words: list[str]) -> bool:
     """Return whether most words are capitalized, as in a title: then capitals mean nothing."""
-    # "of" and "the" are in small letters in a title as well.
+    # "of" and "the" are lower-case even in a title.
     words = [word for word in words if not listed(word, "preposition", "determiner")]
     is_capital = [word[0].isupper() for word in words if word[0].isalpha()]
     return len(is_capital) > 1 and sum(is_capital) > 0.7 * len(is_capital)
@@ -108,9 +116,8 @@ def _lower(word: str) -> str:
 
 
 def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
-    """Return for each word whether it stands in quotation marks."""
-    # The last quotation that opens before a word is searched by bisection, so that a long prompt
-    # with many of them stays fast.
+    """Return for each word whether it is in quotation marks."""
+    # Bisection keeps long prompts with many quotations fast.
     quotes = [match.span() for match in _QUOTED.finditer(prompt)]
     openings = [start for start, _ in quotes]
     quoted = []
@@ -126,7 +133,7 @@ def _is_credited(words: list[str]) -> list[bool]:
     credits = False
     for i, word in enumerate(words):
         credited.append(credits)
-        is_behind_style = word == "of" and words[max(0, i - 1)] == "style"
+        is_behind_style = word == "of" and words[max(0, i - 1)] in _STYLES
         if word == "by" or is_behind_style:
             credits = True
         elif word in _NO_CREDIT:

@@ -36,6 +36,7 @@ _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
 _NOBODY = "no person"
 _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
+_ARTICLES = frozenset({"a", "an", "the"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
@@ -118,30 +119,39 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     for i, noun in enumerate(text.low):
         word_classes = kinds(noun)
         is_noun = not word_classes or "n" in word_classes
-        is_other = person(noun) or gendered(noun) or listed(noun, *STOPS, "animal", "thing")
-        if text.silent[i] or is_other or not is_noun:
+        is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "animal", "thing")
+        if text.silent[i] or is_known or not is_noun:
             continue
-        after = text.after(i)
-        ends = not after or listed(after, *STOPS) or after.endswith("ing")
         start, _ = _extend_left(text, i)
         has_determiner = listed(text.before(start), "one-determiner")
-        is_agent = noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like")
-        is_verb = base(noun) != noun or listed(after, "determiner")
+        if has_determiner and _is_agent(noun) and _acts(text, i):
+            return True
+        # "a cashier and a bagger", "a rower and cox"
         opening = start - has_determiner
-        if ends and start == i and text.before(opening) == "and" and opening - 2 in heads:
-            # "a cashier and a bagger", "a rower and cox"; not "a baker and a cake"
-            if is_agent or not (
-                word_classes and (has_determiner or is_verb or "x" in word_classes)
-            ):
-                return True
-        # "a jumper pulls", not "a corridor gleams" or "his prayer beads"
-        verb = f"{noun[:-2]}ing"
-        is_active = after.endswith("s") and classes(base(after)).startswith("v")
-        is_active = (is_active or listed(after, "human-verb")) and base(verb) != verb
-        is_trade = ends and not word_classes and noun.endswith(("ist", "ian", "eer"))
-        if is_agent and has_determiner and (is_active or is_trade):
+        is_joined = start == i and text.before(opening) == "and" and opening - 2 in heads
+        if is_joined and _ends_phrase(text, i) and (_is_agent(noun) or not word_classes):
             return True
     return False
+
+
+def _acts(text: Text, i: int) -> bool:
+    """Return whether noun i does something: "a jumper pulls", not "a corridor gleams"."""
+    after = text.after(i)
+    verb = f"{text.low[i][:-2]}ing"
+    is_derived = base(verb) != verb  # "jumping"
+    is_verb = after.endswith("s") and classes(base(after)).startswith("v")
+    return is_derived and (is_verb or listed(after, "human-verb"))
+
+
+def _is_agent(noun: str) -> bool:
+    """Return whether a noun ends like the name of a trade, and is not known as a thing."""
+    return noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal")
+
+
+def _ends_phrase(text: Text, i: int) -> bool:
+    """Return whether the words after noun i start something new."""
+    after = text.after(i)
+    return not after or listed(after, *STOPS) or after.endswith("ing")
 
 
 def _may_be_person(text: Text, i: int) -> bool:
@@ -161,19 +171,13 @@ def _may_be_person(text: Text, i: int) -> bool:
 def _has_face(text: Text, i: int) -> bool:
     """Return whether the prompt asks for the face or portrait of word i: "the face of a mover"."""
     noun = singular(text.low[i])
-    if not noun.endswith(_AGENT_ENDINGS) or listed(noun, "agent-like", "animal"):
-        return False
-    if text.after(i) and not listed(text.after(i), *STOPS) and not text.after(i).endswith("ing"):
-        return False  # not the head: "the face of a tower clock"
+    if not _is_agent(noun) or not _ends_phrase(text, i):
+        return False  # "the face of a tower clock"
     for j in range(i - 1, max(-1, i - 6), -1):
-        if text.opens[j + 1]:
-            return False
         if text.low[j] == "of":
             before = text.before(j)
-            if listed(before, "face"):
-                return True
             # A portrait may be of a thing, so only of an unknown one that ends so.
-            return before == "portrait" and not classes(noun)
+            return listed(before, "face") or (before == "portrait" and not classes(noun))
     return False
 
 
@@ -196,26 +200,35 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     noun = singular(text.low[head])
     is_make = text.capital[head] and not text.words[head].isupper()
     is_verb = head == subjects[-1].head + 1 and not text.opens[head]  # "a chef leads a team"
-    is_next_sentence = True in text.sentence[subjects[-1].head + 1 : head + 1]
+    is_next_sentence = not text.is_same_sentence(subjects[-1].head, head)
     if is_make or is_verb or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
         return _NOBODY
-    is_bare = not subject.plural and text.start[subject.opening] == subject.start
-    is_in_list = text.after(head) == "and" and person(text.after(head + 1))
-    if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
-        # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
-        is_early = sum(text.opens[1 : subject.opening + 1]) < 2
-        if subject.named or not (is_early or _is_in_clause(text, head)):
-            return _NOBODY
-        # "investigator photographing footprints, officer holding the tape"
-        is_like_first = not listed(text.low[subjects[0].opening], "determiner")
-        return "" if is_like_first and _is_in_clause(text, head) else _UNCLEAR
-    is_again = any(noun == singular(text.low[earlier.head]) for earlier in subjects)
+    if _is_further_tag(text, subject):
+        return _why_not_further_tag(text, subject, subjects[0])
     is_definite = text.low[subject.opening] in _DEFINITE
-    if is_again and (is_next_sentence or is_definite):
-        # "a cook watches the pastry cook"
-        is_described = any(not listed(word, "determiner") for _, word in subject.words[:-1])
+    nouns = [singular(text.low[earlier.head]) for earlier in subjects]
+    if noun in nouns and (is_next_sentence or is_definite):
+        is_described = len(subject.words) > 1  # "a cook watches the pastry cook"
         return _UNCLEAR if is_described else _NOBODY
     return _UNCLEAR if is_next_sentence and is_definite else ""
+
+
+def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
+    """Return whether a phrase has no determiner, and is not in "a doctor, nurse and patient"."""
+    is_bare = not subject.plural and text.start[subject.opening] == subject.start
+    is_in_list = text.after(subject.head) == "and" and person(text.after(subject.head + 1))
+    return is_bare and not is_in_list and not listed(text.before(subject.opening), "joins")
+
+
+def _why_not_further_tag(text: Text, subject: PersonPhrase, first: PersonPhrase) -> str:
+    """Return why a tag after other persons names none: "a pilot, clouds, sky runner"."""
+    is_in_clause = _is_in_clause(text, subject.head)
+    is_early = sum(text.opens[1 : subject.opening + 1]) < 2
+    if subject.named or not (is_early or is_in_clause):
+        return _NOBODY
+    # "investigator photographing footprints, officer holding the tape"
+    is_like_first = not listed(text.low[first.opening], "determiner")
+    return "" if is_like_first and is_in_clause else _UNCLEAR
 
 
 # ---- the phrase of a person
@@ -226,32 +239,27 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
     noun = singular(text.bare[i])
     is_plural = text.bare[i] != noun
     start, first_noun = _extend_left(text, i)
-    modifiers = text.low[start:i]
     determiner = text.before(start)
     if determiner == "no":
         return _NOBODY
     if not _is_head(text, i, is_plural):
         return _UNCLEAR if _may_be_subject(text, i, start, is_plural) else _NOBODY
-    if _is_thing(text, i, noun, modifiers) and not _has_face(text, i):
-        is_with_animal = has_listed(map(singular, modifiers), "animal")  # "a dog walker"
-        is_unclear = is_with_animal or _may_be_human(text, i, noun, determiner)
-        return _UNCLEAR if is_unclear else _NOBODY
+    if _is_thing(text, i, start) and not _has_face(text, i):
+        return _UNCLEAR if _may_be_human(text, i, start) else _NOBODY
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not is_plural and not has_determiner
-    # What decides stands after none of them: "by" in "by all the masters".
+    # What decides stands before all of them: "by" in "by all the masters".
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
     reason = _why_not_shown(text, opening - 1, is_bare, i)
-    if text.before(opening) == "of" and _is_on_thing(text, opening - 2):
-        reason = _NOBODY
-    elif is_bare and not _is_tag_of_person(text, noun, start, modifiers):
-        reason = reason or (_UNCLEAR if _is_in_clause(text, i) else _NOBODY)
+    if not reason and is_bare and not _is_tag_of_person(text, noun, start, i):
+        reason = _UNCLEAR if _is_in_clause(text, i) else _NOBODY
+    if not reason and _is_place_unsure(text, start, first_noun, i, is_bare):
+        reason = _UNCLEAR
     if reason:
         return reason
-    if _is_place_unsure(text, start, first_noun, i, is_bare):
-        return _UNCLEAR
     words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
     end = text.start[i] + len(text.bare[i])
     return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
@@ -261,24 +269,22 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
-    if after in ("portrait", "headshot") and rest == "of":
-        return False  # "a professional portrait of"
     if _ends_with_head(after, rest) or _shows_body(text, i):
         return True
     start, _ = _extend_left(text, i)
     determiner = text.before(start)
-    is_unknown = not kinds(after) and listed(determiner, "one-determiner")  # "reshelves"
-    if after.endswith("s") and (base(after) != after or is_unknown) and not plural:
-        return is_unknown or _is_verb(after, rest, determiner)
-    link = text.before(start - 1)
-    if classes(after).startswith("v") and determiner in ("a", "an", "the") and not plural:
-        if link == "and" or base(link) in _HELPERS:
-            return True  # "helping a patient walk"
-    if listed(after, "made"):
-        # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
-        has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
-        if not has_object:
-            return False
+    if not plural:
+        is_unknown = not kinds(after) and determiner in _ARTICLES  # "a janitor waltzes"
+        if after.endswith("s") and (is_unknown or base(after) != after):
+            return _is_verb(after, rest, determiner)
+        link = text.before(start - 1)
+        is_subject = link == "and" or base(link) in _HELPERS  # "helping a patient walk"
+        if is_subject and determiner in _ARTICLES and classes(after).startswith("v"):
+            return True
+    # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
+    has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
+    if listed(after, "made") and not has_object:
+        return False
     return not _is_before_noun(text, i, plural)
 
 
@@ -288,10 +294,7 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     if not listed(text.before(start), "determiner") and not plural:
         return False  # "nurse uniforms"
     is_verb = after.endswith(("s", "ing")) and base(after) != after
-    # "a nurse hands over a scalpel", "a spy back to back"
-    is_body = listed(after, "body-part") and listed(text.after(i + 1), "preposition")
-    is_modifier = bool(set(kinds(after)) & set("nxp")) or _noun_follows(text, i)
-    return plural or is_verb or is_body or not is_modifier
+    return plural or is_verb
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
@@ -308,10 +311,12 @@ def _shows_body(text: Text, i: int) -> bool:
         i += 1
     if not listed(text.after(i), "body-part"):
         return False
+    following = text.after(i + 1)
     start, _ = _extend_left(text, noun)
     if not is_possessive and listed(text.before(start), "determiner"):
-        return False  # "a clown face"; "shocked gamer face" is a tag
-    following = text.after(i + 1)  # "a barista's hands pouring milk", "a baker's hands knead dough"
+        # "a blacksmith arm wrestling", not "a clown face"; "shocked gamer face" is a tag
+        return following.endswith("ing")
+    # "a barista's hands pouring milk", "a baker's hands knead dough"
     is_verb = following.endswith("ing") and not listed(following, "made")
     is_verb = is_verb or (text.after(i).endswith("s") and classes(following).startswith("v"))
     return is_verb or not _noun_follows(text, i + 1)
@@ -334,7 +339,7 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
         return _noun_follows(text, i + 1)
     if plural and "v" in classes(after):
         return False  # "nurses walk"
-    return not is_noun or _noun_follows(text, i)
+    return _noun_follows(text, i)
 
 
 def _is_verb(word: str, rest: str, determiner: str) -> bool:
@@ -353,7 +358,7 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
         # "a trucker hunches over a pie" and "a baker dusts flour", not "a nurse scrubs costume"
         is_end = not rest or listed(rest, *STOPS, "verb-preposition") or rest.endswith("ly")
         return is_end or not classes(word)
-    return listed(rest, "verb-preposition") or verb_classes.startswith("v")
+    return verb_classes.startswith("v")
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
@@ -398,8 +403,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
             # A value goes before the first noun, not between two: "tired old | police officer".
             is_compound = _is_part_of_noun(text, start, text.low[i])
         start -= 1
-        is_noun = is_compound and not joins
-        if is_noun and first_noun == start + 1:
+        if is_compound and first_noun == start + 1:
             first_noun = start
     return start, first_noun
 
@@ -410,26 +414,47 @@ def _is_place_unsure(text: Text, start: int, first_noun: int, i: int, bare: bool
     Words of style may be no part of it, "film still welder"; a word may be an adjective or a noun,
     "a shy pupil"; and an adjective may describe a noun in between, "a mobile game developer".
     """
-    for j in range(first_noun, i):
-        is_style = listed(text.low[j], "picture", "style-word")
-        is_style = is_style and bare and not listed(text.low[i], "art-tag", "thing")
-        if is_style and not _is_compound(text.low[j], text.low[j + 1]):
-            return True
+    if bare and _begins_with_style(text, first_noun, i):
+        return True
     if first_noun == i:
         return False
     word = text.low[first_noun]
-    is_compound = _is_compound(word, text.low[first_noun + 1]) or listed(word, "occupational")
-    is_either = "a" in classes(word) and not adjective(word) and not gendered(word)
-    if is_either and not is_compound and not listed(text.low[i], "gerund-head"):
-        is_verb = first_noun == i - 1 and classes(word)[0] not in "npx"
-        if is_verb or word.endswith("ing"):
-            return True
-    described = text.low[first_noun - 1]
-    is_sure = listed(described, "age", "origin", "style-adjective") or described in origins()
-    is_sure = is_sure or described.endswith(("ed", "ing")) or gendered(described)
-    if first_noun == start or is_compound or is_sure:
+    if _is_compound(word, text.low[first_noun + 1]) or listed(word, "occupational"):
         return False
-    return bare or bool(set(classes(described)) & set("no")) or listed(described, "size")
+    if _may_be_adjective(text, first_noun, i):
+        return True
+    described = text.low[first_noun - 1]
+    if first_noun == start or _describes_person(described):
+        return False
+    return bare or not set(classes(described)).isdisjoint("no")
+
+
+def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
+    """Return whether a noun before head i may say how the picture is made: "film still welder"."""
+    if listed(text.low[i], "art-tag", "thing"):
+        return False
+    for j in range(first_noun, i):
+        is_style = listed(text.low[j], "picture", "style-word")
+        if is_style and not _is_compound(text.low[j], text.low[j + 1]):
+            return True
+    return False
+
+
+def _may_be_adjective(text: Text, first_noun: int, i: int) -> bool:
+    """Return whether the first noun of the phrase with head i may be an adjective: "shy"."""
+    word = text.low[first_noun]
+    word_classes = classes(word)
+    if "a" not in word_classes or adjective(word) or listed(text.low[i], "gerund-head"):
+        return False
+    is_verb = first_noun == i - 1 and word_classes[0] not in "npx"
+    return is_verb or word.endswith("ing")
+
+
+def _describes_person(word: str) -> bool:
+    """Return whether an adjective surely describes a person, not a noun before it."""
+    if listed(word, "age", "origin") or word in origins():
+        return True
+    return word.endswith(("ed", "ing")) or gendered(word)
 
 
 def _is_compound(word: str, following: str) -> bool:
@@ -442,14 +467,9 @@ def _is_compound(word: str, following: str) -> bool:
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     """Return whether the word before start belongs to the noun: "civil engineer"."""
     word = text.low[start - 1]
-    # "ceramic" and "classical" are nouns, or adjectives of relation.
-    is_either = {"n", "o"}.issubset(classes(word)) and not gendered(word)
-    describes = adjective(word) and not is_either
-    describes = describes or listed(word, "size", "age", "skin", "style-adjective")
-    describes = describes or word in origins()
-    if not describes or listed(word, "occupational"):
+    if not _is_description(word) or listed(word, "occupational"):
         return True
-    if listed(word, "place-adjective") and text.words[start].istitle() and text.capital[start]:
+    if listed(word, "place-adjective") and text.capital[start]:
         return True  # "New York chef"
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
     if is_gerund and listed(singular(head), "gerund-head"):
@@ -460,19 +480,21 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     return text.capital[start] and text.capital[start - 1]
 
 
-def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
-    """Return whether a noun is an animal or a thing here: "a toy soldier", "a rack server"."""
-    after = text.after(i)
-    is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
-    is_picture = is_picture or (noun == "character" and listed(after, "picture"))
-    # "at a roadside diner"
-    is_place = noun == "diner" and text.before(i - len(modifiers) - 1) in _PLACES
-    if is_picture or is_place or _is_made_or_animal(noun, modifiers):
+def _is_description(word: str) -> bool:
+    """Return whether a word describes a noun, and does not tell its kind as "ceramic" does."""
+    if word in origins() or listed(word, "size", "age", "skin", "style-adjective"):
         return True
-    phrase = " ".join([*modifiers[-1:], noun])  # "dish washer"
-    is_thing = listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
-    is_thing = is_thing and bool(modifiers) and not listed(phrase, "person-phrase")
-    if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
+    return adjective(word) and not {"n", "o"}.issubset(classes(word))
+
+
+def _is_thing(text: Text, i: int, start: int) -> bool:
+    """Return whether noun i is an animal or a thing here: "a toy soldier", "a rack server"."""
+    noun = singular(text.bare[i])
+    modifiers = text.low[start:i]
+    after = text.after(i)
+    if _is_picture_or_place(noun, after, text.before(start - 1)):
+        return True
+    if _is_made_or_animal(noun, modifiers) or _is_compound_thing(noun, modifiers):
         return True
     if listed(noun, "cued-thing"):
         is_made = noun == "model" and after == "of"  # "a model of an atom"
@@ -480,21 +502,43 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
         return is_made or has_cue
     if noun in ("head", "chair"):
         nouns_behind = map(singular, text.low[i + 2 : i + 5])
-        is_of_people = after == "of" and has_listed(nouns_behind, "organization")
-        return not is_of_people  # "the head of the department" is one
+        # "the head of the department" is a person
+        return after != "of" or not has_listed(nouns_behind, "organization")
     return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
 
 
-def _may_be_human(text: Text, i: int, noun: str, determiner: str) -> bool:
-    """Return whether a word for a thing may be a person: "a clumsy server spilling soup"."""
+def _is_picture_or_place(noun: str, after: str, relation: str) -> bool:
+    """Return whether a noun is a picture, "a sprite of", or a place, "at a roadside diner"."""
+    if listed(noun, "picture") and after in ("about", "of"):
+        return True
+    if noun == "character" and listed(after, "picture"):
+        return True
+    return noun == "diner" and relation in _PLACES
+
+
+def _is_compound_thing(noun: str, modifiers: Sequence[str]) -> bool:
+    """Return whether a noun and the word before it are a thing: "dish washer"."""
+    if not modifiers:
+        return False
+    phrase = f"{modifiers[-1]} {noun}"
+    if listed(phrase, "person-phrase"):
+        return False
+    return listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
+
+
+def _may_be_human(text: Text, i: int, start: int) -> bool:
+    """Return whether a thing may be a person after all: "a clumsy server spilling soup"."""
+    if has_listed(map(singular, text.low[start:i]), "animal"):
+        return True  # "a dog walker"
+    noun = text.bare[i]
     after = text.after(i)
-    is_described = listed(determiner, "determiner") or listed(after, "preposition")
+    is_described = listed(text.before(start), "determiner") or listed(after, "preposition")
     is_unsure = listed(noun, "unsure") and after != "of"
     is_unsure = is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
-    return is_unsure and is_described and noun == text.bare[i]
+    return is_unsure and is_described
 
 
-def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
+def _is_made_or_animal(noun: str, modifiers: Sequence[str]) -> bool:
     """Return whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
     for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
         if has_listed(modifiers, kind) and not listed(noun, exceptions):
@@ -510,7 +554,7 @@ def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
     return False
 
 
-def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
+def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bool:
     """Return whether a noun that is often a thing is a person: "a fan in the stands"."""
     is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
     if is_human or has_listed(text.low, "person-cue"):
@@ -518,18 +562,18 @@ def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
     return noun in ("character", "figure") and (not modifiers or adjective(modifiers[-1]))
 
 
-def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
+def _is_tag_of_person(text: Text, noun: str, start: int, i: int) -> bool:
     """Return whether a noun without a determiner is a subject: "doctor, 4k"."""
     if _is_object_in_brackets(text, start):
         return True
     clauses_before = sum(text.opens[1 : start + 1])
-    is_style = listed(noun, "style-tag") and (clauses_before or not modifiers)
+    is_style = listed(noun, "style-tag") and (clauses_before or start == i)
     if is_style or (clauses_before and listed(noun, "art-tag")):
         return False
     if clauses_before < 2:
         return True
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
-    return any(adjective(word) or set(kinds(word)) & set("npa") for word in modifiers)
+    return any(adjective(word) or set(kinds(word)) & set("npa") for word in text.low[start:i])
 
 
 def _is_object_in_brackets(text: Text, start: int) -> bool:
@@ -559,26 +603,34 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     clause = text.low[text.clause_start(where) : where]
     if relation == "of":
         is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
-        return _why_not_of(before, clause, is_term)
+        return _NOBODY if _is_on_thing(text, where - 1) else _why_not_of(before, clause, is_term)
     if relation == "by":
         return _why_not_by(before, clause)
     if relation == "for":
-        # "plays for a patient", not "sewing a uniform for a nurse"
-        verbs = [base(word) for word in clause if base(word) != word]
-        is_made = not verbs or has_listed(verbs, "produces")
-        return "" if has_listed(verbs, "serves") else _NOBODY if is_made else _UNCLEAR
+        return _why_not_for(clause)
     if relation == "as":
-        # "smiles as the judge enters", not "dressed as a nurse"
-        verb = text.after(head)
-        is_role = any(word.endswith(("ed", "ing")) for word in clause[-2:])
-        is_verb = verb.endswith("s") and base(verb) != verb
-        return _NOBODY if is_role else "" if is_verb else _UNCLEAR
+        return _why_not_as(clause, text.after(head))
     if listed(relation, "not-subject") or listed(before, "tribute"):
         return _NOBODY
-    # "beside chef"; not "beside sks person"
+    # "beside chef"
     is_bare = bare and bool(relation) and not listed(relation, "joins", "draw")
-    is_bare = is_bare and not listed(text.before(head), "token")
     return _UNCLEAR if is_bare or listed(relation, "unsure-relation") else ""
+
+
+def _why_not_for(clause: Sequence[str]) -> str:
+    """Decide about "for": "plays for a patient", not "sewing a uniform for a nurse"."""
+    verbs = [base(word) for word in clause if base(word) != word]
+    if has_listed(verbs, "serves"):
+        return ""
+    return _NOBODY if not verbs or has_listed(verbs, "produces") else _UNCLEAR
+
+
+def _why_not_as(clause: Sequence[str], after: str) -> str:
+    """Decide about "as": "smiles as the judge enters", not "dressed as a nurse"."""
+    if any(word.endswith(("ed", "ing")) for word in clause[-2:]):
+        return _NOBODY
+    is_verb = after.endswith("s") and base(after) != after
+    return "" if is_verb else _UNCLEAR
 
 
 def _why_not_by(before: str, clause: Sequence[str]) -> str:
@@ -596,9 +648,7 @@ def _why_not_of(before: str, clause: Sequence[str], is_term: bool) -> str:
     is_term: whether nothing stands before the noun, "change of guard".
     """
     parts = ("picture", "group", "part", "body-part", "container", "number")
-    if listed(before, *parts) or listed(singular(before), *parts):
+    if listed(singular(before), *parts):
         return ""
-    if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
-        return ""  # "a portrait for my website of a lawyer"
-    is_depiction = listed(before, "toy", "depiction", "tribute")
+    is_depiction = listed(before, "toy", "depiction")
     return _NOBODY if is_depiction or is_term or person(before) else _UNCLEAR

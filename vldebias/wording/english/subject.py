@@ -83,7 +83,8 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     A prompt with a noun that may name one more person is not understood.
     """
     text = read_text(prompt)
-    names = find_names(text)
+    # "Edward Hopper style" names nobody.
+    names = [name for name in find_names(text) if not listed(text.after(name[1] - 1), "style-word")]
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
     subjects: list[PersonPhrase] = []
@@ -256,11 +257,12 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
     reason = _why_not_shown(text, opening - 1, is_bare, i)
     if not reason and is_bare and not _is_tag_of_person(text, noun, start, i):
         reason = _UNCLEAR if _is_in_clause(text, i) else _NOBODY
-    if not reason and _is_place_unsure(text, start, first_noun, i, is_bare):
+    place = _place_of_value(text, start, first_noun, i, has_determiner)
+    if not reason and (place is None or (is_bare and _begins_with_style(text, first_noun, i))):
         reason = _UNCLEAR
-    if reason:
+    if reason or place is None:
         return reason
-    words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
+    words = [(text.start[j], text.low[j]) for j in range(start, place + 1)]
     end = text.start[i] + len(text.bare[i])
     return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
 
@@ -398,7 +400,10 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         if not is_compound and not joins:
             # "the", "her", "draw" are none of the phrase.
             is_request = listed(word, "draw") and text.opens[start - 1]
+            is_verb = word.endswith("ing") and person(text.before(start - 1))  # "greeting people"
             if is_request or word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
+                break
+            if is_verb and singular(text.bare[i]) != text.bare[i]:
                 break
             # A value goes before the first noun, not between two: "tired old | police officer".
             is_compound = _is_part_of_noun(text, start, text.low[i])
@@ -406,27 +411,6 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         if is_compound and first_noun == start + 1:
             first_noun = start
     return start, first_noun
-
-
-def _is_place_unsure(text: Text, start: int, first_noun: int, i: int, bare: bool) -> bool:
-    """Return whether it is uncertain before which word of a phrase a value goes.
-
-    Words of style may be no part of it, "film still welder"; a word may be an adjective or a noun,
-    "a shy pupil"; and an adjective may describe a noun in between, "a mobile game developer".
-    """
-    if bare and _begins_with_style(text, first_noun, i):
-        return True
-    if first_noun == i:
-        return False
-    word = text.low[first_noun]
-    if _is_compound(word, text.low[first_noun + 1]) or listed(word, "occupational"):
-        return False
-    if _may_be_adjective(text, first_noun, i):
-        return True
-    described = text.low[first_noun - 1]
-    if first_noun == start or _describes_person(described):
-        return False
-    return bare or not set(classes(described)).isdisjoint("no")
 
 
 def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
@@ -440,21 +424,36 @@ def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
     return False
 
 
-def _may_be_adjective(text: Text, first_noun: int, i: int) -> bool:
-    """Return whether the first noun of the phrase with head i may be an adjective: "shy"."""
+def _place_of_value(
+    text: Text, start: int, first_noun: int, i: int, has_determiner: bool
+) -> int | None:
+    """Return before which word of the phrase with head i a value goes at the latest, or None."""
+    word = text.low[first_noun]
+    if first_noun == i or listed(word, "occupational"):
+        return first_noun
+    if _is_compound(word, text.low[first_noun + 1]):
+        return first_noun
+    if _may_be_verb(text, first_noun, i):
+        return None
+    described = text.low[first_noun - 1]
+    is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
+    if start == first_noun or is_sure or listed(described, "age", "origin"):
+        return first_noun
+    # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
+    is_either = not set(classes(described)).isdisjoint("no")
+    if has_determiner:
+        return start if is_either and adjective(described) else first_noun
+    return None
+
+
+def _may_be_verb(text: Text, first_noun: int, i: int) -> bool:
+    """Return whether the first noun of the phrase with head i may be a verb."""
     word = text.low[first_noun]
     word_classes = classes(word)
     if "a" not in word_classes or adjective(word) or listed(text.low[i], "gerund-head"):
         return False
     is_verb = first_noun == i - 1 and word_classes[0] not in "npx"
     return is_verb or word.endswith("ing")
-
-
-def _describes_person(word: str) -> bool:
-    """Return whether an adjective surely describes a person, not a noun before it."""
-    if listed(word, "age", "origin") or word in origins():
-        return True
-    return word.endswith(("ed", "ing")) or gendered(word)
 
 
 def _is_compound(word: str, following: str) -> bool:

@@ -166,7 +166,23 @@ def _may_be_person(text: Text, i: int) -> bool:
     is_noun = person(word) or is_gendered_noun(word)
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
+    if _is_unknown_agent(text, i):
+        return True
     return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
+
+
+def _is_unknown_agent(text: Text, i: int) -> bool:
+    """Return whether no dictionary has word i, which does something: "a speedcuber solving"."""
+    noun = text.low[i]
+    after = text.after(i)
+    is_trade = noun.endswith("ist") and _ends_phrase(text, i)  # "a mosaicist in a workshop"
+    if kinds(noun) or text.capital[i] or not (is_trade or after.endswith("ing")):
+        return False
+    # "a landcruiser racing", "a playlist": the last part is known.
+    if not noun.endswith(("er", "ist")) or any(kinds(noun[n:]) for n in range(3, len(noun) - 3)):
+        return False
+    start, _ = _extend_left(text, i)
+    return listed(text.before(start), "one-determiner")
 
 
 def _has_face(text: Text, i: int) -> bool:
@@ -254,6 +270,9 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
+    if is_bare:
+        start = _skip_medium(text, start, i)
+        first_noun = max(start, first_noun)
     reason = _why_not_shown(text, opening - 1, is_bare, i)
     if not reason and is_bare and not _is_tag_of_person(text, noun, start, i):
         reason = _UNCLEAR if _is_in_clause(text, i) else _NOBODY
@@ -334,8 +353,10 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
         rest = text.after(i + 1)
         is_activity = classes(after) in ("n", "nl") and classes(base(after)).startswith("n")
         is_activity = is_activity and not listed(after, "human-verb") and singular(rest) == rest
-        if classes(f"{after} {rest}") or (is_activity and _noun_follows(text, i + 1)):
-            return True  # "a doctor waiting room", "student housing block"
+        if listed(rest, "room") or classes(f"{after} {rest}"):
+            return True  # "a doctor waiting room"
+        if is_activity and _noun_follows(text, i + 1):
+            return True  # "student housing block"
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
@@ -413,6 +434,17 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     return start, first_noun
 
 
+def _skip_medium(text: Text, start: int, i: int) -> int:
+    """Return where the phrase of a tag starts after its medium: "anime style | archer"."""
+    for j in range(i - 1, start - 1, -1):
+        word = text.low[j]
+        # "style consultant" has a noun of style.
+        is_medium = listed(word, "medium") and (j > start or not listed(word, "style-word"))
+        if is_medium or listed(f"{text.before(j)} {word}", "medium"):
+            return j + 1
+    return start
+
+
 def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
     """Return whether a noun before head i may say how the picture is made: "film still welder"."""
     if listed(text.low[i], "art-tag", "thing"):
@@ -437,7 +469,7 @@ def _place_of_value(
         return None
     described = text.low[first_noun - 1]
     is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
-    if start == first_noun or is_sure or listed(described, "age", "origin"):
+    if start == first_noun or is_sure or listed(described, "age", "origin", "style-adjective"):
         return first_noun
     # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
     is_either = not set(classes(described)).isdisjoint("no")
@@ -466,8 +498,8 @@ def _is_compound(word: str, following: str) -> bool:
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     """Return whether the word before start belongs to the noun: "civil engineer"."""
     word = text.low[start - 1]
-    if not _is_description(word) or listed(word, "occupational"):
-        return True
+    if not _is_description(word) or listed(word, "occupational", "toy"):
+        return True  # "a wooden toy maker"
     if listed(word, "place-adjective") and text.capital[start]:
         return True  # "New York chef"
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
@@ -558,6 +590,8 @@ def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bo
     is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
     if is_human or has_listed(text.low, "person-cue"):
         return True
+    if noun == "character" and modifiers and person(modifiers[-1]):
+        return True  # "a wizard character"
     return noun in ("character", "figure") and (not modifiers or adjective(modifiers[-1]))
 
 

@@ -20,26 +20,16 @@ from vldebias.wording.english.text import Text, read_text
 
 KINDS = ("gender", "origin", "skin", "age")
 _ORIGINS = ("people", "people-capital")
+# Fiction, costume or acting: "a child dressed as a crusader".
+_FICTION = ("pretends", "invents")
 
 
 # ---- exceptions: facts that fix nothing
 
 
-def _is_pretended(scene: Scene) -> bool:
-    """Return whether the scene is fiction, costume or acting: "a child dressed as a crusader"."""
-    if scene.has("pretends", "invents"):
-        return True
-    # Somebody plays somebody: "an actor playing a Wehrmacht officer".
-    words = scene.text.bare
-    for i, word in enumerate(words):
-        if word in ("playing", "portraying", "plays", "portrays"):
-            return any(map(scene.is_person, range(i + 1, min(i + 7, len(words)))))
-    return False
-
-
 def _is_shown(scene: Scene) -> bool:
     """Return whether history is only shown: in a museum, on a stage, on a film set."""
-    return _is_pretended(scene) or scene.has_place("shows")
+    return scene.has(*_FICTION) or scene.has_place("shows")
 
 
 def _looks_on(scene: Scene) -> bool:
@@ -81,9 +71,8 @@ def _has_named_event(scene: Scene) -> bool:
         if has_place_behind and is_capital(text, fact.first):
             return True
     for fact in scene.facts("event"):
-        is_first = fact.first == 0 or text.opens[fact.first]
-        if not is_first and is_capital(text, fact.first) and is_capital(text, fact.first - 1):
-            return True
+        if is_capital(text, fact.first) and is_capital(text, fact.first - 1):
+            return bool(text.before(fact.first))
     return False
 
 
@@ -109,7 +98,7 @@ def _has_body_of_one_sex(scene: Scene) -> bool:
         return scene.has("body")  # "a patient talking to a doctor about a vasectomy"
     if works_beside:
         return scene.undergoes("body")  # "a teacher with endometriosis"
-    return scene.has_owned("body") and not scene.speaks_of("body")
+    return scene.has_owned("body")
 
 
 def _nurses_child(scene: Scene) -> bool:
@@ -218,7 +207,6 @@ _has = partial(methodcaller, "has")
 _role = partial(methodcaller, "has_role")
 _in_phrase = partial(methodcaller, "has_in_phrase")
 _on_subject = partial(methodcaller, "has_on_subject")
-_fact_or_role = partial(methodcaller, "has_fact_or_role")
 _owned = partial(methodcaller, "has_owned")
 _own_age = partial(methodcaller, "has_own_age")
 _undergoes = partial(methodcaller, "undergoes")
@@ -236,7 +224,7 @@ def _dated_before(year: int) -> _Condition:
 
 # Exceptions. Where women fought as well, being in arms says no gender.
 _NEVER = ()
-_PRETENDED = (_is_pretended,)
+_PRETENDED = (_has(*_FICTION),)
 _SHOWN = (_is_shown,)
 _SEEN = (_is_shown, _looks_on)
 _OBSERVED = (_is_shown, _role("observer"))
@@ -293,7 +281,7 @@ _GENDER_RULES = (
         "a senator in 1910",
         _IN_ARMS_SEEN,
         _in_phrase("learned"),
-        _fact_or_role("lawmaker"),
+        _has("lawmaker"),
         _dated_before(1919),
     ),
     _rule("delegates signing the Declaration of Independence", _SEEN, _has("founders")),

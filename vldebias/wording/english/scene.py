@@ -181,10 +181,6 @@ class Scene:
         """Return whether the subject's noun is of one of the lists: an observer, an athlete."""
         return not self.roles.isdisjoint(names)
 
-    def has_fact_or_role(self, name: str) -> bool:
-        """Return whether the scene or the subject's noun is of a list."""
-        return self.has(name) or self.has_role(name)
-
     def is_called(self, word: str) -> bool:
         """Return whether the subject's noun begins with a word: "nurse", "nurses"."""
         return self.noun.startswith(word)
@@ -225,23 +221,20 @@ class Scene:
 
     def undergoes(self, name: str) -> bool:
         """Return whether the subject has such a fact: "with endometriosis", "after a vasectomy"."""
-        owned = [fact for fact in self.facts(name) if self._owner(fact) == self.head]
-        return any(self._follows(fact, "undergoes") for fact in owned)
+        for fact in self.facts(name):
+            first = max(self.head + 1, fact.first - 4)
+            words_before = self.text.bare[first : fact.first]
+            if self._owner(fact) != self.head:
+                continue
+            if any("undergoes" in lists_of_word(word) for word in words_before):
+                return True
+        return False
 
     def does(self, name: str) -> bool:
         """Return whether such a fact is what the subject does: "a nurse expecting triplets"."""
         if not self.text.after(self.head).endswith("ing"):
             return False
         return self.head + 1 in {fact.first for fact in self._facts[name]}
-
-    def speaks_of(self, name: str) -> bool:
-        """Return whether the subject only speaks of such facts: "explaining menstruation"."""
-        return all(self._follows(fact, "speaks-of") for fact in self._facts[name])
-
-    def _follows(self, fact: Fact, name: str) -> bool:
-        """Return whether a listed word occurs up to four words before a fact, after the subject."""
-        first = max(self.head + 1, fact.first - 4)
-        return any(name in lists_of_word(word) for word in self.text.bare[first : fact.first])
 
     def has_place(self, name: str) -> bool:
         """Return whether the scene is at such a place: "at the museum"."""
@@ -250,16 +243,12 @@ class Scene:
 
     def follows_as_tag(self, fact: Fact) -> bool:
         """Return whether a fact is a clause of its own after the subject: "a doctor, Nigerian"."""
-        i = fact.first
-        is_next = i == self.head + 1 and self.text.opens[i]
-        return is_next and not self.text.after(fact.stop - 1)
+        return fact.first == self.head + 1 and self.text.opens[fact.first]
 
     def owns_subject(self, fact: Fact) -> bool:
         """Return whether a fact says whose the subject is: "a Zulu king's guard"."""
         owner = self.first - 1
-        if owner < 0 or self.text.opens[self.first]:
-            return False
-        if not self.text.words[owner].endswith(_POSSESSIVE):
+        if self.text.opens[self.first] or not self.text.words[owner].endswith(_POSSESSIVE):
             return False
         return owner - 2 <= fact.first <= owner
 
@@ -328,23 +317,18 @@ class Scene:
         i = fact.stop
         while not self.text.opens[i] and adjective(self.text.low[i]):
             i += 1
-        goes_on_without_person = self._goes_on(i) and not self.is_person(i)
-        if goes_on_without_person and not self.text.low[i].endswith("ing"):
-            return False
-        return self._owner(fact) == self.head
+        return not self._goes_on(i) and self._owner(fact) == self.head
 
     def _last_person_before(self, stop: int) -> int:
         """Return the position of the last person before a word; the subject if there is none."""
         for i in range(stop - 1, -1, -1):
-            if i == self.head or self.is_person(i):
+            if self.is_person(i):
                 return i
         return self.head
 
     def _goes_on(self, i: int) -> bool:
         """Return whether word i is part of the phrase before it."""
-        if i >= len(self.text.bare) or self.text.opens[i]:
-            return False
-        return not self._ends_phrase(i)
+        return not self.text.opens[i] and not self._ends_phrase(i)
 
     def is_in_phrase(self, fact: Fact) -> bool:
         """Return whether a fact stands in the subject's phrase."""
@@ -372,7 +356,7 @@ class Scene:
         for i in range(fact.first, min(fact.stop + 3, len(self.text.bare))):
             if i > fact.first and not self._goes_on(i):
                 break
-            if self.is_person(i) and i >= fact.stop - 1:
+            if self.is_person(i):
                 return i
         return self._last_person_before(fact.first)
 
@@ -460,7 +444,7 @@ class Scene:
             names_medium = i + 1 in about_picture
             owns_medium = self.text.words[i].endswith(("'s", "\u2019s"))
             may_show_person = not names_medium and not owns_medium
-            if may_show_person and not skipped[i] and self.is_person(i):
+            if may_show_person and self.is_person(i):
                 return
         skipped[first:stop] = [True] * (stop - first)
 
@@ -471,17 +455,14 @@ class Scene:
         is_linked = self.text.after(i) in _SHOT_LINKS
         if word in _SHOTS and is_behind_subject and is_linked:
             skipped[i:stop] = [True] * (stop - i)
-        if word not in _STYLE_OPENERS:
-            return
-        if i < self.head and self.text.after(i) != "of":
+        if word not in _STYLE_OPENERS or i < self.head:
             return
         # "in the ukiyo-e | style": what says which style goes as well.
         begin = i
         earliest = max(first, self.head + 1)
         while begin > earliest and not self._ends_phrase(begin - 1):
             begin -= 1
-        end = stop if is_behind_subject else i + 1
-        skipped[begin:end] = [True] * (end - begin)
+        skipped[begin:stop] = [True] * (stop - begin)
 
     # ---- the time of the scene
 

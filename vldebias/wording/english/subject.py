@@ -118,30 +118,20 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     heads: positions of the nouns of known persons.
     """
     for i, noun in enumerate(text.low):
-        word_classes = kinds(noun)
-        is_noun = not word_classes or "n" in word_classes
-        is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "animal", "thing")
-        if text.silent[i] or is_known or not is_noun:
+        is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "thing")
+        if text.silent[i] or is_known or not _is_agent(noun):
             continue
         start, _ = _extend_left(text, i)
-        has_determiner = listed(text.before(start), "one-determiner")
-        if has_determiner and _is_agent(noun) and _acts(text, i):
-            return True
-        # "a cashier and a bagger", "a rower and cox"
-        opening = start - has_determiner
-        is_joined = start == i and text.before(opening) == "and" and opening - 2 in heads
-        if is_joined and _ends_phrase(text, i) and (_is_agent(noun) or not word_classes):
+        if not listed(text.before(start), "one-determiner"):
+            continue
+        # "a cashier and a bagger"
+        is_joined = text.before(start - 1) == "and" and start - 3 in heads
+        after = text.after(i)
+        is_verb = after.endswith("s") and classes(base(after)).startswith("v")
+        is_derived = base(f"{noun[:-2]}ing") != f"{noun[:-2]}ing"  # not "a corridor gleams"
+        if is_joined or (is_derived and (is_verb or listed(after, "human-verb"))):
             return True
     return False
-
-
-def _acts(text: Text, i: int) -> bool:
-    """Return whether noun i does something: "a jumper pulls", not "a corridor gleams"."""
-    after = text.after(i)
-    verb = f"{text.low[i][:-2]}ing"
-    is_derived = base(verb) != verb  # "jumping"
-    is_verb = after.endswith("s") and classes(base(after)).startswith("v")
-    return is_derived and (is_verb or listed(after, "human-verb"))
 
 
 def _is_agent(noun: str) -> bool:
@@ -351,12 +341,8 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     is_noun = plural or is_person or "a" not in word_classes  # not as in "an alien liquid"
     if after.endswith("ing"):
         rest = text.after(i + 1)
-        is_activity = classes(after) in ("n", "nl") and classes(base(after)).startswith("n")
-        is_activity = is_activity and not listed(after, "human-verb") and singular(rest) == rest
         if listed(rest, "room") or classes(f"{after} {rest}"):
             return True  # "a doctor waiting room"
-        if is_activity and _noun_follows(text, i + 1):
-            return True  # "student housing block"
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
@@ -500,7 +486,7 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     word = text.low[start - 1]
     if not _is_description(word) or listed(word, "occupational", "toy"):
         return True  # "a wooden toy maker"
-    if listed(word, "place-adjective") and text.capital[start]:
+    if listed(word, "place-adjective") and text.words[start].istitle() and text.capital[start]:
         return True  # "New York chef"
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
     if is_gerund and listed(singular(head), "gerund-head"):
@@ -683,5 +669,7 @@ def _why_not_of(before: str, clause: Sequence[str], is_term: bool) -> str:
     parts = ("picture", "group", "part", "body-part", "container", "number")
     if listed(singular(before), *parts):
         return ""
+    if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
+        return ""  # "a portrait for my website of a lawyer"
     is_depiction = listed(before, "toy", "depiction")
     return _NOBODY if is_depiction or is_term or person(before) else _UNCLEAR

@@ -455,7 +455,12 @@ def _place_of_value(
         return None
     described = text.low[first_noun - 1]
     is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
-    if start == first_noun or is_sure or listed(described, "age", "origin", "style-adjective"):
+    if (
+        start == first_noun
+        or is_sure
+        or person(word)
+        or listed(described, "age", "origin", "style-adjective")
+    ):
         return first_noun
     # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
     is_either = not set(classes(described)).isdisjoint("no")
@@ -633,7 +638,8 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
         return _NOBODY
     # "beside chef"
     is_bare = bare and bool(relation) and not listed(relation, "joins", "draw")
-    return _UNCLEAR if is_bare or listed(relation, "unsure-relation") else ""
+    is_unsure = listed(relation, "unsure-relation") and before != "across"
+    return _UNCLEAR if is_bare or is_unsure else ""
 
 
 def _why_not_for(clause: Sequence[str]) -> str:
@@ -667,7 +673,9 @@ def _why_not_of(before: str, clause: Sequence[str], is_term: bool) -> str:
     is_term: whether nothing stands before the noun, "change of guard".
     """
     parts = ("picture", "group", "part", "body-part", "container", "number")
-    if listed(singular(before), *parts):
+    # "checking the ticket of a passenger", not "the coat of a soldier on a hanger"
+    is_carried = listed(before, "carried") and has_listed(clause, "touches")
+    if is_carried or listed(singular(before), *parts):
         return ""
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
         return ""  # "a portrait for my website of a lawyer"

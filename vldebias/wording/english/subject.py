@@ -212,11 +212,21 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
         return _NOBODY
     if _is_further_tag(text, subject):
         return _why_not_further_tag(text, subject, subjects[0])
-    is_definite = text.low[subject.opening] in _DEFINITE
     nouns = [singular(text.low[earlier.head]) for earlier in subjects]
-    if noun in nouns and (is_next_sentence or is_definite):
-        is_described = len(subject.words) > 1  # "a cook watches the pastry cook"
-        return _UNCLEAR if is_described else _NOBODY
+    return _why_not_again(text, subject, noun in nouns, is_next_sentence)
+
+
+def _why_not_again(
+    text: Text, subject: PersonPhrase, is_again: bool, is_next_sentence: bool
+) -> str:
+    """Return why a phrase names an earlier person; "" if it does not.
+
+    is_again: whether an earlier person has the same noun.
+    """
+    is_definite = text.low[subject.opening] in _DEFINITE
+    if is_again and (is_next_sentence or is_definite):
+        # "a cook watches the pastry cook"
+        return _NOBODY if len(subject.words) == 1 else _UNCLEAR
     return _UNCLEAR if is_next_sentence and is_definite else ""
 
 
@@ -243,37 +253,48 @@ def _why_not_further_tag(text: Text, subject: PersonPhrase, first: PersonPhrase)
 
 def _phrase(text: Text, i: int) -> PersonPhrase | str:
     """Return the phrase with head i, or why it is no person in the picture."""
-    noun = singular(text.bare[i])
-    is_plural = text.bare[i] != noun
+    plural = singular(text.bare[i]) != text.bare[i]
     start, first_noun = _extend_left(text, i)
-    determiner = text.before(start)
-    if determiner == "no":
-        return _NOBODY
-    if not _is_head(text, i, is_plural):
-        return _UNCLEAR if _may_be_subject(text, i, start, is_plural) else _NOBODY
-    if _is_thing(text, i, start) and not _has_face(text, i):
-        return _UNCLEAR if _may_be_human(text, i, start) else _NOBODY
+    reason = _why_no_person(text, i, start, plural)
+    if reason:
+        return reason
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
+    determiner = text.before(start)
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
-    is_bare = not is_plural and not has_determiner
+    is_bare = not plural and not has_determiner
     # What decides stands before all of them: "by" in "by all the masters".
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
+    reason = _why_not_shown(text, opening - 1, is_bare, i)
     if is_bare:
         start = _skip_medium(text, start, i)
         first_noun = max(start, first_noun)
-    reason = _why_not_shown(text, opening - 1, is_bare, i)
-    if not reason and is_bare and not _is_tag_of_person(text, noun, start, i):
-        reason = _UNCLEAR if _is_in_clause(text, i) else _NOBODY
+        reason = reason or _why_no_tag(text, start, first_noun, i)
     place = _place_of_value(text, start, first_noun, i, has_determiner)
-    if not reason and (place is None or (is_bare and _begins_with_style(text, first_noun, i))):
-        reason = _UNCLEAR
     if reason or place is None:
-        return reason
+        return reason or _UNCLEAR
     words = [(text.start[j], text.low[j]) for j in range(start, place + 1)]
     end = text.start[i] + len(text.bare[i])
-    return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
+    return PersonPhrase(words, text.start[start], end, plural, opening, i)
+
+
+def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
+    """Return why the noun of a phrase is no person, wherever the phrase stands; "" if it is one."""
+    if text.before(start) == "no":
+        return _NOBODY
+    if not _is_head(text, i, plural):
+        return _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
+    if _is_thing(text, i, start) and not _has_face(text, i):
+        return _UNCLEAR if _may_be_human(text, i, start) else _NOBODY
+    return ""
+
+
+def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
+    """Return why a noun without a determiner is no subject; "" if it is one: "doctor, 4k"."""
+    if not _is_tag_of_person(text, start, i):
+        return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
+    return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
@@ -288,15 +309,18 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
         is_unknown = not kinds(after) and determiner in _ARTICLES  # "a janitor waltzes"
         if after.endswith("s") and (is_unknown or base(after) != after):
             return _is_verb(after, rest, determiner)
-        link = text.before(start - 1)
-        is_subject = link == "and" or base(link) in _HELPERS  # "helping a patient walk"
-        if is_subject and determiner in _ARTICLES and classes(after).startswith("v"):
+        if determiner in _ARTICLES and _is_helped(text.before(start - 1), after):
             return True
     # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
     has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
     if listed(after, "made") and not has_object:
         return False
     return not _is_before_noun(text, i, plural)
+
+
+def _is_helped(link: str, after: str) -> bool:
+    """Return whether a phrase between two words is a subject: "helping a patient walk"."""
+    return classes(after).startswith("v") and (link == "and" or base(link) in _HELPERS)
 
 
 def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
@@ -405,12 +429,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
             joins = adjective(following) and adjective(text.low[start - 2])
         is_compound = first_noun == start and _is_compound(word, following)
         if not is_compound and not joins:
-            # "the", "her", "draw" are none of the phrase.
-            is_request = listed(word, "draw") and text.opens[start - 1]
-            is_verb = word.endswith("ing") and person(text.before(start - 1))  # "greeting people"
-            if is_request or word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
-                break
-            if is_verb and singular(text.bare[i]) != text.bare[i]:
+            if _is_before_phrase(text, start - 1, i):
                 break
             # A value goes before the first noun, not between two: "tired old | police officer".
             is_compound = _is_part_of_noun(text, start, text.low[i])
@@ -440,6 +459,17 @@ def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
         if is_style and not _is_compound(text.low[j], text.low[j + 1]):
             return True
     return False
+
+
+def _is_before_phrase(text: Text, j: int, i: int) -> bool:
+    """Return whether word j is not part of the phrase with head i: "the", "her", "draw"."""
+    word = text.low[j]
+    if word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
+        return True
+    # "a priest greeting people"
+    is_verb = word.endswith("ing") and person(text.before(j))
+    is_plural = singular(text.bare[i]) != text.bare[i]
+    return (is_verb and is_plural) or (listed(word, "draw") and text.opens[j])
 
 
 def _place_of_value(
@@ -586,10 +616,11 @@ def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bo
     return noun in ("character", "figure") and (not modifiers or adjective(modifiers[-1]))
 
 
-def _is_tag_of_person(text: Text, noun: str, start: int, i: int) -> bool:
-    """Return whether a noun without a determiner is a subject: "doctor, 4k"."""
+def _is_tag_of_person(text: Text, start: int, i: int) -> bool:
+    """Return whether a noun without a determiner names a person in the picture."""
     if _is_object_in_brackets(text, start):
         return True
+    noun = singular(text.bare[i])
     clauses_before = sum(text.opens[1 : start + 1])
     is_style = listed(noun, "style-tag") and (clauses_before or start == i)
     if is_style or (clauses_before and listed(noun, "art-tag")):

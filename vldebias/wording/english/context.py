@@ -1,9 +1,9 @@
 """Find facts of a prompt that fix an attribute: "a Catholic priest", "a Zulu warrior".
 
 A value is fixed when somebody who knows the facts would call a picture with another value wrong,
-not when it would be rare: a nurse, a welder and a CEO are open. In doubt it is fixed. The facts are
-lists in `facts/`, each file with its source; which facts count, and where they have to stand, is
-the table `RULES` at the end.
+not when it would be rare: a nurse, a welder and a CEO are open. If in doubt, it is fixed. The facts
+are listed in `facts/` with their sources. The table `RULES` at the end defines which facts count,
+and where they must appear.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from vldebias.prompts.english.words import origins
 from vldebias.wording.english.facts import find_facts, lists_of_word
-from vldebias.wording.english.scene import Scene, is_capital, read_scene
+from vldebias.wording.english.scene import Scene, read_scene
 from vldebias.wording.english.text import Text, read_text
 
 KINDS = ("gender", "origin", "skin", "age")
@@ -68,10 +68,10 @@ def _has_named_event(scene: Scene) -> bool:
     text = scene.text
     for fact in scene.facts("event-of"):
         has_place_behind = text.after(fact.first) in ("of", "in")
-        if has_place_behind and is_capital(text, fact.first):
+        if has_place_behind and scene.is_capital(fact.first):
             return True
     for fact in scene.facts("event"):
-        if is_capital(text, fact.first) and is_capital(text, fact.first - 1):
+        if scene.is_capital(fact.first) and scene.is_capital(fact.first - 1):
             return bool(text.before(fact.first))
     return False
 
@@ -142,7 +142,7 @@ def _nurses_in_old_war(scene: Scene) -> bool:
 def _is_of_a_people(scene: Scene) -> bool:
     """Return whether the subject's own words state an origin: "Hmong farmer", "Vikings"."""
     for fact in scene.facts(*_ORIGINS):
-        if fact.name == "people-capital" and not is_capital(scene.text, fact.first):
+        if fact.name == "people-capital" and not scene.is_capital(fact.first):
             continue
         # "a doctor, Nigerian", "a Zulu king's guard"
         if scene.follows_as_tag(fact) or scene.owns_subject(fact):
@@ -222,7 +222,7 @@ def _dated_before(year: int) -> _Condition:
     return lambda scene: _before(year)(scene) or _is_event(scene)
 
 
-# Exceptions. Where women fought as well, being in arms says no gender.
+# Exceptions. If women fought too, being armed does not fix the gender.
 _NEVER = ()
 _PRETENDED = (_has(*_FICTION),)
 _SHOWN = (_is_shown,)
@@ -345,12 +345,13 @@ def _has_only_inert_facts(text: Text) -> bool:
 
 
 def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
-    """Return the rules that fix an attribute of a person: the facts of the prompt leave one value.
+    """Return the rules by which facts of the prompt fix an attribute of a person.
 
     Args:
         text: a prompt.
-        start, end: offsets of the person's noun phrase, without its determiners.
-        kind: of the attribute, as in `Attribute.kind`; no facts are known of others than `KINDS`.
+        start: offset of the person's noun phrase, without its determiners.
+        end: offset after the last noun of the phrase.
+        kind: as in `Attribute.kind`; facts are known for `KINDS` only.
     """
     if kind not in _RULES_OF_KIND or (kind != "age" and _has_only_inert_facts(read_text(text))):
         return []

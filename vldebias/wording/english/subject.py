@@ -1,8 +1,8 @@
 """Find the persons of an English prompt: the noun phrases of those who are in the picture.
 
-No parser is used. A noun for a person is looked up, its phrase extends to the left over adjectives
-and nouns, and the surrounding words decide whether it is a person in the picture. In doubt there is
-none.
+No parser is used. Nouns for persons are looked up in word lists, their phrases extend to the left
+over adjectives and nouns, and the surrounding words decide whether the picture shows the person. If
+in doubt, the prompt is not understood.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from vldebias.prompts.english.words import (
 from vldebias.wording.english.names import find_names, is_named, is_of_picture
 from vldebias.wording.english.text import Text, read_text
 
-# "the king's guard": a possessive stands in the place of a determiner.
+# A possessive acts as a determiner: "the king's guard".
 _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
 _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
-# Why a noun for a person names nobody in the picture: certainly, or perhaps.
+# Why a noun adds no person: it names none, or the rules cannot decide.
 _NOBODY = "no person"
 _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
@@ -43,7 +43,7 @@ _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 class PersonPhrase(NamedTuple):
     """The noun phrase of a person in an English text.
 
-    It is the syntax from which `English.find` makes a `Mention`; two phrases may name one person.
+    `English.find` turns phrases into mentions. Two phrases may refer to the same person.
 
     Attributes:
         words: offset and lower-case word of each adjective and of the first noun.
@@ -76,7 +76,7 @@ def is_foreign(text: Text) -> bool:
     return foreign > sum(listed(word, "english") for word in text.low)
 
 
-@lru_cache(maxsize=1000)  # the images of a prompt ask again
+@lru_cache(maxsize=1000)  # called for each image of a prompt
 def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     """Return the persons of a prompt in their order, or the reason why there are none.
 
@@ -262,7 +262,7 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
     determiner = text.before(start)
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not plural and not has_determiner
-    # What decides stands before all of them: "by" in "by all the masters".
+    # The word before all determiners decides: "by" in "by all the masters".
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
@@ -481,8 +481,6 @@ def _place_of_value(
         return first_noun
     if _is_compound(word, text.low[first_noun + 1]):
         return first_noun
-    if _may_be_verb(text, first_noun, i):
-        return None
     described = text.low[first_noun - 1]
     is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
     if (
@@ -497,16 +495,6 @@ def _place_of_value(
     if has_determiner:
         return start if is_either and adjective(described) else first_noun
     return None
-
-
-def _may_be_verb(text: Text, first_noun: int, i: int) -> bool:
-    """Return whether the first noun of the phrase with head i may be a verb."""
-    word = text.low[first_noun]
-    word_classes = classes(word)
-    if "a" not in word_classes or adjective(word) or listed(text.low[i], "gerund-head"):
-        return False
-    is_verb = first_noun == i - 1 and word_classes[0] not in "npx"
-    return is_verb or word.endswith("ing")
 
 
 def _is_compound(word: str, following: str) -> bool:

@@ -71,8 +71,9 @@ def _has_named_event(scene: Scene) -> bool:
         if has_place_behind and scene.is_capital(fact.first):
             return True
     for fact in scene.facts("event"):
-        if scene.is_capital(fact.first) and scene.is_capital(fact.first - 1):
-            return bool(text.before(fact.first))
+        is_name = scene.is_capital(fact.first) and scene.is_capital(fact.first - 1)
+        if is_name and text.before(fact.first):
+            return True
     return False
 
 
@@ -98,7 +99,7 @@ def _has_body_of_one_sex(scene: Scene) -> bool:
         return scene.has("body")  # "a patient talking to a doctor about a vasectomy"
     if works_beside:
         return scene.undergoes("body")  # "a teacher with endometriosis"
-    return scene.has_owned("body")
+    return scene.has_owned("body") and not scene.speaks_of("body")
 
 
 def _nurses_child(scene: Scene) -> bool:

@@ -221,20 +221,23 @@ class Scene:
 
     def undergoes(self, name: str) -> bool:
         """Return whether the subject has such a fact: "with endometriosis", "after a vasectomy"."""
-        for fact in self.facts(name):
-            first = max(self.head + 1, fact.first - 4)
-            words_before = self.text.bare[first : fact.first]
-            if self._owner(fact) != self.head:
-                continue
-            if any("undergoes" in lists_of_word(word) for word in words_before):
-                return True
-        return False
+        owned = [fact for fact in self.facts(name) if self._owner(fact) == self.head]
+        return any(self._follows(fact, "undergoes") for fact in owned)
 
     def does(self, name: str) -> bool:
         """Return whether such a fact is what the subject does: "a nurse expecting triplets"."""
         if not self.text.after(self.head).endswith("ing"):
             return False
         return self.head + 1 in {fact.first for fact in self._facts[name]}
+
+    def speaks_of(self, name: str) -> bool:
+        """Return whether the subject only speaks of such facts: "explaining menstruation"."""
+        return all(self._follows(fact, "speaks-of") for fact in self._facts[name])
+
+    def _follows(self, fact: Fact, name: str) -> bool:
+        """Return whether a listed word occurs up to four words before a fact, after the subject."""
+        first = max(self.head + 1, fact.first - 4)
+        return any(name in lists_of_word(word) for word in self.text.bare[first : fact.first])
 
     def has_place(self, name: str) -> bool:
         """Return whether the scene is at such a place: "at the museum"."""
@@ -243,7 +246,8 @@ class Scene:
 
     def follows_as_tag(self, fact: Fact) -> bool:
         """Return whether a fact is a clause of its own after the subject: "a doctor, Nigerian"."""
-        return fact.first == self.head + 1 and self.text.opens[fact.first]
+        is_next = fact.first == self.head + 1 and self.text.opens[fact.first]
+        return is_next and not self.text.after(fact.stop - 1)
 
     def owns_subject(self, fact: Fact) -> bool:
         """Return whether a fact says whose the subject is: "a Zulu king's guard"."""
@@ -317,12 +321,13 @@ class Scene:
         i = fact.stop
         while not self.text.opens[i] and adjective(self.text.low[i]):
             i += 1
-        return not self._goes_on(i) and self._owner(fact) == self.head
+        goes_on = self._goes_on(i) and not self.text.low[i].endswith("ing")
+        return not goes_on and self._owner(fact) == self.head
 
     def _last_person_before(self, stop: int) -> int:
         """Return the position of the last person before a word; the subject if there is none."""
         for i in range(stop - 1, -1, -1):
-            if self.is_person(i):
+            if i == self.head or self.is_person(i):
                 return i
         return self.head
 
@@ -360,7 +365,7 @@ class Scene:
         for i in range(fact.first, min(fact.stop + 3, len(self.text.bare))):
             if i > fact.first and not self._goes_on(i):
                 break
-            if self.is_person(i):
+            if self.is_person(i) and i >= fact.stop - 1:
                 return i
         return self._last_person_before(fact.first)
 
@@ -448,7 +453,7 @@ class Scene:
             names_medium = i + 1 in about_picture
             owns_medium = self.text.words[i].endswith(("'s", "\u2019s"))
             may_show_person = not names_medium and not owns_medium
-            if may_show_person and self.is_person(i):
+            if may_show_person and not skipped[i] and self.is_person(i):
                 return
         skipped[first:stop] = [True] * (stop - first)
 

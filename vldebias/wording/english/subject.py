@@ -290,13 +290,6 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     return ""
 
 
-def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
-    """Return why a noun without a determiner is no subject; "" if it is one: "doctor, 4k"."""
-    if not _is_tag_of_person(text, start, i):
-        return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
-    return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
-
-
 def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
     after = text.after(i)
@@ -326,10 +319,9 @@ def _is_helped(link: str, after: str) -> bool:
 def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     """Return whether word i, which is no head by the rules, may be one before a verb."""
     after = text.after(i)
-    if not listed(text.before(start), "determiner") and not plural:
-        return False  # "nurse uniforms"
     is_verb = after.endswith(("s", "ing")) and base(after) != after
-    return plural or is_verb
+    # not "nurse uniforms"
+    return plural or (is_verb and listed(text.before(start), "determiner"))
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
@@ -483,12 +475,8 @@ def _place_of_value(
         return first_noun
     described = text.low[first_noun - 1]
     is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
-    if (
-        start == first_noun
-        or is_sure
-        or person(word)
-        or listed(described, "age", "origin", "style-adjective")
-    ):
+    is_sure = is_sure or listed(described, "age", "origin", "style-adjective")
+    if start == first_noun or is_sure or person(word):
         return first_noun
     # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
     is_either = not set(classes(described)).isdisjoint("no")
@@ -604,19 +592,25 @@ def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bo
     return noun in ("character", "figure") and (not modifiers or adjective(modifiers[-1]))
 
 
-def _is_tag_of_person(text: Text, start: int, i: int) -> bool:
-    """Return whether a noun without a determiner names a person in the picture."""
-    if _is_object_in_brackets(text, start):
-        return True
+def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
+    """Return why a noun without a determiner is no subject; "" if it is one: "doctor, 4k"."""
+    if not _is_object_in_brackets(text, start) and _is_tag_of_style(text, start, i):
+        return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
+    return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
+
+
+def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
+    """Return whether a tag may be about the picture instead of a person: "oil, master"."""
     noun = singular(text.bare[i])
     clauses_before = sum(text.opens[1 : start + 1])
-    is_style = listed(noun, "style-tag") and (clauses_before or start == i)
-    if is_style or (clauses_before and listed(noun, "art-tag")):
-        return False
-    if clauses_before < 2:
+    if listed(noun, "style-tag") and (clauses_before or start == i):
+        return True
+    if clauses_before and listed(noun, "art-tag"):
         return True
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
-    return any(adjective(word) or set(kinds(word)) & set("npa") for word in text.low[start:i])
+    words = text.low[start:i]
+    is_described = any(adjective(word) or set(kinds(word)) & set("npa") for word in words)
+    return clauses_before > 1 and not is_described
 
 
 def _is_object_in_brackets(text: Text, start: int) -> bool:

@@ -253,10 +253,10 @@ def _person(
     start, _ = subject.words[-1]
     noun = text[start : subject.end]
     # English writes a value before the first adjective that comes as late or later in its order.
-    place = start
+    place = subject.place
     for offset, word in subject.words[:-1]:
         if rank_of(word) >= attribute.rank:
-            place = offset
+            place = min(place, offset)
             break
     return Mention(noun, start, subject.end, (place, place), reason, group)
 

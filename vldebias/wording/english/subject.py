@@ -49,6 +49,7 @@ class PersonPhrase(NamedTuple):
         words: offset and lower-case word of each adjective and of the first noun.
         start: offset of the phrase without its determiners ("tired" in "two tired coaches").
         end: offset after its last noun.
+        place: offset before which a value is written, or earlier.
         plural: whether the last noun is a plural.
         opening: index of its first determiner among the words of the text.
         head: index of its last noun.
@@ -58,6 +59,7 @@ class PersonPhrase(NamedTuple):
     words: list[tuple[int, str]]
     start: int
     end: int
+    place: int
     plural: bool
     opening: int
     head: int
@@ -274,9 +276,9 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
     place = _place_of_value(text, start, first_noun, i, has_determiner)
     if reason or place is None:
         return reason or _UNCLEAR
-    words = [(text.start[j], text.low[j]) for j in range(start, place + 1)]
+    words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
     end = text.start[i] + len(text.bare[i])
-    return PersonPhrase(words, text.start[start], end, plural, opening, i)
+    return PersonPhrase(words, text.start[start], end, text.start[place], plural, opening, i)
 
 
 def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:

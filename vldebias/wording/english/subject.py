@@ -234,7 +234,7 @@ def _why_not_again(
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
     """Return whether a phrase has no determiner, and is not in "a doctor, nurse and patient"."""
-    is_bare = not subject.plural and text.start[subject.opening] == subject.start
+    is_bare = not subject.plural and not listed(text.low[subject.opening], "determiner")
     is_in_list = text.after(subject.head) == "and" and person(text.after(subject.head + 1))
     return is_bare and not is_in_list and not listed(text.before(subject.opening), "joins")
 
@@ -435,6 +435,8 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
 
 def _skip_medium(text: Text, start: int, i: int) -> int:
     """Return where the phrase of a tag starts after its medium: "anime style | archer"."""
+    if listed(text.low[i], "art-tag"):
+        return start  # "watercolor artist"
     for j in range(i - 1, start - 1, -1):
         word = text.low[j]
         # "style consultant" has a noun of style.

@@ -1,4 +1,4 @@
-"""Prompts of every kind labelled by others: few of them may be changed wrongly."""
+"""Prompts of every kind, labelled before the rules ran: few of them may be changed wrongly."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,15 @@ import pytest
 from eval.fresh_prompts import measure
 
 HERE = Path(__file__).parent
-# Share of prompts that must be right. The rules were corrected on all sets but the last.
+# Share of prompts that must be right. The rules were corrected on all of these sets.
 SETS = {
+    "composed_prompts": 0.95,
     "fresh_kinds": 0.95,
     "fresh_languages_rewritten": 0.95,
     "new_prompts_1": 0.95,
     "new_prompts_2": 0.95,
-    "held_out_prompts": 0.87,
-    "held_out_prompts_2": 0.9,
+    "held_out_prompts": 0.9,
+    "held_out_prompts_2": 0.95,
 }
 
 

@@ -94,6 +94,21 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
         ("a coach and five players", "a female coach and five female players"),
         ("two people, a cook and a guest", "two people, a female cook and a female guest"),
         ("a couple and a waiter", "a couple and a female waiter"),
+        # on whom somebody else works, and what a body does
+        (
+            "a ballet teacher correcting the posture of a young dancer",
+            "a female ballet teacher correcting the posture of a young female dancer",
+        ),
+        (
+            "a bouncer checking the id of a partygoer",
+            "a female bouncer checking the id of a female partygoer",
+        ),
+        (
+            "an elf ranger and an orc blacksmith arm wrestling in a tavern",
+            "a female elf ranger and a female orc blacksmith arm wrestling in a tavern",
+        ),
+        # who is perhaps no person: the prompt is left unchanged
+        ("a cook, a dishwasher in the background", "a cook, a dishwasher in the background"),
         # who is not in the picture
         ("a cook beside a poster of a nurse", "a female cook beside a poster of a nurse"),
         (

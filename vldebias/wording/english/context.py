@@ -1,9 +1,9 @@
 """Find facts of a prompt that fix an attribute: "a Catholic priest", "a Zulu warrior".
 
 A value is fixed when somebody who knows the facts would call a picture with another value wrong,
-not when it would be rare: a nurse, a welder and a CEO are open. In doubt it is fixed. The facts are
-lists in `facts/`, each file with its source; which facts count, and where they have to stand, is
-the table `RULES` at the end.
+not when it would be rare: a nurse, a welder and a CEO are open. If in doubt, it is fixed. The facts
+are listed in `facts/` with their sources. The table `RULES` at the end defines which facts count,
+and where they must appear.
 """
 
 from __future__ import annotations
@@ -15,31 +15,21 @@ from typing import NamedTuple
 
 from vldebias.prompts.english.words import origins
 from vldebias.wording.english.facts import find_facts, lists_of_word
-from vldebias.wording.english.scene import Scene, is_capital, read_scene
+from vldebias.wording.english.scene import Scene, read_scene
 from vldebias.wording.english.text import Text, read_text
 
 KINDS = ("gender", "origin", "skin", "age")
 _ORIGINS = ("people", "people-capital")
+# Fiction, costume or acting: "a child dressed as a crusader".
+_FICTION = ("pretends", "invents")
 
 
 # ---- exceptions: facts that fix nothing
 
 
-def _is_pretended(scene: Scene) -> bool:
-    """Return whether the scene is fiction, costume or acting: "a child dressed as a crusader"."""
-    if scene.has("pretends", "invents"):
-        return True
-    # Somebody plays somebody: "an actor playing a Wehrmacht officer".
-    words = scene.text.bare
-    for i, word in enumerate(words):
-        if word in ("playing", "portraying", "plays", "portrays"):
-            return any(map(scene.is_person, range(i + 1, min(i + 7, len(words)))))
-    return False
-
-
 def _is_shown(scene: Scene) -> bool:
     """Return whether history is only shown: in a museum, on a stage, on a film set."""
-    return _is_pretended(scene) or scene.has_place("shows")
+    return scene.has(*_FICTION) or scene.has_place("shows")
 
 
 def _looks_on(scene: Scene) -> bool:
@@ -78,11 +68,11 @@ def _has_named_event(scene: Scene) -> bool:
     text = scene.text
     for fact in scene.facts("event-of"):
         has_place_behind = text.after(fact.first) in ("of", "in")
-        if has_place_behind and is_capital(text, fact.first):
+        if has_place_behind and scene.is_capital(fact.first):
             return True
     for fact in scene.facts("event"):
-        is_first = fact.first == 0 or text.opens[fact.first]
-        if not is_first and is_capital(text, fact.first) and is_capital(text, fact.first - 1):
+        is_name = scene.is_capital(fact.first) and scene.is_capital(fact.first - 1)
+        if is_name and text.before(fact.first):
             return True
     return False
 
@@ -153,7 +143,7 @@ def _nurses_in_old_war(scene: Scene) -> bool:
 def _is_of_a_people(scene: Scene) -> bool:
     """Return whether the subject's own words state an origin: "Hmong farmer", "Vikings"."""
     for fact in scene.facts(*_ORIGINS):
-        if fact.name == "people-capital" and not is_capital(scene.text, fact.first):
+        if fact.name == "people-capital" and not scene.is_capital(fact.first):
             continue
         # "a doctor, Nigerian", "a Zulu king's guard"
         if scene.follows_as_tag(fact) or scene.owns_subject(fact):
@@ -218,7 +208,6 @@ _has = partial(methodcaller, "has")
 _role = partial(methodcaller, "has_role")
 _in_phrase = partial(methodcaller, "has_in_phrase")
 _on_subject = partial(methodcaller, "has_on_subject")
-_fact_or_role = partial(methodcaller, "has_fact_or_role")
 _owned = partial(methodcaller, "has_owned")
 _own_age = partial(methodcaller, "has_own_age")
 _undergoes = partial(methodcaller, "undergoes")
@@ -234,9 +223,9 @@ def _dated_before(year: int) -> _Condition:
     return lambda scene: _before(year)(scene) or _is_event(scene)
 
 
-# Exceptions. Where women fought as well, being in arms says no gender.
+# Exceptions. If women fought too, being armed does not fix the gender.
 _NEVER = ()
-_PRETENDED = (_is_pretended,)
+_PRETENDED = (_has(*_FICTION),)
 _SHOWN = (_is_shown,)
 _SEEN = (_is_shown, _looks_on)
 _OBSERVED = (_is_shown, _role("observer"))
@@ -293,7 +282,7 @@ _GENDER_RULES = (
         "a senator in 1910",
         _IN_ARMS_SEEN,
         _in_phrase("learned"),
-        _fact_or_role("lawmaker"),
+        _has("lawmaker"),
         _dated_before(1919),
     ),
     _rule("delegates signing the Declaration of Independence", _SEEN, _has("founders")),
@@ -357,12 +346,13 @@ def _has_only_inert_facts(text: Text) -> bool:
 
 
 def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
-    """Return the rules that fix an attribute of a person: the facts of the prompt leave one value.
+    """Return the rules by which facts of the prompt fix an attribute of a person.
 
     Args:
         text: a prompt.
-        start, end: offsets of the person's noun phrase, without its determiners.
-        kind: of the attribute, as in `Attribute.kind`; no facts are known of others than `KINDS`.
+        start: offset of the person's noun phrase, without its determiners.
+        end: offset after the last noun of the phrase.
+        kind: as in `Attribute.kind`; facts are known for `KINDS` only.
     """
     if kind not in _RULES_OF_KIND or (kind != "age" and _has_only_inert_facts(read_text(text))):
         return []

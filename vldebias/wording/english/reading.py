@@ -51,9 +51,11 @@ _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)
 class DescribedPerson(NamedTuple):
     """A person of a description.
 
-    noun: in the singular and lower case. value: the stated value, None if it is another one than
-    those of the set, or none. is_stated: whether any value is stated. names_value: whether the noun
-    itself states it, "man".
+    Attributes:
+        noun: in the singular and lower case.
+        value: the stated value; None if none is stated, or none of the set.
+        is_stated: whether any value is stated.
+        names_value: whether the noun itself states the value, as in "man".
     """
 
     noun: str
@@ -74,11 +76,10 @@ class English(Language):
     name = "English"
 
     def reads(self, text: str) -> bool:
-        """Return whether a text is in English, or at least in no other language."""
+        """Return whether a text is in English, or in no other known language."""
         return not is_foreign(read_text(text))
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        """Return the persons of a text, or the reason why nobody gets a value."""
         subjects = find_subjects(text)
         if isinstance(subjects, str):
             return "stated" if states(text, attribute) else _why_nobody(subjects, text)
@@ -103,13 +104,11 @@ class English(Language):
         return tuple(found)
 
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return whether any word of a text states a value."""
         return states(text, attribute)
 
     def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return the replacements that write values beside nouns, with the articles that fit."""
         in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" gets "FEMALE"
-        # Words for one place are written together: "an old female nurse".
+        # Words for the same place are written together: "an old female nurse".
         words_of_place = defaultdict[_Place, list[tuple[int, str]]](list)
         for person, attribute, value in assignments:
             after_noun = person.end if person.group is None else person.group.end
@@ -121,7 +120,7 @@ class English(Language):
                 word = attribute.words[value]
                 place = (*person.place, "before")
                 if attribute.has_phrases:
-                    # It takes the place of a placeholder, or stands after the noun.
+                    # Phrases replace a placeholder, or follow the noun.
                     start, end = person.place
                     place = (start if start < end else after_noun, after_noun, "after")
             word = word.upper() if in_capitals else word
@@ -145,7 +144,6 @@ class English(Language):
         return replacements
 
     def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-        """Return a rewritten prompt in which the people have these values, whatever it states."""
         if attribute.gender:
             replaced, is_said = replace_gender(text, attribute, people)
         else:
@@ -161,7 +159,6 @@ class English(Language):
     def values_in(
         self, text: str, attribute: Attribute, people: Sequence[NounValue]
     ) -> list[Value]:
-        """Return which value a text states of each of these people; None where it states none."""
         if attribute.gender:
             return sides_in(text, attribute, people)
         stated: list[Value] = []
@@ -172,8 +169,12 @@ class English(Language):
         return [first, *[None] * (len(people) - 1)]
 
     def persons_with_values(self, text: str, attribute: Attribute) -> list[DescribedPerson]:
-        """Return the persons of a description, such as a caption, with the value that it states of
-        each; people with a name are left out."""
+        """Return the unnamed persons of a description, each with the value that it states.
+
+        Args:
+            text: a description, such as a caption.
+            attribute: the attribute of the values.
+        """
         persons = self.find(text, attribute)
         if isinstance(persons, str):
             return []
@@ -203,9 +204,9 @@ def _remaining_assignments(
     people: Sequence[NounValue],
     unsaid: dict[int | None, str | Mixture],
 ) -> list[Assignment]:
-    """Return the values that are still to be written: of the people of whom no word says one yet.
+    """Return the values that no word of the text states yet.
 
-    unsaid: number -> value; those who are found are removed from it.
+    unsaid: number -> value; the people who are found are removed from it.
 
     Raises:
         RewrittenPromptError: the text still states a value, or somebody is not found.
@@ -252,10 +253,10 @@ def _person(
     start, _ = subject.words[-1]
     noun = text[start : subject.end]
     # English writes a value before the first adjective that comes as late or later in its order.
-    place = start
+    place = subject.place
     for offset, word in subject.words[:-1]:
         if rank_of(word) >= attribute.rank:
-            place = offset
+            place = min(place, offset)
             break
     return Mention(noun, start, subject.end, (place, place), reason, group)
 

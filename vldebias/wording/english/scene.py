@@ -1,7 +1,7 @@
 """Read what a prompt says about its subject and the time of its scene.
 
-Words about the picture ("shot on 35mm film", "in the style of a Victorian engraving") are passed
-over, and so is a fact that names a thing ("a Viking museum", "Spanish guitar").
+Words about the picture ("shot on 35mm film", "in the style of a Victorian engraving") are ignored,
+as are facts that describe a thing ("a Viking museum", "Spanish guitar").
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.wording.english.dates import MODERN, year_of_word
 from vldebias.wording.english.facts import Fact, find_facts, lists_of_word
-from vldebias.wording.english.text import Text, read_text
+from vldebias.wording.english.text import read_text
 
 _NEAR = 8  # words after a noun that may still describe it: "a member of the Ku Klux Klan"
 _LINKS = ("of", "in", "from", "for", "with", "on")
 _POSSESSIVE = ("'s", "s'", "\u2019s", "s\u2019")
-# They state a gender, but stand for a person who was named before.
+# They state a gender, but refer to a person mentioned before.
 _PRONOUNS = frozenset({"he", "she", "him", "her", "his", "hers", "himself", "herself"})
 # Lists of facts that date or place a scene.
 _SCENES = ("period", "one-origin", "war", "war-site", "event", "event-of", "troops", "expedition")
@@ -114,8 +114,9 @@ class Scene:
     def without_picture(self, origins: bool, ages: bool) -> str:
         """Return the prompt without words about the picture: "a nurse, children's book".
 
-        origins: also without words that say where a thing is from, "in a Japanese restaurant".
-        ages: also without ages of things and of other persons, "beside a 900-year-old oak".
+        Args:
+            origins: also leave out where a thing is from, "in a Japanese restaurant".
+            ages: also leave out ages of things and of other persons, "beside a 900-year-old oak".
         """
         text = self.text
         kept = list(text.prompt)
@@ -159,7 +160,6 @@ class Scene:
 
         "young adult novels", "an elderly care worker", "a doctor helping a young patient".
         """
-        behind = fact.stop
         if self.text.words[fact.first].endswith(_POSSESSIVE):
             return True  # "a children's librarian"
         if self.first <= fact.first < self.head:
@@ -169,7 +169,7 @@ class Scene:
         if fact.name == "young-person":
             # A child of the subject's says that the subject is not old: "her baby".
             return self.text.before(fact.first) not in _OWNERS
-        return self._goes_on(behind)
+        return self._goes_on(fact.stop)
 
     # ---- facts by their place
 
@@ -180,10 +180,6 @@ class Scene:
     def has_role(self, *names: str) -> bool:
         """Return whether the subject's noun is of one of the lists: an observer, an athlete."""
         return not self.roles.isdisjoint(names)
-
-    def has_fact_or_role(self, name: str) -> bool:
-        """Return whether the scene or the subject's noun is of a list."""
-        return self.has(name) or self.has_role(name)
 
     def is_called(self, word: str) -> bool:
         """Return whether the subject's noun begins with a word: "nurse", "nurses"."""
@@ -250,16 +246,13 @@ class Scene:
 
     def follows_as_tag(self, fact: Fact) -> bool:
         """Return whether a fact is a clause of its own after the subject: "a doctor, Nigerian"."""
-        i = fact.first
-        is_next = i == self.head + 1 and self.text.opens[i]
+        is_next = fact.first == self.head + 1 and self.text.opens[fact.first]
         return is_next and not self.text.after(fact.stop - 1)
 
     def owns_subject(self, fact: Fact) -> bool:
         """Return whether a fact says whose the subject is: "a Zulu king's guard"."""
         owner = self.first - 1
-        if owner < 0 or self.text.opens[self.first]:
-            return False
-        if not self.text.words[owner].endswith(_POSSESSIVE):
+        if self.text.opens[self.first] or not self.text.words[owner].endswith(_POSSESSIVE):
             return False
         return owner - 2 <= fact.first <= owner
 
@@ -328,10 +321,8 @@ class Scene:
         i = fact.stop
         while not self.text.opens[i] and adjective(self.text.low[i]):
             i += 1
-        goes_on_without_person = self._goes_on(i) and not self.is_person(i)
-        if goes_on_without_person and not self.text.low[i].endswith("ing"):
-            return False
-        return self._owner(fact) == self.head
+        goes_on = self._goes_on(i) and not self.text.low[i].endswith("ing")
+        return not goes_on and self._owner(fact) == self.head
 
     def _last_person_before(self, stop: int) -> int:
         """Return the position of the last person before a word; the subject if there is none."""
@@ -342,9 +333,7 @@ class Scene:
 
     def _goes_on(self, i: int) -> bool:
         """Return whether word i is part of the phrase before it."""
-        if i >= len(self.text.bare) or self.text.opens[i]:
-            return False
-        return not self._ends_phrase(i)
+        return not self.text.opens[i] and not self._ends_phrase(i)
 
     def is_in_phrase(self, fact: Fact) -> bool:
         """Return whether a fact stands in the subject's phrase."""
@@ -366,6 +355,10 @@ class Scene:
         if word in _PRONOUNS:
             return False
         return person(self.text.bare[i]) or gendered(word)
+
+    def is_capital(self, i: int) -> bool:
+        """Return whether word i is capitalized."""
+        return self.text.words[i][:1].isupper()
 
     def _owner(self, fact: Fact) -> int:
         """Return the index of the person whom a fact describes: the next, or else the last."""
@@ -417,7 +410,7 @@ class Scene:
         word = self.text.bare[i]
         if lists_of_word(word) & _SCENE_NOUNS or listed(word, "no-name"):
             return False  # "at the Tudor court", "in Anglo-Saxon Britain"
-        if self.is_person(i) or is_capital(self.text, i):
+        if self.is_person(i) or self.is_capital(i):
             return False
         return not kinds(word) or "n" in kinds(word)
 
@@ -471,17 +464,14 @@ class Scene:
         is_linked = self.text.after(i) in _SHOT_LINKS
         if word in _SHOTS and is_behind_subject and is_linked:
             skipped[i:stop] = [True] * (stop - i)
-        if word not in _STYLE_OPENERS:
-            return
-        if i < self.head and self.text.after(i) != "of":
+        if word not in _STYLE_OPENERS or i < self.head:
             return
         # "in the ukiyo-e | style": what says which style goes as well.
         begin = i
         earliest = max(first, self.head + 1)
         while begin > earliest and not self._ends_phrase(begin - 1):
             begin -= 1
-        end = stop if is_behind_subject else i + 1
-        skipped[begin:end] = [True] * (end - begin)
+        skipped[begin:stop] = [True] * (stop - begin)
 
     # ---- the time of the scene
 
@@ -493,17 +483,18 @@ class Scene:
         return [year for year in years if year is not None]
 
 
-@lru_cache(maxsize=100)  # asked for what is stated, and for what its facts fix
+@lru_cache(maxsize=100)  # read for what is stated, and again for what the facts fix
 def read_scene(prompt: str, start: int, end: int) -> Scene:
-    """Return the scene of the person at start to end of a prompt, read once."""
+    """Return the scene of a person in a prompt, read once.
+
+    Args:
+        prompt: the prompt.
+        start: offset of the person's phrase, without its determiners.
+        end: offset after its last noun.
+    """
     return Scene(prompt, start, end)
 
 
 def _of_lists(facts: Iterable[Fact], names: Container[str]) -> list[Fact]:
     """Return the facts that are of these lists."""
     return [fact for fact in facts if fact.name in names]
-
-
-def is_capital(text: Text, i: int) -> bool:
-    """Return whether word i is written with a capital."""
-    return text.words[i][:1].isupper()

@@ -1,8 +1,8 @@
 """Find the persons of an English prompt: the noun phrases of those who are in the picture.
 
-No parser is used. A noun for a person is looked up, its phrase extends to the left over adjectives
-and nouns, and the surrounding words decide whether it is a person in the picture. In doubt there is
-none.
+No parser is used. Nouns for persons are looked up in word lists, their phrases extend to the left
+over adjectives and nouns, and the surrounding words decide whether the picture shows the person. If
+in doubt, the prompt is not understood.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ from vldebias.prompts.english.words import (
 from vldebias.wording.english.names import find_names, is_named, is_of_picture
 from vldebias.wording.english.text import Text, read_text
 
-# "the king's guard": a possessive stands in the place of a determiner.
+# A possessive acts as a determiner: "the king's guard".
 _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
 _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
-# Why a noun for a person names nobody in the picture: certainly, or perhaps.
+# Why a noun adds no person: it names none, or the rules cannot decide.
 _NOBODY = "no person"
 _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
+_ARTICLES = frozenset({"a", "an", "the"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
 class PersonPhrase(NamedTuple):
     """The noun phrase of a person in an English text.
 
-    It is the syntax from which `English.find` makes a `Mention`; two phrases may name one person.
+    `English.find` turns phrases into mentions. Two phrases may refer to the same person.
 
     Attributes:
         words: offset and lower-case word of each adjective and of the first noun.
         start: offset of the phrase without its determiners ("tired" in "two tired coaches").
         end: offset after its last noun.
+        place: offset before which a value is written, or earlier.
         plural: whether the last noun is a plural.
         opening: index of its first determiner among the words of the text.
         head: index of its last noun.
@@ -57,6 +59,7 @@ class PersonPhrase(NamedTuple):
     words: list[tuple[int, str]]
     start: int
     end: int
+    place: int
     plural: bool
     opening: int
     head: int
@@ -75,14 +78,15 @@ def is_foreign(text: Text) -> bool:
     return foreign > sum(listed(word, "english") for word in text.low)
 
 
-@lru_cache(maxsize=1000)  # the images of a prompt ask again
+@lru_cache(maxsize=1000)  # called for each image of a prompt
 def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     """Return the persons of a prompt in their order, or the reason why there are none.
 
     A prompt with a noun that may name one more person is not understood.
     """
     text = read_text(prompt)
-    names = find_names(text)
+    # "Edward Hopper style" names nobody.
+    names = [name for name in find_names(text) if not listed(text.after(name[1] - 1), "style-word")]
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
     subjects: list[PersonPhrase] = []
@@ -116,32 +120,31 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     heads: positions of the nouns of known persons.
     """
     for i, noun in enumerate(text.low):
-        word_classes = kinds(noun)
-        is_noun = not word_classes or "n" in word_classes
-        is_other = person(noun) or gendered(noun) or listed(noun, *STOPS, "animal", "thing")
-        if text.silent[i] or is_other or not is_noun:
+        is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "thing")
+        if text.silent[i] or is_known or not _is_agent(noun):
             continue
-        after = text.after(i)
-        ends = not after or listed(after, *STOPS) or after.endswith("ing")
         start, _ = _extend_left(text, i)
-        has_determiner = listed(text.before(start), "one-determiner")
-        is_agent = noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like")
-        is_verb = base(noun) != noun or listed(after, "determiner")
-        opening = start - has_determiner
-        if ends and start == i and text.before(opening) == "and" and opening - 2 in heads:
-            # "a cashier and a bagger", "a rower and cox"; not "a baker and a cake"
-            if is_agent or not (
-                word_classes and (has_determiner or is_verb or "x" in word_classes)
-            ):
-                return True
-        # "a jumper pulls", not "a corridor gleams" or "his prayer beads"
-        verb = f"{noun[:-2]}ing"
-        is_active = after.endswith("s") and classes(base(after)).startswith("v")
-        is_active = (is_active or listed(after, "human-verb")) and base(verb) != verb
-        is_trade = ends and not word_classes and noun.endswith(("ist", "ian", "eer"))
-        if is_agent and has_determiner and (is_active or is_trade):
+        if not listed(text.before(start), "one-determiner"):
+            continue
+        # "a cashier and a bagger"
+        is_joined = text.before(start - 1) == "and" and start - 3 in heads
+        after = text.after(i)
+        is_verb = after.endswith("s") and classes(base(after)).startswith("v")
+        is_derived = base(f"{noun[:-2]}ing") != f"{noun[:-2]}ing"  # not "a corridor gleams"
+        if is_joined or (is_derived and (is_verb or listed(after, "human-verb"))):
             return True
     return False
+
+
+def _is_agent(noun: str) -> bool:
+    """Return whether a noun ends like the name of a trade, and is not known as a thing."""
+    return noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal")
+
+
+def _ends_phrase(text: Text, i: int) -> bool:
+    """Return whether the words after noun i start something new."""
+    after = text.after(i)
+    return not after or listed(after, *STOPS) or after.endswith("ing")
 
 
 def _may_be_person(text: Text, i: int) -> bool:
@@ -155,25 +158,35 @@ def _may_be_person(text: Text, i: int) -> bool:
     is_noun = person(word) or is_gendered_noun(word)
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
+    if _is_unknown_agent(text, i):
+        return True
     return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
+
+
+def _is_unknown_agent(text: Text, i: int) -> bool:
+    """Return whether no dictionary has word i, which does something: "a speedcuber solving"."""
+    noun = text.low[i]
+    after = text.after(i)
+    is_trade = noun.endswith("ist") and _ends_phrase(text, i)  # "a mosaicist in a workshop"
+    if kinds(noun) or text.capital[i] or not (is_trade or after.endswith("ing")):
+        return False
+    # "a landcruiser racing", "a playlist": the last part is known.
+    if not noun.endswith(("er", "ist")) or any(kinds(noun[n:]) for n in range(3, len(noun) - 3)):
+        return False
+    start, _ = _extend_left(text, i)
+    return listed(text.before(start), "one-determiner")
 
 
 def _has_face(text: Text, i: int) -> bool:
     """Return whether the prompt asks for the face or portrait of word i: "the face of a mover"."""
     noun = singular(text.low[i])
-    if not noun.endswith(_AGENT_ENDINGS) or listed(noun, "agent-like", "animal"):
-        return False
-    if text.after(i) and not listed(text.after(i), *STOPS) and not text.after(i).endswith("ing"):
-        return False  # not the head: "the face of a tower clock"
+    if not _is_agent(noun) or not _ends_phrase(text, i):
+        return False  # "the face of a tower clock"
     for j in range(i - 1, max(-1, i - 6), -1):
-        if text.opens[j + 1]:
-            return False
         if text.low[j] == "of":
             before = text.before(j)
-            if listed(before, "face"):
-                return True
             # A portrait may be of a thing, so only of an unknown one that ends so.
-            return before == "portrait" and not classes(noun)
+            return listed(before, "face") or (before == "portrait" and not classes(noun))
     return False
 
 
@@ -196,26 +209,45 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     noun = singular(text.low[head])
     is_make = text.capital[head] and not text.words[head].isupper()
     is_verb = head == subjects[-1].head + 1 and not text.opens[head]  # "a chef leads a team"
-    is_next_sentence = True in text.sentence[subjects[-1].head + 1 : head + 1]
+    is_next_sentence = not text.is_same_sentence(subjects[-1].head, head)
     if is_make or is_verb or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
         return _NOBODY
-    is_bare = not subject.plural and text.start[subject.opening] == subject.start
-    is_in_list = text.after(head) == "and" and person(text.after(head + 1))
-    if is_bare and not is_in_list and not listed(text.before(subject.opening), "joins"):
-        # a tag: "a pilot, clouds, sky runner", not "a doctor, nurse and patient"
-        is_early = sum(text.opens[1 : subject.opening + 1]) < 2
-        if subject.named or not (is_early or _is_in_clause(text, head)):
-            return _NOBODY
-        # "investigator photographing footprints, officer holding the tape"
-        is_like_first = not listed(text.low[subjects[0].opening], "determiner")
-        return "" if is_like_first and _is_in_clause(text, head) else _UNCLEAR
-    is_again = any(noun == singular(text.low[earlier.head]) for earlier in subjects)
+    if _is_further_tag(text, subject):
+        return _why_not_further_tag(text, subject, subjects[0])
+    nouns = [singular(text.low[earlier.head]) for earlier in subjects]
+    return _why_not_again(text, subject, noun in nouns, is_next_sentence)
+
+
+def _why_not_again(
+    text: Text, subject: PersonPhrase, is_again: bool, is_next_sentence: bool
+) -> str:
+    """Return why a phrase names an earlier person; "" if it does not.
+
+    is_again: whether an earlier person has the same noun.
+    """
     is_definite = text.low[subject.opening] in _DEFINITE
     if is_again and (is_next_sentence or is_definite):
         # "a cook watches the pastry cook"
-        is_described = any(not listed(word, "determiner") for _, word in subject.words[:-1])
-        return _UNCLEAR if is_described else _NOBODY
+        return _NOBODY if len(subject.words) == 1 else _UNCLEAR
     return _UNCLEAR if is_next_sentence and is_definite else ""
+
+
+def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
+    """Return whether a phrase has no determiner, and is not in "a doctor, nurse and patient"."""
+    is_bare = not subject.plural and not listed(text.low[subject.opening], "determiner")
+    is_in_list = text.after(subject.head) == "and" and person(text.after(subject.head + 1))
+    return is_bare and not is_in_list and not listed(text.before(subject.opening), "joins")
+
+
+def _why_not_further_tag(text: Text, subject: PersonPhrase, first: PersonPhrase) -> str:
+    """Return why a tag after other persons names none: "a pilot, clouds, sky runner"."""
+    is_in_clause = _is_in_clause(text, subject.head)
+    is_early = sum(text.opens[1 : subject.opening + 1]) < 2
+    if subject.named or not (is_early or is_in_clause):
+        return _NOBODY
+    # "investigator photographing footprints, officer holding the tape"
+    is_like_first = not listed(text.low[first.opening], "determiner")
+    return "" if is_like_first and is_in_clause else _UNCLEAR
 
 
 # ---- the phrase of a person
@@ -223,75 +255,75 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
 
 def _phrase(text: Text, i: int) -> PersonPhrase | str:
     """Return the phrase with head i, or why it is no person in the picture."""
-    noun = singular(text.bare[i])
-    is_plural = text.bare[i] != noun
+    plural = singular(text.bare[i]) != text.bare[i]
     start, first_noun = _extend_left(text, i)
-    modifiers = text.low[start:i]
-    determiner = text.before(start)
-    if determiner == "no":
-        return _NOBODY
-    if not _is_head(text, i, is_plural):
-        return _UNCLEAR if _may_be_subject(text, i, start, is_plural) else _NOBODY
-    if _is_thing(text, i, noun, modifiers) and not _has_face(text, i):
-        is_with_animal = has_listed(map(singular, modifiers), "animal")  # "a dog walker"
-        is_unclear = is_with_animal or _may_be_human(text, i, noun, determiner)
-        return _UNCLEAR if is_unclear else _NOBODY
+    reason = _why_no_person(text, i, start, plural)
+    if reason:
+        return reason
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
+    determiner = text.before(start)
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
-    is_bare = not is_plural and not has_determiner
-    # What decides stands after none of them: "by" in "by all the masters".
+    is_bare = not plural and not has_determiner
+    # The word before all determiners decides: "by" in "by all the masters".
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
     reason = _why_not_shown(text, opening - 1, is_bare, i)
-    if text.before(opening) == "of" and _is_on_thing(text, opening - 2):
-        reason = _NOBODY
-    elif is_bare and not _is_tag_of_person(text, noun, start, modifiers):
-        reason = reason or (_UNCLEAR if _is_in_clause(text, i) else _NOBODY)
-    if reason:
-        return reason
-    if _is_place_unsure(text, start, first_noun, i, is_bare):
-        return _UNCLEAR
+    if is_bare:
+        start = _skip_medium(text, start, i)
+        first_noun = max(start, first_noun)
+        reason = reason or _why_no_tag(text, start, first_noun, i)
+    place = _place_of_value(text, start, first_noun, i, has_determiner)
+    if reason or place is None:
+        return reason or _UNCLEAR
     words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
     end = text.start[i] + len(text.bare[i])
-    return PersonPhrase(words, text.start[start], end, is_plural, opening, i)
+    return PersonPhrase(words, text.start[start], end, text.start[place], plural, opening, i)
+
+
+def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
+    """Return why the noun of a phrase is no person, wherever the phrase stands; "" if it is one."""
+    if text.before(start) == "no":
+        return _NOBODY
+    if not _is_head(text, i, plural):
+        return _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
+    if _is_thing(text, i, start) and not _has_face(text, i):
+        return _UNCLEAR if _may_be_human(text, i, start) else _NOBODY
+    return ""
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
-    if after in ("portrait", "headshot") and rest == "of":
-        return False  # "a professional portrait of"
     if _ends_with_head(after, rest) or _shows_body(text, i):
         return True
     start, _ = _extend_left(text, i)
     determiner = text.before(start)
-    is_unknown = not kinds(after) and listed(determiner, "one-determiner")  # "reshelves"
-    if after.endswith("s") and (base(after) != after or is_unknown) and not plural:
-        return is_unknown or _is_verb(after, rest, determiner)
-    link = text.before(start - 1)
-    if classes(after).startswith("v") and determiner in ("a", "an", "the") and not plural:
-        if link == "and" or base(link) in _HELPERS:
-            return True  # "helping a patient walk"
-    if listed(after, "made"):
-        # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
-        has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
-        if not has_object:
-            return False
+    if not plural:
+        is_unknown = not kinds(after) and determiner in _ARTICLES  # "a janitor waltzes"
+        if after.endswith("s") and (is_unknown or base(after) != after):
+            return _is_verb(after, rest, determiner)
+        if determiner in _ARTICLES and _is_helped(text.before(start - 1), after):
+            return True
+    # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
+    has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
+    if listed(after, "made") and not has_object:
+        return False
     return not _is_before_noun(text, i, plural)
+
+
+def _is_helped(link: str, after: str) -> bool:
+    """Return whether a phrase between two words is a subject: "helping a patient walk"."""
+    return classes(after).startswith("v") and (link == "and" or base(link) in _HELPERS)
 
 
 def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     """Return whether word i, which is no head by the rules, may be one before a verb."""
     after = text.after(i)
-    if not listed(text.before(start), "determiner") and not plural:
-        return False  # "nurse uniforms"
     is_verb = after.endswith(("s", "ing")) and base(after) != after
-    # "a nurse hands over a scalpel", "a spy back to back"
-    is_body = listed(after, "body-part") and listed(text.after(i + 1), "preposition")
-    is_modifier = bool(set(kinds(after)) & set("nxp")) or _noun_follows(text, i)
-    return plural or is_verb or is_body or not is_modifier
+    # not "nurse uniforms"
+    return plural or (is_verb and listed(text.before(start), "determiner"))
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
@@ -308,10 +340,12 @@ def _shows_body(text: Text, i: int) -> bool:
         i += 1
     if not listed(text.after(i), "body-part"):
         return False
+    following = text.after(i + 1)
     start, _ = _extend_left(text, noun)
     if not is_possessive and listed(text.before(start), "determiner"):
-        return False  # "a clown face"; "shocked gamer face" is a tag
-    following = text.after(i + 1)  # "a barista's hands pouring milk", "a baker's hands knead dough"
+        # "a blacksmith arm wrestling", not "a clown face"; "shocked gamer face" is a tag
+        return following.endswith("ing")
+    # "a barista's hands pouring milk", "a baker's hands knead dough"
     is_verb = following.endswith("ing") and not listed(following, "made")
     is_verb = is_verb or (text.after(i).endswith("s") and classes(following).startswith("v"))
     return is_verb or not _noun_follows(text, i + 1)
@@ -325,16 +359,14 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     is_noun = plural or is_person or "a" not in word_classes  # not as in "an alien liquid"
     if after.endswith("ing"):
         rest = text.after(i + 1)
-        is_activity = classes(after) in ("n", "nl") and classes(base(after)).startswith("n")
-        is_activity = is_activity and not listed(after, "human-verb") and singular(rest) == rest
-        if classes(f"{after} {rest}") or (is_activity and _noun_follows(text, i + 1)):
-            return True  # "a doctor waiting room", "student housing block"
+        if listed(rest, "room") or classes(f"{after} {rest}"):
+            return True  # "a doctor waiting room"
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
     if plural and "v" in classes(after):
         return False  # "nurses walk"
-    return not is_noun or _noun_follows(text, i)
+    return _noun_follows(text, i)
 
 
 def _is_verb(word: str, rest: str, determiner: str) -> bool:
@@ -353,7 +385,7 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
         # "a trucker hunches over a pie" and "a baker dusts flour", not "a nurse scrubs costume"
         is_end = not rest or listed(rest, *STOPS, "verb-preposition") or rest.endswith("ly")
         return is_end or not classes(word)
-    return listed(rest, "verb-preposition") or verb_classes.startswith("v")
+    return verb_classes.startswith("v")
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
@@ -391,45 +423,70 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
             joins = adjective(following) and adjective(text.low[start - 2])
         is_compound = first_noun == start and _is_compound(word, following)
         if not is_compound and not joins:
-            # "the", "her", "draw" are none of the phrase.
-            is_request = listed(word, "draw") and text.opens[start - 1]
-            if is_request or word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
+            if _is_before_phrase(text, start - 1, i):
                 break
             # A value goes before the first noun, not between two: "tired old | police officer".
             is_compound = _is_part_of_noun(text, start, text.low[i])
         start -= 1
-        is_noun = is_compound and not joins
-        if is_noun and first_noun == start + 1:
+        if is_compound and first_noun == start + 1:
             first_noun = start
     return start, first_noun
 
 
-def _is_place_unsure(text: Text, start: int, first_noun: int, i: int, bare: bool) -> bool:
-    """Return whether it is uncertain before which word of a phrase a value goes.
+def _skip_medium(text: Text, start: int, i: int) -> int:
+    """Return where the phrase of a tag starts after its medium: "anime style | archer"."""
+    if listed(text.low[i], "art-tag"):
+        return start  # "watercolor artist"
+    for j in range(i - 1, start - 1, -1):
+        word = text.low[j]
+        # "style consultant" has a noun of style.
+        is_medium = listed(word, "medium") and (j > start or not listed(word, "style-word"))
+        if is_medium or listed(f"{text.before(j)} {word}", "medium"):
+            return j + 1
+    return start
 
-    Words of style may be no part of it, "film still welder"; a word may be an adjective or a noun,
-    "a shy pupil"; and an adjective may describe a noun in between, "a mobile game developer".
-    """
+
+def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
+    """Return whether a noun before head i may say how the picture is made: "film still welder"."""
+    if listed(text.low[i], "art-tag", "thing"):
+        return False
     for j in range(first_noun, i):
         is_style = listed(text.low[j], "picture", "style-word")
-        is_style = is_style and bare and not listed(text.low[i], "art-tag", "thing")
         if is_style and not _is_compound(text.low[j], text.low[j + 1]):
             return True
-    if first_noun == i:
-        return False
+    return False
+
+
+def _is_before_phrase(text: Text, j: int, i: int) -> bool:
+    """Return whether word j is not part of the phrase with head i: "the", "her", "draw"."""
+    word = text.low[j]
+    if word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
+        return True
+    # "a priest greeting people"
+    is_verb = word.endswith("ing") and person(text.before(j))
+    is_plural = singular(text.bare[i]) != text.bare[i]
+    return (is_verb and is_plural) or (listed(word, "draw") and text.opens[j])
+
+
+def _place_of_value(
+    text: Text, start: int, first_noun: int, i: int, has_determiner: bool
+) -> int | None:
+    """Return before which word of the phrase with head i a value goes at the latest, or None."""
     word = text.low[first_noun]
-    is_compound = _is_compound(word, text.low[first_noun + 1]) or listed(word, "occupational")
-    is_either = "a" in classes(word) and not adjective(word) and not gendered(word)
-    if is_either and not is_compound and not listed(text.low[i], "gerund-head"):
-        is_verb = first_noun == i - 1 and classes(word)[0] not in "npx"
-        if is_verb or word.endswith("ing"):
-            return True
+    if first_noun == i or listed(word, "occupational"):
+        return first_noun
+    if _is_compound(word, text.low[first_noun + 1]):
+        return first_noun
     described = text.low[first_noun - 1]
-    is_sure = listed(described, "age", "origin", "style-adjective") or described in origins()
-    is_sure = is_sure or described.endswith(("ed", "ing")) or gendered(described)
-    if first_noun == start or is_compound or is_sure:
-        return False
-    return bare or bool(set(classes(described)) & set("no")) or listed(described, "size")
+    is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
+    is_sure = is_sure or listed(described, "age", "origin", "style-adjective")
+    if start == first_noun or is_sure or person(word):
+        return first_noun
+    # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
+    is_either = not set(classes(described)).isdisjoint("no")
+    if has_determiner:
+        return start if is_either and adjective(described) else first_noun
+    return None
 
 
 def _is_compound(word: str, following: str) -> bool:
@@ -442,13 +499,8 @@ def _is_compound(word: str, following: str) -> bool:
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     """Return whether the word before start belongs to the noun: "civil engineer"."""
     word = text.low[start - 1]
-    # "ceramic" and "classical" are nouns, or adjectives of relation.
-    is_either = {"n", "o"}.issubset(classes(word)) and not gendered(word)
-    describes = adjective(word) and not is_either
-    describes = describes or listed(word, "size", "age", "skin", "style-adjective")
-    describes = describes or word in origins()
-    if not describes or listed(word, "occupational"):
-        return True
+    if not _is_description(word) or listed(word, "occupational", "toy"):
+        return True  # "a wooden toy maker"
     if listed(word, "place-adjective") and text.words[start].istitle() and text.capital[start]:
         return True  # "New York chef"
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
@@ -460,19 +512,21 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     return text.capital[start] and text.capital[start - 1]
 
 
-def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
-    """Return whether a noun is an animal or a thing here: "a toy soldier", "a rack server"."""
-    after = text.after(i)
-    is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
-    is_picture = is_picture or (noun == "character" and listed(after, "picture"))
-    # "at a roadside diner"
-    is_place = noun == "diner" and text.before(i - len(modifiers) - 1) in _PLACES
-    if is_picture or is_place or _is_made_or_animal(noun, modifiers):
+def _is_description(word: str) -> bool:
+    """Return whether a word describes a noun, and does not tell its kind as "ceramic" does."""
+    if word in origins() or listed(word, "size", "age", "skin", "style-adjective"):
         return True
-    phrase = " ".join([*modifiers[-1:], noun])  # "dish washer"
-    is_thing = listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
-    is_thing = is_thing and bool(modifiers) and not listed(phrase, "person-phrase")
-    if is_thing and not listed(after, "human-verb"):  # "a virtual assistant drinking coffee"
+    return adjective(word) and not {"n", "o"}.issubset(classes(word))
+
+
+def _is_thing(text: Text, i: int, start: int) -> bool:
+    """Return whether noun i is an animal or a thing here: "a toy soldier", "a rack server"."""
+    noun = singular(text.bare[i])
+    modifiers = text.low[start:i]
+    after = text.after(i)
+    if _is_picture_or_place(noun, after, text.before(start - 1)):
+        return True
+    if _is_made_or_animal(noun, modifiers) or _is_compound_thing(noun, modifiers):
         return True
     if listed(noun, "cued-thing"):
         is_made = noun == "model" and after == "of"  # "a model of an atom"
@@ -480,21 +534,43 @@ def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
         return is_made or has_cue
     if noun in ("head", "chair"):
         nouns_behind = map(singular, text.low[i + 2 : i + 5])
-        is_of_people = after == "of" and has_listed(nouns_behind, "organization")
-        return not is_of_people  # "the head of the department" is one
+        # "the head of the department" is a person
+        return after != "of" or not has_listed(nouns_behind, "organization")
     return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
 
 
-def _may_be_human(text: Text, i: int, noun: str, determiner: str) -> bool:
-    """Return whether a word for a thing may be a person: "a clumsy server spilling soup"."""
+def _is_picture_or_place(noun: str, after: str, relation: str) -> bool:
+    """Return whether a noun is a picture, "a sprite of", or a place, "at a roadside diner"."""
+    if listed(noun, "picture") and after in ("about", "of"):
+        return True
+    if noun == "character" and listed(after, "picture"):
+        return True
+    return noun == "diner" and relation in _PLACES
+
+
+def _is_compound_thing(noun: str, modifiers: Sequence[str]) -> bool:
+    """Return whether a noun and the word before it are a thing: "dish washer"."""
+    if not modifiers:
+        return False
+    phrase = f"{modifiers[-1]} {noun}"
+    if listed(phrase, "person-phrase"):
+        return False
+    return listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
+
+
+def _may_be_human(text: Text, i: int, start: int) -> bool:
+    """Return whether a thing may be a person after all: "a clumsy server spilling soup"."""
+    if has_listed(map(singular, text.low[start:i]), "animal"):
+        return True  # "a dog walker"
+    noun = text.bare[i]
     after = text.after(i)
-    is_described = listed(determiner, "determiner") or listed(after, "preposition")
+    is_described = listed(text.before(start), "determiner") or listed(after, "preposition")
     is_unsure = listed(noun, "unsure") and after != "of"
     is_unsure = is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
-    return is_unsure and is_described and noun == text.bare[i]
+    return is_unsure and is_described
 
 
-def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
+def _is_made_or_animal(noun: str, modifiers: Sequence[str]) -> bool:
     """Return whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
     for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
         if has_listed(modifiers, kind) and not listed(noun, exceptions):
@@ -510,26 +586,35 @@ def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
     return False
 
 
-def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
+def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bool:
     """Return whether a noun that is often a thing is a person: "a fan in the stands"."""
     is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
     if is_human or has_listed(text.low, "person-cue"):
         return True
+    if noun == "character" and modifiers and person(modifiers[-1]):
+        return True  # "a wizard character"
     return noun in ("character", "figure") and (not modifiers or adjective(modifiers[-1]))
 
 
-def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
-    """Return whether a noun without a determiner is a subject: "doctor, 4k"."""
-    if _is_object_in_brackets(text, start):
-        return True
+def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
+    """Return why a noun without a determiner is no subject; "" if it is one: "doctor, 4k"."""
+    if not _is_object_in_brackets(text, start) and _is_tag_of_style(text, start, i):
+        return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
+    return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
+
+
+def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
+    """Return whether a tag may be about the picture instead of a person: "oil, master"."""
+    noun = singular(text.bare[i])
     clauses_before = sum(text.opens[1 : start + 1])
-    is_style = listed(noun, "style-tag") and (clauses_before or not modifiers)
-    if is_style or (clauses_before and listed(noun, "art-tag")):
-        return False
-    if clauses_before < 2:
+    if listed(noun, "style-tag") and (clauses_before or start == i):
+        return True
+    if clauses_before and listed(noun, "art-tag"):
         return True
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
-    return any(adjective(word) or set(kinds(word)) & set("npa") for word in modifiers)
+    words = text.low[start:i]
+    is_described = any(adjective(word) or set(kinds(word)) & set("npa") for word in words)
+    return clauses_before > 1 and not is_described
 
 
 def _is_object_in_brackets(text: Text, start: int) -> bool:
@@ -559,26 +644,35 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     clause = text.low[text.clause_start(where) : where]
     if relation == "of":
         is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
-        return _why_not_of(before, clause, is_term)
+        return _NOBODY if _is_on_thing(text, where - 1) else _why_not_of(before, clause, is_term)
     if relation == "by":
         return _why_not_by(before, clause)
     if relation == "for":
-        # "plays for a patient", not "sewing a uniform for a nurse"
-        verbs = [base(word) for word in clause if base(word) != word]
-        is_made = not verbs or has_listed(verbs, "produces")
-        return "" if has_listed(verbs, "serves") else _NOBODY if is_made else _UNCLEAR
+        return _why_not_for(clause)
     if relation == "as":
-        # "smiles as the judge enters", not "dressed as a nurse"
-        verb = text.after(head)
-        is_role = any(word.endswith(("ed", "ing")) for word in clause[-2:])
-        is_verb = verb.endswith("s") and base(verb) != verb
-        return _NOBODY if is_role else "" if is_verb else _UNCLEAR
+        return _why_not_as(clause, text.after(head))
     if listed(relation, "not-subject") or listed(before, "tribute"):
         return _NOBODY
-    # "beside chef"; not "beside sks person"
+    # "beside chef"
     is_bare = bare and bool(relation) and not listed(relation, "joins", "draw")
-    is_bare = is_bare and not listed(text.before(head), "token")
-    return _UNCLEAR if is_bare or listed(relation, "unsure-relation") else ""
+    is_unsure = listed(relation, "unsure-relation") and before != "across"
+    return _UNCLEAR if is_bare or is_unsure else ""
+
+
+def _why_not_for(clause: Sequence[str]) -> str:
+    """Decide about "for": "plays for a patient", not "sewing a uniform for a nurse"."""
+    verbs = [base(word) for word in clause if base(word) != word]
+    if has_listed(verbs, "serves"):
+        return ""
+    return _NOBODY if not verbs or has_listed(verbs, "produces") else _UNCLEAR
+
+
+def _why_not_as(clause: Sequence[str], after: str) -> str:
+    """Decide about "as": "smiles as the judge enters", not "dressed as a nurse"."""
+    if any(word.endswith(("ed", "ing")) for word in clause[-2:]):
+        return _NOBODY
+    is_verb = after.endswith("s") and base(after) != after
+    return "" if is_verb else _UNCLEAR
 
 
 def _why_not_by(before: str, clause: Sequence[str]) -> str:
@@ -596,9 +690,11 @@ def _why_not_of(before: str, clause: Sequence[str], is_term: bool) -> str:
     is_term: whether nothing stands before the noun, "change of guard".
     """
     parts = ("picture", "group", "part", "body-part", "container", "number")
-    if listed(before, *parts) or listed(singular(before), *parts):
+    # "checking the ticket of a passenger", not "the coat of a soldier on a hanger"
+    is_carried = listed(before, "carried") and has_listed(clause, "touches")
+    if is_carried or listed(singular(before), *parts):
         return ""
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
         return ""  # "a portrait for my website of a lawyer"
-    is_depiction = listed(before, "toy", "depiction", "tribute")
+    is_depiction = listed(before, "toy", "depiction")
     return _NOBODY if is_depiction or is_term or person(before) else _UNCLEAR

@@ -340,10 +340,10 @@ class PromptAttachment(SamplingAttachment):
         seeds: object = None,
         is_encoding: bool = False,
     ) -> dict[str, list[str]]:
-        """Return the texts of a call with a sampled value in each, and log its record.
+        """Return the texts of a call with a sampled value in each open one, and log its record.
 
-        All texts of an image (`prompt`, `prompt_2`) get the same value, and any of them may state
-        it.
+        A text stays unchanged if it states the attribute or shows no open person. All texts of an
+        image (`prompt`, `prompt_2`) get the same value, and any of them may state it.
 
         Args:
             texts: name -> one text per image.

@@ -24,6 +24,8 @@ Find = Callable[[str], int | None]
 class Balanced(Method):
     """State a sampled value of the attribute in the prompt of each image of a pipeline.
 
+    `attach` returns a `PromptAttachment`, which gets its values from a new `Balancer`.
+
     Args:
         shares: value -> share of the images; None: even shares.
         seed: seed of the sampling; None: each attachment draws one, `attachment.seed`. With a seed,

@@ -52,7 +52,8 @@ class Term:
 class ClosedForm(EditMethod):
     """Fit P0 times the inverse of I plus the weighted scatters (eq. 7.3, 7.4).
 
-    P0 projects out the rows of the terms with a span.
+    `fit` computes the rows of the scatters from embeddings of the prompts, and solves for the
+    matrix. P0 projects out the rows of the terms with a span.
     """
 
     declaration: Declaration

@@ -66,9 +66,11 @@ other; with more values, the value that the denoiser prefers has to be outweighe
 class CrossAttention(EditMethod):
     """Add the effect of a sampled value in every cross-attention of a pipeline's denoiser.
 
-    Prompts that state a value, name a person, show nobody or show several people are left
-    unchanged. Values along one line, such as five skin tones, are hard to distinguish by their
-    effects; use balanced prompts for them (eval/results/steer.json).
+    `attach` measures the effects: it generates images of prompts that state each value, and records
+    the cross-attention outputs (`fit`). Then it attaches a `DenoiserAttachment`. Prompts that state
+    a value, name a person, show nobody or show several people are left unchanged. Values along one
+    line, such as five skin tones, are hard to distinguish by their effects; use balanced prompts
+    for them (eval/results/steer.json).
 
     Args:
         shares: value -> share of the images; None: even shares.

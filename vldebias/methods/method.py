@@ -177,6 +177,8 @@ class Method(ABC):
 class EditMethod(Method):
     """Fit an edit of embeddings to a problem, one for each role of its host.
 
+    `attach` fits them (`fit_roles`) and attaches them as an `EditAttachment` (`attach_edits`).
+
     Attributes:
         delegates: its edits carry the name of another method, which it chose or wraps.
 
@@ -283,7 +285,7 @@ def get_method(
     """Return the method of a name, in its form for images if `reference` is passed.
 
     Args:
-        method: its name, or the method itself; None: the default.
+        method: its name, or the method itself; None: `METHODS["default"]`, a `Preset`.
         lam: weight of the prompt pairs, which is refused unless the method takes one.
         reference: reference images; with them, the method's form for images is returned.
 

@@ -38,16 +38,17 @@ SPARES = 100  # the default of pipelines removes at most one of this many direct
 class Preset(EditMethod):
     """Select a method and its lam by the host and the inputs.
 
-    With reference images, a term of their means is added. The default of models is only attached if
-    a test predicts that it helps: searches are tested on reference images and get no edit without
-    them, classifications on texts. Otherwise nothing changes, with an AutoDeclinedWarning.
+    The default of pipelines is `Balanced`, unless `why_not_balanced` returns a reason; then it is
+    an edit, as for models. With reference images, a term of their means is added. The default of
+    models is only attached if a test predicts that it helps: searches are tested on reference
+    images and get no edit without them, classifications on texts. Otherwise nothing changes, with
+    an AutoDeclinedWarning.
     """
 
     declaration: Declaration
     delegates = True
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> Attachment:
-        # The only place where the default of pipelines is decided.
         if self.name == "default" and problem.host.generative:
             reason = why_not_balanced(problem)
             if reason is None:

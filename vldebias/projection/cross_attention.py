@@ -49,7 +49,10 @@ class LayerMap(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CrossAttentionEdit(Edit):
-    """Set the attribute's part of every cross-attention output to one value.
+    """Give every cross-attention output one value of the attribute.
+
+    The form "add" adds the effect of the value. "shift" and "set" replace the part of the output in
+    the span of the effects.
 
     Attributes:
         times: (t,) float32, ascending: the timesteps that the denoiser receives.
@@ -163,8 +166,9 @@ class CrossAttentionEdit(Edit):
     def at(self, time: float) -> dict[str, LayerMap]:
         """Return layer -> its map at a time, float32 on the CPU.
 
-        Between two fitted times everything is interpolated; before the first and after the last one
-        the nearest is used.
+        The center of a map is zero for the form "add", which removes nothing. Between two fitted
+        times everything is interpolated; before the first and after the last one the nearest is
+        used.
         """
         center, effects, amounts = (
             _between(self.times, rows, time) for rows in (self.center, self.effects, self.amounts)
@@ -223,7 +227,9 @@ def joint(maps: Sequence[LayerMap]) -> LayerMap:
 
 
 def steer(output: Tensor, basis: Tensor, target: Tensor, form: str, strength: float) -> Tensor:
-    """Return an output (b, positions, d) whose part in the span is moved to a target.
+    """Return an output (b, positions, d) with a target added.
+
+    "shift" and "set" first remove the part of the output in the span; "add" removes nothing.
 
     Args:
         output: the output of the cross-attention.

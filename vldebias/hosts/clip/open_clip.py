@@ -225,7 +225,10 @@ class OpenClipHost(JointHost):
         return str(tokenizer.decode([token for token in words if token != start]))
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Edit what `encode_text` and `encode_image` return, as attributes of the instance."""
+        """Replace `encode_text` and `encode_image` of the instance.
+
+        The features are edited before they are normalised.
+        """
         stated_rows = self.stated_rows(attachment)
         calls = threading.local()  # whether a thread is inside an edited method
 

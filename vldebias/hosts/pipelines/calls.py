@@ -385,7 +385,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
 
 
 def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
-    """Write one text per image into the arguments of a call.
+    """Write one text per image into the arguments of a call, which then has one image per prompt.
 
     Negative prompts are repeated as needed. If no text changes, the call is left unchanged, with
     one prompt for several images, so that the text encoder gets exactly the same batch as without

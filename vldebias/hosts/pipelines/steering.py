@@ -417,7 +417,7 @@ class Steering(Hook):
     def change(
         self, layer: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> object:
-        """Set the values of the images, as a forward hook of a cross-attention.
+        """Apply the values of the images to an output, as a forward hook of a cross-attention.
 
         Args:
             layer: name of the cross-attention.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from vldebias.wording.language import Replacement
-from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 from vldebias.wording.languages.detection import GENDER_SIGN, without_gender_sign
 
 _LONGEST_PHRASE = 4
@@ -23,7 +23,6 @@ class RomanceLanguage(SpacedLanguage):
     )
 
     def read(self, text: str) -> Reading:
-        """Return the words of a prompt; one with a sign for all genders in the masculine."""
         tokens = super().read(text)
         for i, token in enumerate(tokens):
             tokens[i] = token._replace(low=self._without_sign(token.low))
@@ -96,11 +95,9 @@ class RomanceLanguage(SpacedLanguage):
         return frozenset(forms - self.matcher("not-stated").words - self.nouns.keys())
 
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun of a person that a word is a form of, or None."""
         return self.nouns.get(token.low)
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i states a gender."""
         token = tokens[i]
         if self.matcher("not-stated").has(token):
             return False
@@ -128,7 +125,7 @@ class RomanceLanguage(SpacedLanguage):
         return False
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        """Return whether a prompt names a person: "el presidente Lincoln" too."""
+        # "el presidente Lincoln"
         for phrase in phrases:
             if tokens.after(phrase.head).text and self.is_name(tokens, phrase.head + 1):
                 return True
@@ -137,7 +134,6 @@ class RomanceLanguage(SpacedLanguage):
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
         # "la música", "une cuisinière à gaz", "sistemi informatici"
         things = self.matcher("thing")
@@ -335,12 +331,11 @@ class RomanceLanguage(SpacedLanguage):
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
-    ) -> list[Replacement]:
-        """Return the replacements that write the values of one person."""
+    ) -> Changes:
         noun = phrase.noun
         assert noun is not None
         is_feminine = noun.gender == "f"
-        changes: dict[int, str] = {}
+        changes: Changes = {}
         marker = ""
         if gender and noun.gender in ("f", "m!"):
             as_human = self._as_human(tokens, phrase, gender)
@@ -359,10 +354,14 @@ class RomanceLanguage(SpacedLanguage):
         texts += [marker] if marker else []
         if gender:
             self._drop_signs(tokens, phrase, changes)
-        return self._replacements(tokens, phrase, changes, texts)
+        if texts:
+            place = self._place_behind(tokens, phrase)
+            text = " ".join([changes.get(place, tokens[place].text), *texts])
+            changes[place] = text.upper() if tokens.text.isupper() else text
+        return changes
 
-    def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
-        """Change "médico/a" into the masculine, where it has not become the feminine."""
+    def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
+        """Change "médico/a" into the masculine unless it has become the feminine."""
         for i in (*range(phrase.first, phrase.last + 1), *phrase.apart):
             token = tokens[i]
             has_sign = token.low != token.text.lower().replace("\u2019", "'")
@@ -376,23 +375,14 @@ class RomanceLanguage(SpacedLanguage):
         words = self.entries(f"say-{young}") if is_young else ()
         return (words or self.entries(f"say-{grown}"))[0]
 
-    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
-        """Return "como bombera" of a woman; what has one form for both stays as it is."""
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         if role.noun is None or role.noun.gender != "m":
-            return []
+            return {}
         changes = (self._agree(tokens, role) or {}) if gender == "female" else {}
         self._drop_signs(tokens, role, changes)
-        return self._replacements(tokens, role, changes, [])
+        return changes
 
-    def _replacements(
-        self, tokens: Reading, phrase: Phrase, changes: dict[int, str], texts: list[str]
-    ) -> list[Replacement]:
-        """Return changed words, and texts after the noun."""
-        if texts:
-            place = self._place_behind(tokens, phrase)
-            text = " ".join([changes.get(place, tokens[place].text), *texts])
-            # Written with the word that it follows, so that no two replacements touch.
-            changes[place] = text.upper() if tokens.text.isupper() else text
+    def replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
         replacements: list[Replacement] = []
         for i, text in changes.items():
             end = tokens[i].end
@@ -421,10 +411,10 @@ class RomanceLanguage(SpacedLanguage):
             place = position
         return place
 
-    def _agree(self, tokens: Reading, phrase: Phrase) -> dict[int, str] | None:
-        """Return position -> feminine word; None where one of them is not known."""
+    def _agree(self, tokens: Reading, phrase: Phrase) -> Changes | None:
+        """Return the changes into the feminine, or None if one of the forms is not known."""
         assert phrase.noun is not None
-        changes: dict[int, str] = {}
+        changes: Changes = {}
         for position in (*phrase.before, *phrase.behind, *phrase.apart):
             token = tokens[position]
             feminine = self.feminine_of(token.low)
@@ -442,7 +432,6 @@ class RomanceLanguage(SpacedLanguage):
         return changes
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a phrase may be no person, or a word behind it may have to agree."""
         if super().is_unsure(tokens, phrase):
             return True
         if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
@@ -463,8 +452,8 @@ class RomanceLanguage(SpacedLanguage):
         following = tokens.after(last + 1)
         return not following.text or self.matcher("behind-noun").has(following)
 
-    def _change_article(self, tokens: Reading, article: int, changes: dict[int, str]) -> None:
-        """Put an article into the feminine that the word after it, changed or not, requires."""
+    def _change_article(self, tokens: Reading, article: int, changes: Changes) -> None:
+        """Change an article into the feminine that the word after it requires."""
         following = changes.get(article + 1, tokens[article + 1].text).lower()
         text = self.feminine_article(tokens[article].low, following)
         if text != tokens[article].low:
@@ -481,10 +470,10 @@ class RomanceLanguage(SpacedLanguage):
         following = tokens.after(last)
         return bool(following.text) and not self.matcher("behind-noun").has(following)
 
-    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> dict[int, str] | None:
-        """Return the changes that make a woman or man of "una persona".
+    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes | None:
+        """Return the changes that turn "una persona" into a woman or man.
 
-        None for other nouns with a gender of their own, and if anything would have to agree.
+        None for other nouns with a fixed gender, and if any other word would have to agree.
         """
         assert phrase.noun is not None
         nouns = self.nouns_of_gender("human").get(phrase.noun.masculine)
@@ -505,5 +494,10 @@ class RomanceLanguage(SpacedLanguage):
         return changes
 
     def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine of an article, as the word after it requires."""
+        """Return the feminine of an article.
+
+        Args:
+            article: the masculine article.
+            following: the word after it.
+        """
         return self.articles.get(article, article)

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from vldebias.prompts.attribute import Attribute
-from vldebias.wording.language import Mention, Replacement
-from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+from vldebias.wording.language import Mention
+from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
 # What is written together with a noun: "and", "for", "in", "as", and the article.
@@ -42,7 +42,6 @@ class Arabic(SpacedLanguage):
     joiner = " و"
 
     def read(self, text: str) -> Reading:
-        """Return the words of a prompt, in small letters without marks of vowels."""
         tokens = super().read(text)
         for i, token in enumerate(tokens):
             tokens[i] = token._replace(low=_MARKS.sub("", token.low))
@@ -83,12 +82,10 @@ class Arabic(SpacedLanguage):
         return "", token.low
 
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun of a person that a word is a form of, or None."""
         _, form = self._split(token)
         return self._nouns.get(form)
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        """Return the persons of a text, or the reason why nobody gets a value."""
         persons = super().find(text, attribute)
         if isinstance(persons, str):
             return persons
@@ -101,7 +98,6 @@ class Arabic(SpacedLanguage):
         return persons
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i states a gender."""
         token = tokens[i]
         plain = token.low.removeprefix("و")
         if plain == "عجوز" and self._follows_person(tokens, i):
@@ -123,7 +119,6 @@ class Arabic(SpacedLanguage):
         return tokens[i - 1].low in ("وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        """Return whether a prompt names a person; Arabic has no capitals that would show it."""
         if self.matcher("famous").find(tokens) is not None:
             return True
         for i, token in enumerate(tokens):
@@ -142,7 +137,6 @@ class Arabic(SpacedLanguage):
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None where it is no person."""
         if self.states_gender(tokens, i):
             return Phrase(i, i, stated=True)
         prefix, form = self._split(tokens[i])
@@ -202,7 +196,6 @@ class Arabic(SpacedLanguage):
         return len(low) > 2 and low.startswith("ي") and not is_listed
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a phrase may be a thing, or an adjective is apart: عامل بناء متعب."""
         if super().is_unsure(tokens, phrase):
             return True
         i = phrase.head + 2
@@ -213,40 +206,35 @@ class Arabic(SpacedLanguage):
         return is_apart and self.matcher("adjective").has(tokens[i])
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase belongs to a thing: the noun directly before it."""
         return len(before) == 1 and before[0].low not in _PLACES and not self._is_verb(before[0])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase says what a person is, by "as" before its noun: كطبيب."""
         if super().is_role(tokens, person, phrase):
             return True
         prefix, _ = self._split(tokens[phrase.head])
         return phrase.noun is not None and prefix == "ك" and not person.plural
 
-    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
-        """Return "as a doctor" of a woman: كطبيبة."""
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         if role.noun is None or gender != "female":
-            return []
-        token = tokens[role.head]
-        prefix, _ = self._split(token)
-        return [Replacement(token.start, token.end, prefix + role.noun.feminine)]
+            return {}
+        prefix, _ = self._split(tokens[role.head])
+        return {role.head: prefix + role.noun.feminine}
 
     # ---- writing
 
     def lacks_form(self, phrase: Phrase) -> bool:
-        """Return whether a person takes no adjective: أحد المهندسين."""
+        # "One of the engineers" takes none: أحد المهندسين.
         return phrase.noun is None or phrase.article is not None
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
-    ) -> list[Replacement]:
-        """Return the replacements that write the values of one person."""
+    ) -> Changes:
         assert phrase.noun is not None
         if phrase.article is not None:
             return self._of_several(tokens, phrase, phrase.noun, gender)
         prefix, _ = self._split(tokens[phrase.head])
         is_definite = _is_definite(prefix)
-        changes: dict[int, str] = {}
+        changes: Changes = {}
         if gender == "female":
             noun = phrase.noun.feminine
             if phrase.noun.masculine == _HUMAN:
@@ -262,9 +250,9 @@ class Arabic(SpacedLanguage):
             article = "ال" if is_definite else ""
             last_word = changes.get(phrase.last, tokens[phrase.last].text)
             changes[phrase.last] = " ".join([last_word, *(article + word for word in adjectives)])
-        return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
+        return changes
 
-    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> dict[int, str]:
+    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> Changes:
         """Return the words that say a man: طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
         if noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
@@ -283,7 +271,7 @@ class Arabic(SpacedLanguage):
         article = "ال" if _is_definite(prefix) and not following.low.startswith("ال") else ""
         return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
 
-    def _agree(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
+    def _agree(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
         """Put what agrees with a noun into the feminine, up to the next person."""
         verb = tokens.before(phrase.head)
         if self._is_verb(verb):
@@ -338,25 +326,18 @@ class Arabic(SpacedLanguage):
             states = states | self._nouns.keys()
         return feminine(stem) if stem != token.low and stem in states else ""
 
-    def _of_several(
-        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
-    ) -> list[Replacement]:
+    def _of_several(self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str) -> Changes:
         """Return "one of the doctors" of a woman or man: إحدى الطبيبات, أحد الأطباء الرجال."""
-        article = tokens[phrase.head - 1]
-        doctors = tokens[phrase.head]
+        head = phrase.head
         if not gender:
-            return []
+            return {}
         if gender == "male":
             # "أحد مدراء التسويق الرجال": behind what the noun is of.
-            is_of_noun = tokens.after(phrase.head).low.startswith("ال")
-            end = tokens[phrase.head + is_of_noun].end
-            return [Replacement(end, end, " الرجال")]
-        prefix, _ = self._split(doctors)
-        pronoun = "لإحدى" if article.low.startswith("ل") else "إحدى"
-        return [
-            Replacement(article.start, article.end, pronoun),
-            Replacement(doctors.start, doctors.end, prefix + noun.feminine[:-1] + "ات"),
-        ]
+            last = head + tokens.after(head).low.startswith("ال")
+            return {last: f"{tokens[last].text} الرجال"}
+        prefix, _ = self._split(tokens[head])
+        pronoun = "لإحدى" if tokens[head - 1].low.startswith("ل") else "إحدى"
+        return {head - 1: pronoun, head: prefix + noun.feminine[:-1] + "ات"}
 
 
 def _is_definite(prefix: str) -> bool:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from vldebias.wording.language import Replacement
-from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 # A noun with a sign for all genders: "Ärzt*in", "Arzt/Ärztin", "Ärzt:innen", "ÄrztInnen".
 _STAR = r"(?:[*:·]|/-?)"
@@ -159,7 +158,6 @@ class German(SpacedLanguage):
         return nouns
 
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun of a person that a word is a form of, or None."""
         low = token.low
         if _IN.search(token.text) or _INNEN.search(token.text):
             return self._noun_with_sign(token.text)
@@ -229,7 +227,6 @@ class German(SpacedLanguage):
         return any(low[start:] in self._masculine_of_feminine for start in range(2, len(low) - 5))
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i states a gender."""
         token = tokens[i]
         is_capital_inside = token.text[0].isupper() and not token.opens
         if token.low in _THEY and is_capital_inside:
@@ -270,7 +267,6 @@ class German(SpacedLanguage):
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None where it is no person."""
         is_stated = self._names_gender(tokens, i)
         noun = None if is_stated else self.noun_of(tokens[i])
         if not is_stated and noun is None:
@@ -465,17 +461,16 @@ class German(SpacedLanguage):
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
-    ) -> list[Replacement]:
-        """Return the replacements that write the values of one person."""
+    ) -> Changes:
         assert phrase.noun is not None
         is_feminine = gender == "female" and phrase.noun.kind != "neutral"
-        changes: list[Replacement] = []
+        changes: Changes = {}
         if is_feminine:
-            changes += self._feminine(tokens, phrase)
+            changes = self._feminine(tokens, phrase)
         elif gender:
             adjectives = [*adjectives, self.entries(f"say-{gender}")[0]]
             if phrase.noun.kind == "star":
-                changes += self._without_sign(tokens, phrase)
+                changes = self._without_sign(tokens, phrase)
         if not adjectives:
             return changes
         noun_gender = "f" if is_feminine else phrase.noun.gender[0]
@@ -487,26 +482,28 @@ class German(SpacedLanguage):
         else:
             while self.matcher("adverb").has(tokens[position]):
                 position += 1
-        changes.append(
-            self.insert(tokens, position, " ".join(word + ending for word in adjectives))
-        )
-        return _joined(changes)
+        words = " ".join(word + ending for word in adjectives)
+        token = tokens[position]
+        if position == 0 and not token.text.isupper():
+            words = self.like(token, words)
+        if tokens.text.isupper():
+            words = words.upper()
+        changes[position] = f"{words} {changes.get(position, token.text)}"
+        return changes
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a phrase may be no person: "Scheinwerfer", a compound in no list."""
         if super().is_unsure(tokens, phrase):
             return True
         noun = phrase.noun
         if noun is None or noun.kind != "pair" or not noun.masculine.endswith("er"):
             return False
+        # An unlisted compound may be a thing: "Scheinwerfer".
         return noun.masculine.lower() not in self._nouns
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase belongs to a thing, by its case or after "von"."""
         return phrase.case == "genitive" or super().is_genitive(before, phrase)
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase says what the person before it is: "..., der Pilot ist" too."""
         if super().is_role(tokens, person, phrase):
             return True
         return not person.plural and self._is_in_relative_clause(tokens, phrase)
@@ -521,28 +518,21 @@ class German(SpacedLanguage):
         is_before_verb = self.matcher("copula").has(tokens.after(phrase.head))
         return is_before_verb and not tokens.after(phrase.head + 1).text
 
-    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
-        """Return "als Pilotin" of a woman, and "als Pilot" of a man, whatever sign it has."""
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         noun = role.noun
         if noun is None or noun.kind == "neutral":
-            return []
+            return {}
         if self._is_in_relative_clause(tokens, role):
             # The pronoun agrees with the person: "ein weiblicher Mensch, der Pilotin ist".
             role = role._replace(article=None)
         if gender == "female":
             return self._feminine(tokens, role)
-        return self._without_sign(tokens, role) if noun.kind == "star" else []
+        return self._without_sign(tokens, role) if noun.kind == "star" else {}
 
-    def keeps_capital(self, token: Token) -> bool:
-        """Return True: nouns and adjectives before them keep what they have."""
-        return True
-
-    def _without_sign(self, tokens: Reading, phrase: Phrase) -> list[Replacement]:
-        """Return the masculine noun and article in the place of those with a sign."""
+    def _without_sign(self, tokens: Reading, phrase: Phrase) -> Changes:
+        """Return the masculine noun and article instead of those with a sign."""
         assert phrase.noun is not None
-        token = tokens[phrase.head]
-        noun = self._declined(phrase.noun.masculine, phrase.case)
-        changes = [Replacement(token.start, token.end, noun)]
+        changes = {phrase.head: self._declined(phrase.noun.masculine, phrase.case)}
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
@@ -552,7 +542,7 @@ class German(SpacedLanguage):
                 text = stem + {case: ending for ending, case in _ENDINGS.items()}[phrase.case]
                 if stem in self.entries("der-word") and phrase.case == "nominative":
                     text = stem + "er"
-            changes.append(Replacement(article.start, article.end, self.like(article, text)))
+            changes[phrase.article] = self.like(article, text)
         return changes
 
     def _declined(self, masculine: str, case: str) -> str:
@@ -578,19 +568,17 @@ class German(SpacedLanguage):
             forms_of_noun[masculine.lower()] = (genitive.lower(), plural.lower())
         return forms_of_noun
 
-    def _feminine(self, tokens: Reading, phrase: Phrase) -> list[Replacement]:
+    def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the phrase in the feminine: noun, adjectives, article, relative pronoun."""
         assert phrase.noun is not None
-        token = tokens[phrase.head]
         ending = _DECLENSIONS[phrase.declension]["f"][phrase.case]
         noun = phrase.noun.feminine
         if phrase.noun.kind == "adjectival":
             noun += ending
-        changes = [Replacement(token.start, token.end, self.like(token, noun))]
+        changes = {phrase.head: self.like(tokens[phrase.head], noun)}
         for position in phrase.before:
-            word = tokens[position]
-            stem = re.sub(r"(?:er|en|em|es|e)$", "", word.text)
-            changes.append(Replacement(word.start, word.end, stem + ending))
+            stem = re.sub(r"(?:er|en|em|es|e)$", "", tokens[position].text)
+            changes[position] = stem + ending
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
@@ -600,31 +588,19 @@ class German(SpacedLanguage):
                 text = _FEMININE_CONTRACTED.get(stem, f"{_CONTRACTED[stem]} der")
             else:
                 text = stem + _FEMININE_ENDING[phrase.case]
-            changes.append(Replacement(article.start, article.end, self.like(article, text)))
-        return changes + self._feminine_relative(tokens, phrase.head + 1)
+            changes[phrase.article] = self.like(article, text)
+        return changes | self._feminine_relative(tokens, phrase.head + 1)
 
-    def _feminine_relative(self, tokens: Reading, i: int) -> list[Replacement]:
+    def _feminine_relative(self, tokens: Reading, i: int) -> Changes:
         """Return the feminine relative pronoun of a clause at word i: ", der lacht"."""
         if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
-            return []
+            return {}
         if tokens[i].low in _PREPOSITIONS:
             i += 1
         pronoun = tokens[i]
         if pronoun.low not in _RELATIVE or not tokens.after(i).text:
-            return []
-        text = self.like(pronoun, _RELATIVE[pronoun.low])
-        return [Replacement(pronoun.start, pronoun.end, text)]
-
-
-def _joined(changes: list[Replacement]) -> list[Replacement]:
-    """Return changes, with words that are inserted before a replaced word joined to its change."""
-    joined: list[Replacement] = []
-    for change in sorted(changes):
-        if joined and joined[-1].start == change.start:
-            inserted = joined.pop()
-            change = Replacement(change.start, change.end, inserted.text + change.text)
-        joined.append(change)
-    return joined
+            return {}
+        return {i: self.like(pronoun, _RELATIVE[pronoun.low])}
 
 
 LANGUAGE = German()

@@ -16,7 +16,6 @@ class Spanish(RomanceLanguage):
     joiner = " y "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the plural of a word."""
         if word[-1] in "aeiouéáó":
             return (word + "s",)
         if word.endswith(("ón", "án", "ín", "és")):

@@ -18,7 +18,6 @@ class French(RomanceLanguage):
     joiner = " et "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the plural of a word."""
         if word.endswith(("s", "x", "z")):
             return ()
         if word.endswith("al"):
@@ -26,7 +25,6 @@ class French(RomanceLanguage):
         return (word + "x",) if word.endswith("eau") else (word + "s",)
 
     def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine of an article: "la", "l'", "de la", "de l'", "ma", "mon"."""
         has_vowel = following.startswith(_VOWELS)
         if article in ("mon", "ton", "son"):
             return article if has_vowel else article[0] + "a"

@@ -32,7 +32,6 @@ class Italian(RomanceLanguage):
         return (word[:-1] + "i",) if word[-1] in "eo" else ()
 
     def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine of an article: "una", "un'", "della", "dell'"."""
         feminine = self.articles.get(article, article)
         if following.startswith(_VOWELS):
             if feminine in ("una", "la", "questa", "quella") or feminine.endswith("lla"):

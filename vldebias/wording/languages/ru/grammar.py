@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from vldebias.wording.language import Replacement
-from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 CASES = ("nominative", "genitive", "dative", "accusative", "instrumental", "prepositional")
 # The words for a woman, a man, a girl and a boy in the six cases.
@@ -135,7 +134,6 @@ class Russian(SpacedLanguage):
         return []
 
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun of a person that a word is a form of, or None."""
         noun = self._nouns.get(token.low)
         if noun is None and "-" in token.low:
             first, last = token.low.rsplit("-", 1)
@@ -145,7 +143,6 @@ class Russian(SpacedLanguage):
         return noun
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i states a gender."""
         token = tokens[i]
         if self.matcher("not-stated").has(token):
             return False
@@ -156,7 +153,6 @@ class Russian(SpacedLanguage):
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
         is_science = self.matcher("science").has(token) and not token.opens  # "учебник физики"
         if is_science or self.matcher("thing").has_at(tokens, i):
@@ -246,12 +242,11 @@ class Russian(SpacedLanguage):
         return first
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase belongs to a thing: "нож повара", "старый нож повара"."""
+        # "нож повара", "старый нож повара"
         is_owner = phrase.case == "genitive" and len(before) < 3
         return is_owner and not self.matcher("preposition").has(before[-1])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase says what a person is: "в роли врача", "работает врачом"."""
         if super().is_role(tokens, person, phrase):
             return True
         if phrase.case != "instrumental" or person.plural:
@@ -296,30 +291,24 @@ class Russian(SpacedLanguage):
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
-    ) -> list[Replacement]:
-        """Return the replacements that write the values of one person."""
+    ) -> Changes:
         assert phrase.noun is not None
         case = CASES.index(phrase.case)
         is_woman = gender == "female"
         place = self._start_of_noun(tokens, phrase, phrase.noun)
         words = " ".join(adjective_form(word, case, is_woman) for word in adjectives)
-        changes: dict[int, str] = {}
+        text = tokens[place].text
         if gender:
             text = self._gendered(tokens, place, phrase, is_woman)
-            if words:
-                text = self.like(tokens[place], f"{words} {_inside(text)}")
-            changes[place] = text
+        if words:
+            text = self.like(tokens[place], f"{words} {_inside(text)}")
+        changes = {place: text}
         if is_woman:
             for position in range(phrase.first, place):
                 token = tokens[position]
                 changes[position] = self.like(token, feminine_adjective(token.low, case))
             self._agree_behind(tokens, phrase.head, case, changes)
-        replacements: list[Replacement] = []
-        for i, text in changes.items():
-            replacements.append(Replacement(tokens[i].start, tokens[i].end, text))
-        if words and not gender:
-            replacements.append(self.insert(tokens, place, words))
-        return replacements
+        return changes
 
     def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
         """Return where a noun with its classifying adjectives begins: "уличный музыкант"."""
@@ -349,7 +338,7 @@ class Russian(SpacedLanguage):
         link = DASH if place < phrase.head else "-"
         return f"{self.like(token, human)}{link}{_inside(token.text)}"
 
-    def _agree_behind(self, tokens: Reading, head: int, case: int, changes: dict[int, str]) -> None:
+    def _agree_behind(self, tokens: Reading, head: int, case: int, changes: Changes) -> None:
         """Change what agrees after a noun: participles, "который", verbs of the past."""
         verb = tokens.after(head)
         if verb.low.endswith(_PAST_ENDINGS) and len(verb.low) > 3:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +11,6 @@ from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
 _NUMBER = "一二两兩三四五六七八九十几0-9０-９"
 _MEASURED = re.compile(rf"(?:[{_NUMBER}]{{1,2}}|这|那|這|某|每)(?:位|名|个|個)$")
-_COUNTED = re.compile(r"(十一|十二|[二两兩三四五六七八九十]|\d+)(?:位|名|个|個)$")
 _MEASURE = re.compile(rf"(?:[{_NUMBER}]|这|那|這|某|每)(?:位|名|个|個)")
 # Signs that no part of a noun has: what stands before them is no modifier of the noun after.
 _BREAK = re.compile(
@@ -30,17 +29,20 @@ class Chinese(UnspacedLanguage):
     human = "人"
     human_of: ClassVar[Mapping[str, str]] = {"female": "女人", "male": "男人"}
     thing_link = "的"
-    comma = "，"
-    joiner = ""
+    plural_signs = ("们", "們")
+    # "三位戴眼镜的医生"
+    count = re.compile(
+        r"(十一|十二|[二两兩三四五六七八九十]|\d+)(?:位|名|个|個)(?:[^，。,.\s位名个個]{1,8}的)?$"
+    )
+    one = ("1",)
+    reach = 6
+    brackets = ("，", "，")
 
-    both = "有男有女"
-
-    def end_of_group(self, text: str, end: int) -> int:
-        """Return the offset after a noun and 们."""
-        return end + 1 if text[end : end + 1] in ("们", "們") else end
+    def joined(self, parts: list[str], is_counted: bool) -> str:
+        return "".join(parts) if is_counted else "有男有女"
 
     def by_ending(self, text: str) -> list[Match]:
-        """Return nouns of three or more signs with an ending of persons: 接线员, 空调安装师."""
+        # Three or more signs: 接线员, 空调安装师.
         matches: list[Match] = []
         for match in self.pattern("person-ending").finditer(text):
             start = match.start() - 2
@@ -51,15 +53,13 @@ class Chinese(UnspacedLanguage):
         return matches
 
     def is_role(self, text: str, match: Match) -> bool:
-        """Return whether a noun stands after a verb, as in 当水管工的人 and 做一名厨师的人."""
-        verbs = self.entries("role-before")
-        for start in (match.start, self._start_of_noun(text, match)):
+        verbs = self.entries("role-before")  # 当水管工的人, 做一名厨师的人
+        for start in (match.start, self.start_of_noun(text, match)):
             if _MEASURED.sub("", text[:start]).endswith(verbs):
                 return True
         return super().is_role(text, match)
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
-        """Return whether a name stands beside a noun, or opens the prompt: 李娜医生, 张伟，歌手."""
         if super().is_named(text, matches):
             return True
         surname = "".join(self.entries("surname"))
@@ -81,14 +81,13 @@ class Chinese(UnspacedLanguage):
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
 
     def is_out_of_picture(self, text: str, match: Match) -> bool:
-        """Return whether a person is not shown: 给学生的礼物, but not 给学生讲课."""
+        # 给学生讲课, but not 给学生的礼物.
         clause = re.split("[，。,.；;！？\n]", text[match.end :])[0]
         if text[: match.start].endswith("给") and clause and "的" not in clause:
             return False
         return super().is_out_of_picture(text, match)
 
     def humans(self, text: str) -> list[Match]:
-        """Return where 人 alone is a person: after 的 or a measure word."""
         matches: list[Match] = []
         for match in re.finditer("人", text):
             before = text[: match.start()]
@@ -97,22 +96,8 @@ class Chinese(UnspacedLanguage):
                 matches.append(Match(match.start(), match.end(), "人"))
         return matches
 
-    def size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
-        """Return whether several persons are named, and how many."""
-        start = self._start_of_noun(text, match)
-        before = text[:start]
-        counted = _COUNTED.search(before) or _COUNTED.search(
-            re.sub(r"[^，。,.\s位名个個]{1,8}的$", "", before)
-        )
-        if counted:
-            return True, self.number_of(counted[1])
-        has_plural = text[match.end : match.end + 1] in ("们", "們")
-        clause = re.split("[，。,.；;！？\n]", before)[-1]
-        return has_plural or any(word in clause[-8:] for word in self.entries("many")), None
-
     def place_of(self, text: str, match: Match) -> int:
-        """Return where a value is written: before the noun, a short modifier of it and 女."""
-        start = self._start_of_noun(text, match)
+        start = self.start_of_noun(text, match)
         # "年轻的女科学家" and "年轻女科学家": an adjective without 的 stands before 女.
         young = re.match("年轻|年輕|年迈|年邁|中年|老年", text[start : match.start])
         if young:
@@ -120,7 +105,7 @@ class Chinese(UnspacedLanguage):
         gendered = re.search("[女男]性?$", text[:start])
         return gendered.start() if gendered else start
 
-    def _start_of_noun(self, text: str, match: Match) -> int:
+    def start_of_noun(self, text: str, match: Match) -> int:
         before = text[: match.start]
         breaks = [found.end() for found in _BREAK.finditer(before)]
         opening = breaks[-1] if breaks else 0
@@ -135,24 +120,11 @@ class Chinese(UnspacedLanguage):
             return opening
         return match.start
 
-    def changes_for(
-        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
-    ) -> list[tuple[int, int, str]]:
-        """Return the changes that write the values of one person."""
-        start = self.place_of(text, match)
-        if match.noun == "人":
-            noun = self.human_of.get(gender, "人")
-            return [(match.start, match.end, "".join(adjectives) + noun)]
-        # How it is said of women and men, where 女 does not go before the noun.
-        special = self.nouns_of_gender("whole").get(match.noun)
-        if gender and special:
-            noun = special[gender]
-            return [(match.start, match.end, "".join(adjectives) + noun)]
-        word = {"female": "女", "male": "男", "": ""}[gender]
+    def word_before(self, match: Match, start: int, gender: str) -> str:
+        word = super().word_before(match, start, gender)
         is_abstract = match.noun.endswith(("人士", "人员", "人物", "者"))
-        if word and is_abstract and (start != match.start or match.noun == "人物"):
-            word += "性"
-        return [(start, start, "".join(adjectives) + word)]
+        is_long = is_abstract and (start != match.start or match.noun == "人物")
+        return f"{word}性" if is_long else word
 
 
 LANGUAGE = Chinese()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vldebias.prompts.english.words import kinds, person
 from vldebias.wording.english.reading import English
 from vldebias.wording.language import Assignment, Language, Replacement
+from vldebias.wording.languages.base import SpacedLanguage
 from vldebias.wording.languages.detection import (
     LETTER_SCORE,
     NAMES,
@@ -125,12 +126,19 @@ def _latin_language(text: str) -> Language | None:
         # English knows a noun of the text; "CEO" is one in many languages.
         words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
         is_english = any(map(person, words))
-    if is_english:
-        return ENGLISH if english or ENGLISH.reads(text) else None
-    language = _foreign_language(text, scores)
-    if language is not None:
-        return language
-    return ENGLISH if ENGLISH.reads(text) else None
+    if not is_english:
+        language = _foreign_language(text, scores)
+        if language is not None:
+            return language
+    return ENGLISH if english or ENGLISH.reads(text) else None
+
+
+def _number_of_words(text: str, code: str) -> int:
+    """Return how many words of a text a language reads as phrases for people."""
+    language = load_language(code)
+    assert isinstance(language, SpacedLanguage)
+    phrases = language.phrases(language.read(text))
+    return sum(phrase.last - phrase.first + 1 for phrase in phrases)
 
 
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
@@ -149,9 +157,11 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
         known = [word for word in words if kinds(word)]
         if 2 * len(known) <= len(words):
             candidates = list(dict.fromkeys([*likely, *_LATIN]))
-    for code in candidates:
-        if load_language(code).reads(text):
-            return load_language(code)
+    readers = [code for code in candidates if load_language(code).reads(text)]
+    if readers:
+        # "un vigile urbano" is Italian: French reads only two of its words.
+        ties = [code for code in readers if scores.get(code, 0) == scores.get(readers[0], 0)]
+        return load_language(max(ties, key=lambda code: _number_of_words(text, code)))
     for code in likely:
         if load_language(code).knows(text):
             return load_language(code)

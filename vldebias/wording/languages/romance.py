@@ -292,10 +292,11 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
-            is_participle = (
-                token.low.endswith(self.entries("participle-ending"))
-                or token.low in self._irregular
-            )
+            is_participle = token.low.endswith(self.entries("participle-ending"))
+            following = tokens.after(i)
+            # ", souriant", but not ", gros plan"
+            is_alone = not following.text or self.matcher("behind-noun").has(following)
+            is_participle = is_participle or (token.low in self._irregular and is_alone)
             if i in apart or not is_participle or not self.is_adjective(token):
                 continue
             is_opening = token.opens and "," in tokens.gap(i)

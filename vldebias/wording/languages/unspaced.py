@@ -130,7 +130,7 @@ class UnspacedLanguage(ListedLanguage):
             return "edit"
         matches = self.matches(text)
         stated = self._stated(text, attribute)
-        stated_matches = [match for match in matches if _is_stated(match, stated)]
+        stated_matches = [match for match in matches if _is_stated(text, match, stated)]
         # If several people are joined, the value of one says nothing about the others.
         is_joined = len(matches) > 1 and self._has(text, "joining")
         if stated and not (is_joined and len(stated_matches) >= len(stated)):
@@ -192,7 +192,8 @@ class UnspacedLanguage(ListedLanguage):
             match: the noun.
         """
         trades = tuple(self.entries("trade"))  # "人物，职业：焊工"
-        if re.sub(r"[\s:\uff1a]+$", "", text[: match.start]).endswith(trades):
+        before = text[: self.start_of_noun(text, match)]
+        if before.rstrip(" :\uff1a\n\t").endswith(trades):
             return True
         for words in self.entries("role-behind"):
             if text.startswith(words.replace("_", " "), match.end):
@@ -377,6 +378,10 @@ class UnspacedLanguage(ListedLanguage):
         return self.entries(f"say-{gender}")[0] + self.space
 
 
-def _is_stated(match: Match, stated: Sequence[re.Match[str]]) -> bool:
-    """Return whether a word for a gender or another value belongs to a noun: 女医生."""
-    return any(match.start - 2 <= word.start() < match.end for word in stated)
+def _is_stated(text: str, match: Match, stated: Sequence[re.Match[str]]) -> bool:
+    """Return whether a word for a gender or another value belongs to a noun: 女医生, 女性の医者."""
+    for word in stated:
+        is_joined = text[word.end() : match.start] in ("の", " ")
+        if match.start - 2 <= word.start() < match.end or is_joined:
+            return True
+    return False

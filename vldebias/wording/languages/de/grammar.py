@@ -203,7 +203,7 @@ class German(SpacedLanguage):
             part = low[start:]
             if len(part) < _SHORTEST_PART and part.rstrip("es") not in _SHORT_PARTS:
                 continue
-            noun = self._nouns.get(part) or self._neutral_nouns.get(part)
+            noun = self._neutral_nouns.get(part) or self._nouns.get(part)
             if noun is None:
                 continue
             is_capital = text[start].isupper()  # after a hyphen

@@ -92,6 +92,12 @@ class Chinese(UnspacedLanguage):
         for match in re.finditer("人", text):
             before = text[: match.start()]
             is_human = before.endswith("的") or bool(_MEASURED.search(before))
+            # 医生一个人 is "alone"; a person is 一个人 at the start of a clause or after a verb.
+            alone = re.search("一[个個]$", before)
+            if alone and not re.search(
+                "(?:^|[有是的了着，。、,.;；:：\\s])$", before[: alone.start()]
+            ):
+                continue
             if is_human and not self.covers(text, match.start(), "not-human"):
                 matches.append(Match(match.start(), match.end(), "人"))
         return matches

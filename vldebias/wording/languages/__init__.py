@@ -40,24 +40,19 @@ class Unread(Language):
     """Represent a language without a grammar: its prompts stay unchanged."""
 
     def __init__(self, code: str) -> None:
-        """Look up the name of a language."""
         self.code = code
         self.name = NAMES.get(code, code)
 
     def reads(self, text: str) -> bool:
-        """Return False: such a language is recognised by its function words alone."""
-        return False
+        return False  # such a language is recognised by its function words alone
 
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return False."""
         return False
 
     def find(self, text: str, attribute: Attribute) -> str:
-        """Return the reason with the name of the language."""
         return f"language: {self.name}"
 
     def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return nothing."""
         return []
 
 

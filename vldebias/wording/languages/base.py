@@ -187,6 +187,10 @@ class ListedLanguage(Language):
         """Return the words of a list in order; an empty tuple if there is no such list."""
         return tuple(self.lists.get(name, ()))
 
+    def pairs(self, name: str) -> dict[str, str]:
+        """Return first -> second part of the entries "first/second" of a list."""
+        return dict(entry.split("/") for entry in self.entries(name))
+
     @cached_property
     def _matchers(self) -> dict[str, WordList]:
         return {}
@@ -239,7 +243,7 @@ class ListedLanguage(Language):
         return gender, adjectives
 
     def _write_at_places(self, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return the words that replace placeholders or go to places that the user's `find` returned."""
+        """Return the words at placeholders and at places that the user's `find` returned."""
         replacements: list[Replacement] = []
         for person, attribute, value in assignments:
             word = self._word_of(value, attribute)
@@ -270,14 +274,8 @@ class ListedLanguage(Language):
             parts.append((self._gender_of(value, attribute), count))
         return parts
 
-    def counted(self, gender: str, count: int | None, is_young: bool) -> str:
-        """Return the words for a number of women, men, girls or boys: "two women".
-
-        Args:
-            gender: "female" or "male".
-            count: the number, or None if the group is not counted.
-            is_young: whether they are children.
-        """
+    def _counted(self, gender: str, count: int | None, is_young: bool) -> str:
+        """Return the words for a number of women, men, girls or boys: "two women"."""
         nouns = self.entries(f"count-{_YOUTHS[gender] if is_young else gender}")
         return nouns[0] if count is None else nouns[count]
 
@@ -657,29 +655,19 @@ class SpacedLanguage(ListedLanguage):
                 continue
             if titles.has(token) and i + 1 < len(tokens):
                 is_followed = not tokens[i + 1].opens or tokens.gap(i + 1) == ". "  # "Dr. Meier"
-                if is_followed and self.is_name(tokens, i + 1):
+                if is_followed and self._is_name(tokens, i + 1):
                     return True
             is_place = self.matcher("saint").has(tokens.before(i))  # "São Paulo"
             if token.text[0].isupper() and given_names.has(token) and not is_place:
                 return True
         return False
 
-    def is_name(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i can be a surname.
-
-        Args:
-            tokens: the words of a prompt.
-            i: position of a word.
-        """
+    def _is_name(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i can be a surname."""
         return tokens[i].text[0].isupper() and not tokens[i].text.isupper()
 
-    def number_before(self, tokens: Reading, i: int) -> int | None:
-        """Return the number from 2 to 12 that precedes word i, or None.
-
-        Args:
-            tokens: the words of a prompt.
-            i: position of a word.
-        """
+    def _number_before(self, tokens: Reading, i: int) -> int | None:
+        """Return the number from 2 to 12 that precedes word i, or None."""
         if i < 1 or tokens[i].opens:
             return None
         word = tokens[i - 1].low
@@ -731,15 +719,10 @@ class SpacedLanguage(ListedLanguage):
         changes = self.write_one(tokens, phrase, gender, adjectives)
         for role in self._roles_of(tokens, phrase) if gender else ():
             changes |= self.write_role(tokens, role, gender)
-        return self.replace_words(tokens, changes)
+        return self._replace_words(tokens, changes)
 
-    def replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
-        """Return the replacements of single words.
-
-        Args:
-            tokens: the words of a prompt.
-            changes: position of a word -> the text that replaces it.
-        """
+    def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
+        """Return the replacements of single words."""
         return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
 
     def _write_group(self, tokens: Reading, assignments: Sequence[Assignment]) -> list[Replacement]:
@@ -751,7 +734,7 @@ class SpacedLanguage(ListedLanguage):
                 continue
             end = person.end
             is_young = person.group is not None and person.group.young
-            parts = [self.counted(*part, is_young) for part in self.mixture(assignment)]
+            parts = [self._counted(*part, is_young) for part in self.mixture(assignment)]
             rest = tokens.text[end:]
             comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest) else self.comma
             replacements.append(
@@ -764,13 +747,8 @@ class SpacedLanguage(ListedLanguage):
 
     # ---- letters
 
-    def like(self, token: Token, form: str) -> str:
-        """Return a form with the capitals of the word that it replaces.
-
-        Args:
-            token: the word.
-            form: the form, in small letters.
-        """
+    def _like(self, token: Token, form: str) -> str:
+        """Return a form with the capitals of the word that it replaces."""
         if token.text.isupper() and len(token.text) > 1:
             return form.upper()
         return form[0].upper() + form[1:] if token.text[0].isupper() else form

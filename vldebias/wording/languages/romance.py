@@ -55,11 +55,11 @@ class RomanceLanguage(SpacedLanguage):
     @cached_property
     def endings(self) -> dict[str, str]:
         """Return masculine ending -> feminine ending of nouns and adjectives, longest first."""
-        return dict(entry.split("/") for entry in self.entries("ending"))
+        return self.pairs("ending")
 
     @cached_property
     def _irregular(self) -> dict[str, str]:
-        return dict(entry.split("/") for entry in self.entries("adjective-pair"))
+        return self.pairs("adjective-pair")
 
     @cached_property
     def nouns(self) -> dict[str, Noun]:
@@ -127,7 +127,7 @@ class RomanceLanguage(SpacedLanguage):
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         # "el presidente Lincoln"
         for phrase in phrases:
-            if tokens.after(phrase.head).text and self.is_name(tokens, phrase.head + 1):
+            if tokens.after(phrase.head).text and self._is_name(tokens, phrase.head + 1):
                 return True
         return super().is_named(tokens, phrases)
 
@@ -153,7 +153,7 @@ class RomanceLanguage(SpacedLanguage):
             return Phrase(phrase.first, i, stated=True)
         if noun is None or self._says_kind(tokens, phrase):
             return None
-        size = self.number_before(tokens, phrase.first)
+        size = self._number_before(tokens, phrase.first)
         if noun.number == "many" or size is not None:
             return self._plural_phrase(tokens, phrase, size)
         return self._single_phrase(tokens, phrase, noun)
@@ -257,11 +257,7 @@ class RomanceLanguage(SpacedLanguage):
     @cached_property
     def articles(self) -> dict[str, str]:
         """Return masculine article -> feminine article; "_" is a space."""
-        articles: dict[str, str] = {}
-        for entry in self.entries("article"):
-            masculine, feminine = entry.split("/")
-            articles[masculine] = feminine
-        return articles
+        return self.pairs("article")
 
     def _is_adjective_before(self, token: Token) -> bool:
         return self.matcher("adjective-before").has(token)
@@ -367,7 +363,7 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             has_sign = token.low != token.text.lower().replace("\u2019", "'")
             if has_sign and i not in changes:
-                changes[i] = self.like(token, token.low)
+                changes[i] = self._like(token, token.low)
 
     def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
         """Return the word for a gender after a noun: "un bambino maschio", "un medico uomo"."""
@@ -383,7 +379,7 @@ class RomanceLanguage(SpacedLanguage):
         self._drop_signs(tokens, role, changes)
         return changes
 
-    def replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
+    def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
         replacements: list[Replacement] = []
         for i, text in changes.items():
             end = tokens[i].end
@@ -422,8 +418,8 @@ class RomanceLanguage(SpacedLanguage):
             if not feminine:
                 return None
             if feminine != token.low:
-                changes[position] = self.like(token, feminine)
-        changes[phrase.head] = self.like(tokens[phrase.head], phrase.noun.feminine)
+                changes[position] = self._like(token, feminine)
+        changes[phrase.head] = self._like(tokens[phrase.head], phrase.noun.feminine)
         if phrase.article is not None:
             self._change_article(tokens, phrase.article, changes)
             # "al suo apprendista", "ao seu aprendiz": two words agree.
@@ -458,7 +454,7 @@ class RomanceLanguage(SpacedLanguage):
         following = changes.get(article + 1, tokens[article + 1].text).lower()
         text = self.feminine_article(tokens[article].low, following)
         if text != tokens[article].low:
-            changes[article] = self.like(tokens[article], text)
+            changes[article] = self._like(tokens[article], text)
 
     def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether a later word may agree with "una persona"."""
@@ -480,18 +476,16 @@ class RomanceLanguage(SpacedLanguage):
         nouns = self.nouns_of_gender("human").get(phrase.noun.masculine)
         if nouns is None or phrase.article is None:
             return None
-        changes = {phrase.head: self.like(tokens[phrase.head], nouns[gender])}
+        changes = {phrase.head: self._like(tokens[phrase.head], nouns[gender])}
         if gender == "female":
             return changes
-        articles = dict(entry.split("/") for entry in self.entries("article-of-man"))
-        article = articles.get(tokens[phrase.article].low)
+        article = self.pairs("article-of-man").get(tokens[phrase.article].low)
         agrees = phrase.before or phrase.behind or self._may_agree_behind(tokens, phrase.last)
         if agrees or article is None:
             return None
-        contracted = dict(entry.split("/") for entry in self.entries("contracted"))
-        if f"{tokens[phrase.article - 1].low}+{article}" in contracted:
+        if f"{tokens[phrase.article - 1].low}+{article}" in self.pairs("contracted"):
             return None  # "de" and "el" would be one word
-        changes[phrase.article] = self.like(tokens[phrase.article], article)
+        changes[phrase.article] = self._like(tokens[phrase.article], article)
         return changes
 
     def feminine_article(self, article: str, following: str) -> str:

@@ -66,22 +66,12 @@ class UnspacedLanguage(ListedLanguage):
         """Return where the word for a human alone is a person."""
 
     @abstractmethod
-    def joined(self, parts: list[str], is_counted: bool) -> str:
-        """Return the women and men of a group in one phrase.
-
-        Args:
-            parts: the words for the women and for the men.
-            is_counted: whether they contain numbers.
-        """
+    def _joined(self, parts: list[str], is_counted: bool) -> str:
+        """Return the women and men of a group in one phrase."""
 
     @abstractmethod
-    def start_of_noun(self, text: str, match: Match) -> int:
-        """Return where a noun begins together with its modifiers: 심리 of 심리 상담사.
-
-        Args:
-            text: the prompt.
-            match: the noun.
-        """
+    def _start_of_noun(self, text: str, match: Match) -> int:
+        """Return where a noun begins together with its modifiers: 심리 of 심리 상담사."""
 
     # ---- lists
 
@@ -95,14 +85,8 @@ class UnspacedLanguage(ListedLanguage):
     def _patterns(self) -> dict[str, re.Pattern[str]]:
         return {}
 
-    def covers(self, text: str, start: int, name: str) -> bool:
-        """Return whether a word of a list extends over an offset.
-
-        Args:
-            text: the prompt.
-            start: the offset.
-            name: name of the list.
-        """
+    def _covers(self, text: str, start: int, name: str) -> bool:
+        """Return whether a word of a list extends over an offset."""
         longest = max(map(len, self.entries(name)), default=0)
         for match in self.pattern(name).finditer(text, max(0, start - longest), start + longest):
             if match.start() <= start < match.end():
@@ -176,13 +160,13 @@ class UnspacedLanguage(ListedLanguage):
         for match in sorted(found):
             if not self._is_thing(text, match) and not self.is_out_of_picture(text, match):
                 kept.append(match)
-        joined = self.without_heads(text, kept)
+        joined = self._without_heads(text, kept)
         # Without roles of another person, 当水管工的人; in 看護師として働く the nurse is one.
         return [match for match in joined if not self.is_role(text, match)] or joined
 
     def _is_thing(self, text: str, match: Match) -> bool:
         ends = (match.start, match.end - 1)
-        return any(self.covers(text, end, "not-person") for end in ends)
+        return any(self._covers(text, end, "not-person") for end in ends)
 
     def is_role(self, text: str, match: Match) -> bool:
         """Return whether a noun is the occupation of another one, by the words next to it.
@@ -192,7 +176,7 @@ class UnspacedLanguage(ListedLanguage):
             match: the noun.
         """
         trades = tuple(self.entries("trade"))  # "人物，职业：焊工"
-        before = text[: self.start_of_noun(text, match)]
+        before = text[: self._start_of_noun(text, match)]
         if before.rstrip(" :\uff1a\n\t").endswith(trades):
             return True
         for words in self.entries("role-behind"):
@@ -200,13 +184,8 @@ class UnspacedLanguage(ListedLanguage):
                 return True
         return False
 
-    def without_heads(self, text: str, matches: list[Match]) -> list[Match]:
-        """Join nouns that directly follow each other: 医生助理 is one person.
-
-        Args:
-            text: the prompt.
-            matches: its nouns, in order.
-        """
+    def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
+        """Join nouns that directly follow each other: 医生助理 is one person."""
         kept: list[Match] = []
         for match in matches:
             if kept and text[kept[-1].end : match.start] == "の" and match.noun == self.human:
@@ -254,7 +233,7 @@ class UnspacedLanguage(ListedLanguage):
         found: list[re.Match[str]] = []
         for name in ("female", "male"):
             for match in self.pattern(name).finditer(text):
-                if not self.covers(text, match.start(), "not-stated"):
+                if not self._covers(text, match.start(), "not-stated"):
                     found.append(match)
         return found
 
@@ -287,22 +266,17 @@ class UnspacedLanguage(ListedLanguage):
             match.noun, match.start, match.end, (match.start, match.start), reason, group
         )
 
-    def count_of(self, text: str, match: Match) -> str:
-        """Return the word that says how many people a noun is, or "".
-
-        Args:
-            text: the prompt.
-            match: the noun.
-        """
-        counted = self.count.search(text[: self.start_of_noun(text, match)])
+    def _count_of(self, text: str, match: Match) -> str:
+        """Return the word that says how many people a noun is, or ""."""
+        counted = self.count.search(text[: self._start_of_noun(text, match)])
         return counted[1] if counted else ""
 
     def _size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
         """Return whether a noun is of several people, and how many."""
-        count = self.count_of(text, match)
+        count = self._count_of(text, match)
         if count:
             return count not in self.one, self.number_of(count)
-        before = _CLAUSE_END.split(text[: self.start_of_noun(text, match)])[-1]
+        before = _CLAUSE_END.split(text[: self._start_of_noun(text, match)])[-1]
         many = rf"(?:{self.pattern('many').pattern})\s?\S{{0,{self.reach}}}$"
         is_plural = text.startswith(self.plural_signs, match.end)
         return is_plural or re.search(many, before) is not None, None
@@ -323,23 +297,18 @@ class UnspacedLanguage(ListedLanguage):
 
     def _mixed(self, text: str, person: Mention, assignment: Assignment) -> Replacement:
         """Return the numbers of women and men after a noun: 三名警察，两女一男."""
-        end = self.end_of_group(text, person.end)
+        end = self._end_of_group(text, person.end)
         is_young = person.group is not None and person.group.young
         mixture = self.mixture(assignment)
-        parts = [self.counted(*part, is_young) for part in mixture]
-        words = self.joined(parts, all(count is not None for _, count in mixture))
+        parts = [self._counted(*part, is_young) for part in mixture]
+        words = self._joined(parts, all(count is not None for _, count in mixture))
         opening, closing = self.brackets
         if opening == closing and not text[end : end + 1].isalnum():
             closing = ""  # a comma before another comma, or at the end
         return Replacement(end, end, f"{opening}{words}{closing}")
 
-    def end_of_group(self, text: str, end: int) -> int:
-        """Return the offset after the sign of the plural, if there is one.
-
-        Args:
-            text: the prompt.
-            end: the offset after the noun.
-        """
+    def _end_of_group(self, text: str, end: int) -> int:
+        """Return the offset after the sign of the plural, if there is one."""
         signs = [sign for sign in self.plural_signs if text.startswith(sign, end)]
         return end + len(signs[0]) if signs else end
 
@@ -353,28 +322,17 @@ class UnspacedLanguage(ListedLanguage):
             noun = self.human_of.get(gender, self.human)
         if noun:
             return Replacement(match.start, match.end, words + noun)
-        start = self.place_of(text, match)
+        start = self._place_of(text, match)
         if gender:
-            words += self.word_before(match, start, gender)
+            words += self._word_before(match, start, gender)
         return Replacement(start, start, words)
 
-    def place_of(self, text: str, match: Match) -> int:
-        """Return the offset at which a value is written.
+    def _place_of(self, text: str, match: Match) -> int:
+        """Return the offset at which a value is written."""
+        return self._start_of_noun(text, match)
 
-        Args:
-            text: the prompt.
-            match: the noun of the person.
-        """
-        return self.start_of_noun(text, match)
-
-    def word_before(self, match: Match, start: int, gender: str) -> str:
-        """Return the word for a woman or man before a noun.
-
-        Args:
-            match: the noun.
-            start: the offset at which the word is written.
-            gender: "female" or "male".
-        """
+    def _word_before(self, match: Match, start: int, gender: str) -> str:
+        """Return the word for a woman or man before a noun."""
         return self.entries(f"say-{gender}")[0] + self.space
 
 

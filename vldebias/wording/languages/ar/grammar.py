@@ -70,13 +70,8 @@ class Arabic(SpacedLanguage):
 
     def _split(self, token: Token) -> tuple[str, str]:
         """Return what is written before a noun, and the noun."""
-        if token.low in self._nouns or token.low in self._feminine_nouns:
-            return "", token.low
-        match = _PREFIX.match(token.low)
-        if match is None:
-            return "", token.low
-        joined, article, noun = match.groups(default="")
-        for prefix, rest in ((joined + article, noun), (joined, article + noun), ("", token.low)):
+        ((joined, article, noun),) = _PREFIX.findall(token.low)
+        for prefix, rest in (("", token.low), (joined + article, noun), (joined, article + noun)):
             if rest in self._nouns or rest in self._feminine_nouns:
                 return prefix, rest
         return "", token.low
@@ -150,7 +145,7 @@ class Arabic(SpacedLanguage):
             return None  # a thing, unless "face of" stands before it
         if noun.number == "many" and before in _ONE_OF:
             return Phrase(i - 1, i, noun, article=i - 1)
-        size = self.number_before(tokens, i)
+        size = self._number_before(tokens, i)
         if noun.number == "many" or size is not None:
             return Phrase(i if size is None else i - 1, i, plural=True, size=size)
         return Phrase(i, i, noun, behind=self._adjectives(tokens, i, prefix, noun))

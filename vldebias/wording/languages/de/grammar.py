@@ -141,20 +141,14 @@ class German(SpacedLanguage):
                 if gender != "f":
                     nouns.setdefault(word + "s", noun)
                     nouns.setdefault(word + "es", noun)
-                many = noun._replace(number="many")
-                plurals = _PLURAL_ENDINGS[gender]
+                stem, plurals = word, _PLURAL_ENDINGS[gender]
                 if word.endswith("kraft"):
-                    plurals = ()
-                    nouns[word[:-5] + "kräfte"] = many
-                    nouns[word[:-5] + "kräften"] = many
+                    stem, plurals = word[:-5], ("kräfte", "kräften")
                 for ending in plurals:
-                    nouns.setdefault(word + ending, many)
-        for form in ("babys", "models"):
-            nouns[form] = Noun(form, form, "n", "many", "neutral")
-        for form in ("stars", "fans", "teenager", "azubis", "profis"):
+                    nouns.setdefault(stem + ending, noun._replace(number="many"))
+        for form in self.entries("person-plural"):
             nouns[form] = Noun(form, form, "m", "many", "neutral")
         nouns["menschen"] = nouns["mensch"]._replace(number="any")
-        nouns["gäste"] = nouns["gästen"] = nouns["gast"]._replace(number="many")
         return nouns
 
     def noun_of(self, token: Token) -> Noun | None:
@@ -437,7 +431,7 @@ class German(SpacedLanguage):
         """Return a phrase without an article: "alter Arzt, 4k", "müde Bäcker", "drei Ärzte"."""
         low = tokens[phrase.head].low
         before = tokens.before(phrase.first)
-        size = self.number_before(tokens, phrase.first)
+        size = self._number_before(tokens, phrase.first)
         plural = Phrase(phrase.first, phrase.head, plural=True, size=size)
         is_counted = size is not None or self.matcher("plural-word").has(before)
         if is_counted or noun.number == "many":
@@ -485,7 +479,7 @@ class German(SpacedLanguage):
         words = " ".join(word + ending for word in adjectives)
         token = tokens[position]
         if position == 0 and not token.text.isupper():
-            words = self.like(token, words)
+            words = self._like(token, words)
         if tokens.text.isupper():
             words = words.upper()
         changes[position] = f"{words} {changes.get(position, token.text)}"
@@ -542,7 +536,7 @@ class German(SpacedLanguage):
                 text = stem + {case: ending for ending, case in _ENDINGS.items()}[phrase.case]
                 if stem in self.entries("der-word") and phrase.case == "nominative":
                     text = stem + "er"
-            changes[phrase.article] = self.like(article, text)
+            changes[phrase.article] = self._like(article, text)
         return changes
 
     def _declined(self, masculine: str, case: str) -> str:
@@ -575,7 +569,7 @@ class German(SpacedLanguage):
         noun = phrase.noun.feminine
         if phrase.noun.kind == "adjectival":
             noun += ending
-        changes = {phrase.head: self.like(tokens[phrase.head], noun)}
+        changes = {phrase.head: self._like(tokens[phrase.head], noun)}
         for position in phrase.before:
             stem = re.sub(r"(?:er|en|em|es|e)$", "", tokens[position].text)
             changes[position] = stem + ending
@@ -588,7 +582,7 @@ class German(SpacedLanguage):
                 text = _FEMININE_CONTRACTED.get(stem, f"{_CONTRACTED[stem]} der")
             else:
                 text = stem + _FEMININE_ENDING[phrase.case]
-            changes[phrase.article] = self.like(article, text)
+            changes[phrase.article] = self._like(article, text)
         return changes | self._feminine_relative(tokens, phrase.head + 1)
 
     def _feminine_relative(self, tokens: Reading, i: int) -> Changes:
@@ -600,7 +594,7 @@ class German(SpacedLanguage):
         pronoun = tokens[i]
         if pronoun.low not in _RELATIVE or not tokens.after(i).text:
             return {}
-        return {i: self.like(pronoun, _RELATIVE[pronoun.low])}
+        return {i: self._like(pronoun, _RELATIVE[pronoun.low])}
 
 
 LANGUAGE = German()

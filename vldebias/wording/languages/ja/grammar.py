@@ -32,7 +32,7 @@ class Japanese(UnspacedLanguage):
     reach = 8
     brackets = ("（", "）")
 
-    def joined(self, parts: list[str], is_counted: bool) -> str:
+    def _joined(self, parts: list[str], is_counted: bool) -> str:
         return ("、" if is_counted else "と").join(parts)
 
     def humans(self, text: str) -> list[Match]:
@@ -41,7 +41,7 @@ class Japanese(UnspacedLanguage):
             before = text[: match.start()]
             # After a verb or an adjective, not a number.
             is_described = bool(re.search(r"[いなたるうくすぐぶむぬつのだ]$", before))
-            is_named = self.covers(text, match.start(), "not-human")
+            is_named = self._covers(text, match.start(), "not-human")
             if is_described and not is_named and not re.search(rf"[{_NUMBER}]$", before):
                 matches.append(Match(match.start(), match.end(), "人"))
         return matches
@@ -57,7 +57,7 @@ class Japanese(UnspacedLanguage):
                 matches.append(Match(max(noun.start(), match.start() - 2), match.end(), noun[0]))
         return matches
 
-    def without_heads(self, text: str, matches: list[Match]) -> list[Match]:
+    def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
         # A shop and its keeper are one person: パン屋の職人.
         starts = {match.start for match in matches}
         kept: list[Match] = []
@@ -65,7 +65,7 @@ class Japanese(UnspacedLanguage):
             is_shop = match.noun.endswith("屋") and text[match.end : match.end + 1] == "の"
             if not (is_shop and match.end + 1 in starts):
                 kept.append(match)
-        return super().without_heads(text, kept)
+        return super()._without_heads(text, kept)
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         if super().is_named(text, matches):
@@ -85,7 +85,7 @@ class Japanese(UnspacedLanguage):
                 return True
         return bool(re.search(rf"(?:{surname})[^\s、。]{{0,3}}(?:さん|様|氏|君|ちゃん|先生)", text))
 
-    def start_of_noun(self, text: str, match: Match) -> int:
+    def _start_of_noun(self, text: str, match: Match) -> int:
         noun = _NOUN.search(text[: match.start])
         if noun is None or noun[0].endswith(("人", "名")):
             return match.start

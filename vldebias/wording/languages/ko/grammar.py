@@ -40,7 +40,7 @@ class Korean(UnspacedLanguage):
         found = super().matches(text)
         return [match for match in found if self._particles.match(text, match.end)]
 
-    def without_heads(self, text: str, matches: list[Match]) -> list[Match]:
+    def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
         # The last of those in one word: 기사단원.
         kept: list[Match] = []
         for match in matches:
@@ -77,11 +77,11 @@ class Korean(UnspacedLanguage):
             start -= 1
         return start
 
-    def count_of(self, text: str, match: Match) -> str:
+    def _count_of(self, text: str, match: Match) -> str:
         behind = _COUNT_BEHIND.match(text, match.end)
-        return super().count_of(text, match) or (behind[1] if behind else "")
+        return super()._count_of(text, match) or (behind[1] if behind else "")
 
-    def start_of_noun(self, text: str, match: Match) -> int:
+    def _start_of_noun(self, text: str, match: Match) -> int:
         start = self._start_of_word(text, match)
         modifiers = self.entries("modifier")
         while True:
@@ -90,18 +90,18 @@ class Korean(UnspacedLanguage):
                 return start
             start = before.start()
 
-    def end_of_group(self, text: str, end: int) -> int:
+    def _end_of_group(self, text: str, end: int) -> int:
         counted = _COUNT_BEHIND.match(text, end)  # 의사 세 명
-        return counted.end() if counted else super().end_of_group(text, end)
+        return counted.end() if counted else super()._end_of_group(text, end)
 
-    def joined(self, parts: list[str], is_counted: bool) -> str:
+    def _joined(self, parts: list[str], is_counted: bool) -> str:
         # "남성과 여성" after a consonant, "여자아이와 남자아이" after a vowel.
         has_consonant = (ord(parts[0][-1]) - ord("가")) % 28 > 0
         joiner = "과 " if has_consonant else "와 "
         return (", " if is_counted else joiner).join(parts)
 
-    def place_of(self, text: str, match: Match) -> int:
-        start = self.start_of_noun(text, match)
+    def _place_of(self, text: str, match: Match) -> int:
+        start = self._start_of_noun(text, match)
         gendered = re.search("(?:여성|남성|여자|남자) $", text[:start])  # "젊은 여성 의사"
         return gendered.start() if gendered else start
 

@@ -197,7 +197,7 @@ class Russian(SpacedLanguage):
             while not tokens[start].opens and self._is_plural_adjective(tokens[start - 1]):
                 start -= 1
                 number = "many"  # "опытные судьи"
-        size = self.number_before(tokens, start)
+        size = self._number_before(tokens, start)
         if size is not None:
             return Phrase(start - 1, i, plural=True, size=size)  # "три судьи"
         if number == "any" and noun.cases == (1, 3):
@@ -301,12 +301,12 @@ class Russian(SpacedLanguage):
         if gender:
             text = self._gendered(tokens, place, phrase, is_woman)
         if words:
-            text = self.like(tokens[place], f"{words} {_inside(text)}")
+            text = self._like(tokens[place], f"{words} {_inside(text)}")
         changes = {place: text}
         if is_woman:
             for position in range(phrase.first, place):
                 token = tokens[position]
-                changes[position] = self.like(token, feminine_adjective(token.low, case))
+                changes[position] = self._like(token, feminine_adjective(token.low, case))
             self._agree_behind(tokens, phrase.head, case, changes)
         return changes
 
@@ -325,18 +325,18 @@ class Russian(SpacedLanguage):
         case = CASES.index(phrase.case)
         human = (_WOMAN if is_woman else _MAN)[case]
         if phrase.noun.kind == "child":
-            return self.like(token, (_GIRL if is_woman else _BOY)[case])
+            return self._like(token, (_GIRL if is_woman else _BOY)[case])
         if phrase.noun.kind == "human":
-            return self.like(token, human)
+            return self._like(token, human)
         first, hyphen, trade = token.text.partition("-")
         if first.lower() in _HUMAN:
-            return self.like(token, human) + hyphen + trade  # "человек-сварщик"
+            return self._like(token, human) + hyphen + trade  # "человек-сварщик"
         if phrase.noun.kind == "adjective":
             word = feminine_adjective(token.low, case) if is_woman else token.low
-            return f"{self.like(token, word)} {human}"  # "бездомная женщина"
+            return f"{self._like(token, word)} {human}"  # "бездомная женщина"
         # "женщина-врач", "женщина — уличный музыкант"
         link = DASH if place < phrase.head else "-"
-        return f"{self.like(token, human)}{link}{_inside(token.text)}"
+        return f"{self._like(token, human)}{link}{_inside(token.text)}"
 
     def _agree_behind(self, tokens: Reading, head: int, case: int, changes: Changes) -> None:
         """Change what agrees after a noun: participles, "который", verbs of the past."""
@@ -394,12 +394,10 @@ def _feminine_ending(stem: str, ending: str, case: int) -> str:
     """Return the feminine ending of an adjective, by its stem and masculine ending."""
     is_hissing = stem[-1] in _SIBILANTS
     is_soft = ending in ("ий", "его", "ему", "ем") and not is_hissing and stem[-1] not in _GUTTURALS
-    if ending == "им" and stem[-1] in "не":
-        is_soft = True
-    hard_vowel_of_case = {0: "ая", 3: "ую"}
-    soft_vowel_of_case = {0: "яя", 3: "юю"}
-    if case in hard_vowel_of_case:
-        return (soft_vowel_of_case if is_soft else hard_vowel_of_case)[case]
+    is_soft = is_soft or (ending == "им" and stem[-1] in "не")
+    direct = {0: "ая", 3: "ую"}.get(case)
+    if direct:
+        return direct.translate(str.maketrans("ау", "яю")) if is_soft else direct
     has_e = is_soft or (is_hissing and ending not in ("ой", "ого", "ому", "ом"))
     return "ей" if has_e else "ой"
 
@@ -409,13 +407,12 @@ def adjective_form(word: str, case: int, is_feminine: bool) -> str:
     if is_feminine:
         return feminine_adjective(word, case)
     stem = word[:-2]
-    is_soft = word.endswith("ий") and stem[-1] in _SIBILANTS
-    endings = ("", "ого", "ому", "ого", "ым", "ом")
-    if is_soft:
-        endings = ("", "его", "ему", "его", "им", "ем")
-    elif word.endswith("ий"):
-        endings = ("", "ого", "ому", "ого", "им", "ом")
-    return word if case == 0 else stem + endings[case]
+    ending = (word[-2:], "ого", "ому", "ого", "ым", "ом")[case]
+    if word.endswith("ий"):
+        ending = ending.replace("ы", "и")
+        if stem[-1] in _SIBILANTS:
+            ending = ending.replace("о", "е", 1)
+    return stem + ending
 
 
 def _inside(text: str) -> str:

@@ -38,7 +38,7 @@ class Chinese(UnspacedLanguage):
     reach = 6
     brackets = ("，", "，")
 
-    def joined(self, parts: list[str], is_counted: bool) -> str:
+    def _joined(self, parts: list[str], is_counted: bool) -> str:
         return "".join(parts) if is_counted else "有男有女"
 
     def by_ending(self, text: str) -> list[Match]:
@@ -54,7 +54,7 @@ class Chinese(UnspacedLanguage):
 
     def is_role(self, text: str, match: Match) -> bool:
         verbs = self.entries("role-before")  # 当水管工的人, 做一名厨师的人
-        for start in (match.start, self.start_of_noun(text, match)):
+        for start in (match.start, self._start_of_noun(text, match)):
             if _MEASURED.sub("", text[:start]).endswith(verbs):
                 return True
         return super().is_role(text, match)
@@ -75,7 +75,7 @@ class Chinese(UnspacedLanguage):
                 re.fullmatch(rf"[{surname}](?:[\u4e00-\u9fff]{{0,2}})", before)
                 and len(before) < 4
                 and not before.endswith("的")  # 高大的
-                and not self.covers(text, match.start - 1, "modifier")
+                and not self._covers(text, match.start - 1, "modifier")
             ):
                 return True
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
@@ -98,12 +98,12 @@ class Chinese(UnspacedLanguage):
                 "(?:^|[有是的了着，。、,.;；:：\\s])$", before[: alone.start()]
             ):
                 continue
-            if is_human and not self.covers(text, match.start(), "not-human"):
+            if is_human and not self._covers(text, match.start(), "not-human"):
                 matches.append(Match(match.start(), match.end(), "人"))
         return matches
 
-    def place_of(self, text: str, match: Match) -> int:
-        start = self.start_of_noun(text, match)
+    def _place_of(self, text: str, match: Match) -> int:
+        start = self._start_of_noun(text, match)
         # "年轻的女科学家" and "年轻女科学家": an adjective without 的 stands before 女.
         young = re.match("年轻|年輕|年迈|年邁|中年|老年", text[start : match.start])
         if young:
@@ -111,7 +111,7 @@ class Chinese(UnspacedLanguage):
         gendered = re.search("[女男]性?$", text[:start])
         return gendered.start() if gendered else start
 
-    def start_of_noun(self, text: str, match: Match) -> int:
+    def _start_of_noun(self, text: str, match: Match) -> int:
         before = text[: match.start]
         breaks = [found.end() for found in _BREAK.finditer(before)]
         opening = breaks[-1] if breaks else 0
@@ -126,8 +126,8 @@ class Chinese(UnspacedLanguage):
             return opening
         return match.start
 
-    def word_before(self, match: Match, start: int, gender: str) -> str:
-        word = super().word_before(match, start, gender)
+    def _word_before(self, match: Match, start: int, gender: str) -> str:
+        word = super()._word_before(match, start, gender)
         is_abstract = match.noun.endswith(("人士", "人员", "人物", "者"))
         is_long = is_abstract and (start != match.start or match.noun == "人物")
         return f"{word}性" if is_long else word

@@ -176,7 +176,10 @@ class WordList:
 class ListedLanguage(Language):
     """Provide the word lists of a language, `words.txt` in its folder."""
 
-    folder: Path
+    @property
+    def folder(self) -> Path:
+        """Folder of the word lists."""
+        return Path(__file__).parent / self.code
 
     @cached_property
     def lists(self) -> dict[str, dict[str, None]]:

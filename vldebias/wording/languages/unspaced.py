@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.wording.groups import Group
 from vldebias.wording.language import Assignment, Mention, Replacement
@@ -41,7 +41,6 @@ class UnspacedLanguage(ListedLanguage):
 
     Attributes:
         human: the word for a human, which becomes one for a woman or man.
-        human_of: gender -> that word.
         thing_link: what joins a person and a thing that belongs to them: 的.
         plural_signs: endings of a noun for several people: 们.
         count: pattern of a number at the end of the text before a noun.
@@ -52,7 +51,6 @@ class UnspacedLanguage(ListedLanguage):
     """
 
     human: str
-    human_of: ClassVar[Mapping[str, str]]
     thing_link: str
     plural_signs: tuple[str, ...]
     count: re.Pattern[str]
@@ -318,9 +316,8 @@ class UnspacedLanguage(ListedLanguage):
         """Return the replacement that writes the values of one person."""
         words = "".join(word + self.space for word in adjectives)
         noun = self.nouns_of_gender("whole").get(match.noun, {}).get(gender, "")
-        if match.noun == self.human:
-            noun = self.human_of.get(gender, self.human)
-        if noun:
+        if noun or match.noun == self.human:
+            noun = noun or self.human
             return Replacement(match.start, match.end, words + noun)
         start = self._place_of(text, match)
         if gender:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.wording.language import Mention
@@ -13,12 +12,7 @@ from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, Spac
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
 # What is written together with a noun: "and", "for", "in", "as", and the article.
-_PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.+)$")
-_PLACES = frozenset(("في", "أمام", "داخل", "مع", "خلف", "على", "بجانب"))
-_NOT_POSSESSED = frozenset((
-    "وجه", "مياه", "اتجاه", "انتباه", "الوجه", "المياه", "فواكه", "شبه", "منتزه", "ترفيه", "تنبيه",
-    "توجيه",
-))  # fmt: skip
+_PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
 # Nouns whose last letter is written in the feminine alone.
 _DEFECTIVE = frozenset((
     "محام", "قاض", "طاه", "راع", "مغن", "ساع", "ساق", "مرب", "مشتر", "مسترخ", "منطو",
@@ -36,7 +30,6 @@ class Arabic(SpacedLanguage):
 
     code = "ar"
     name = "Arabic"
-    folder = Path(__file__).parent
     word = r"[\u0621-\u064a\u064b-\u0652\u0670\u0671-\u06d3]+|[A-Za-z]+|\d+"
     comma = "،"
     joiner = " و"
@@ -138,52 +131,54 @@ class Arabic(SpacedLanguage):
         noun = self._nouns.get(form)
         # A noun after a person says of which kind the person is, unless "and" joins them.
         is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
-        if noun is None or is_kind or self.matcher("not-person").length_at(tokens, i):
+        if noun is None or is_kind or self._is_thing(tokens, i, noun):
             return None
-        before = "" if tokens[i].opens else tokens[i - 1].low
-        if noun.masculine in self.matcher("not-person").words and before not in _FACES_OF:
-            return None  # a thing, unless "face of" stands before it
-        if noun.number == "many" and before in _ONE_OF:
+        if noun.number == "many" and tokens.before(i).low in _ONE_OF:
             return Phrase(i - 1, i, noun, article=i - 1)
         size = self._number_before(tokens, i)
         if noun.number == "many" or size is not None:
             return Phrase(i if size is None else i - 1, i, plural=True, size=size)
         return Phrase(i, i, noun, behind=self._adjectives(tokens, i, prefix, noun))
 
+    def _is_thing(self, tokens: Reading, i: int, noun: Noun) -> bool:
+        """Return whether a noun is a thing, as some are unless "face of" precedes them."""
+        things = self.matcher("not-person")
+        is_face = tokens.before(i).low in _FACES_OF
+        return things.length_at(tokens, i) > 0 or (noun.masculine in things.words and not is_face)
+
     def _follows_person(self, tokens: Reading, i: int) -> bool:
         """Return whether the word before is a person, of whom this one says the kind."""
-        if tokens[i].opens:
-            return False
-        return self.noun_of(tokens[i - 1]) is not None
+        return self.noun_of(tokens.before(i)) is not None
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
         """Return the positions of the adjectives after a noun; they have its article."""
-        is_definite = _is_definite(prefix)
-        adjectives: list[int] = []
-        for j in range(i + 1, len(tokens)):
-            token = tokens[j]
-            if j == i + 1 and self.matcher("of-kind").has(token):
-                continue  # "سائق تاكسي متعب"
-            if token.opens or self.matcher("no-adjective").has(token):
+        article = "ال" if _is_definite(prefix) else ""
+        first = i + 1
+        if self.matcher("of-kind").has(tokens.after(i)):
+            first += 1  # "سائق تاكسي متعب"
+        last = first
+        while last < len(tokens) and not tokens[last].opens:
+            token = tokens[last]
+            word = token.low.removeprefix(article)
+            is_adjective = word in self.matcher("adjective").words or self._is_relation(word)
+            if noun.masculine == _HUMAN and last == i + 1:
+                is_adjective = is_adjective or self._may_describe_human(token, word)
+            if token.low.startswith("ال") != bool(article) or not is_adjective:
                 break
-            has_article = token.low.startswith("ال")
-            word = token.low.removeprefix("ال") if is_definite else token.low
-            if is_definite != has_article:
-                break
-            if word not in self.matcher("adjective").words and not self._is_relation(word):
-                # Directly after "a human" most words are adjectives.
-                is_behind_human = noun.masculine == _HUMAN and j == i + 1
-                is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
-                if not is_behind_human or is_other_word or self._is_verb(token):
-                    break
-            adjectives.append(j)
-        return tuple(adjectives)
+            last += 1
+        return tuple(range(first, last))
+
+    def _may_describe_human(self, token: Token, word: str) -> bool:
+        """Return whether a word directly after "a human" can be an adjective, as most are."""
+        is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
+        is_known = self.matcher("no-adjective").has(token) or self._is_verb(token)
+        return not is_other_word and not is_known
 
     def _is_relation(self, word: str) -> bool:
         """Return whether a word ends like an adjective of relation: كهربائي, ألماني."""
         if word.startswith("ي") and word not in self.matcher("not-verb").words:
             return False  # "يلقي"
-        return len(word) > 3 and word.endswith("ي") and word not in ("كرسي", "مقهى")
+        return len(word) > 3 and word.endswith("ي") and word != "كرسي"
 
     def _is_verb(self, token: Token) -> bool:
         low = token.low.removeprefix("و")
@@ -201,7 +196,11 @@ class Arabic(SpacedLanguage):
         return is_apart and self.matcher("adjective").has(tokens[i])
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        return len(before) == 1 and before[0].low not in _PLACES and not self._is_verb(before[0])
+        return (
+            len(before) == 1
+            and not self.matcher("place").has(before[0])
+            and not self._is_verb(before[0])
+        )
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         if super().is_role(tokens, person, phrase):
@@ -278,8 +277,8 @@ class Arabic(SpacedLanguage):
                     break
             if i in changes:
                 continue
-            is_place = tokens[i].low in _PLACES
-            is_verb = self._is_verb(tokens[i]) and tokens[i - 1].low not in _PLACES
+            is_place = self.matcher("place").has(tokens[i])
+            is_verb = self._is_verb(tokens[i]) and not self.matcher("place").has(tokens[i - 1])
             text = ""
             if is_verb:
                 text = self._feminine_of_verb(tokens, i, is_subject)
@@ -289,10 +288,14 @@ class Arabic(SpacedLanguage):
                 changes[i] = text
             is_subject = is_subject and not is_place and not is_verb
 
+    def _is_possessed(self, word: str) -> bool:
+        """Return whether a word ends with "his"."""
+        return len(word) > 3 and word.endswith("ه") and word not in self.entries("not-possessed")
+
     def _feminine_of_verb(self, tokens: Reading, i: int, is_subject: bool) -> str:
         """Return the feminine of a verb whose subject is the person before it, else ""."""
         before = tokens[i - 1]
-        is_of_definite = before.low.startswith("ال") or _is_possessed(before.low)
+        is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
         is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
         if is_subject or is_joined or is_of_definite:
             return _feminine_verb(tokens[i].text)
@@ -307,8 +310,8 @@ class Arabic(SpacedLanguage):
         if token.low == "الذي" and is_subject:
             return "التي"
         # A thing of somebody, after a verb or a preposition: "in his studio".
-        is_object = before.low in _PLACES or self._is_verb(before)
-        if token.low.endswith("ته") or (is_object and _is_possessed(token.low)):
+        is_object = self.matcher("place").has(before) or self._is_verb(before)
+        if token.low.endswith("ته") or (is_object and self._is_possessed(token.low)):
             return token.text + "ا"
         # A masculine adjective after a feminine noun belongs to the person: لاعب كرة سلة طويل.
         adjectives = self.matcher("adjective").words
@@ -338,11 +341,6 @@ class Arabic(SpacedLanguage):
 def _is_definite(prefix: str) -> bool:
     """Return whether what is written before a noun ends with the article."""
     return prefix.endswith("ال") or prefix == "لل"
-
-
-def _is_possessed(word: str) -> bool:
-    """Return whether a word ends with "his"."""
-    return len(word) > 3 and word.endswith("ه") and word not in _NOT_POSSESSED
 
 
 def _feminine_verb(verb: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
@@ -57,9 +56,7 @@ _PLURAL_ENDINGS: dict[str, tuple[str, ...]] = {
 }
 _RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
 _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
-_ACCUSATIVE = frozenset(
-    ["für", "ohne", "gegen", "um", "zeige", "zeichne", "male", "zeigt", "erstelle", "generiere"]
-)
+_ACCUSATIVE = "für ohne gegen um zeige zeichne male zeigt erstelle generiere".split()  # noqa: SIM905
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
 # What stands before a noun -> the case of the noun, where its article does not show it.
 _CASE_BEHIND = {
@@ -83,7 +80,6 @@ class German(SpacedLanguage):
     name = "German"
     word = _WORD
     joiner = " und "
-    folder = Path(__file__).parent
 
     # ---- nouns
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from vldebias.wording.languages.base import Phrase, Reading
 from vldebias.wording.languages.romance import RomanceLanguage
 
@@ -15,7 +13,6 @@ class French(RomanceLanguage):
 
     code = "fr"
     name = "French"
-    folder = Path(__file__).parent
     joiner = " et "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:

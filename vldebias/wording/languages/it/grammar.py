@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from vldebias.wording.languages.romance import RomanceLanguage
 
 _VOWELS = tuple("aeiouàèéìòù")
@@ -14,7 +12,6 @@ class Italian(RomanceLanguage):
 
     code = "it"
     name = "Italian"
-    folder = Path(__file__).parent
     joiner = " e "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:

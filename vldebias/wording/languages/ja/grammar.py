@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import ClassVar
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
@@ -20,9 +17,7 @@ class Japanese(UnspacedLanguage):
 
     code = "ja"
     name = "Japanese"
-    folder = Path(__file__).parent
     human = "人"
-    human_of: ClassVar[Mapping[str, str]] = {"female": "女性", "male": "男性"}
     thing_link = "の"
     plural_signs = ("たち", "達", "ら")
     count = re.compile(

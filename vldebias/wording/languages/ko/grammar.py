@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
-from typing import ClassVar
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
@@ -18,9 +15,7 @@ class Korean(UnspacedLanguage):
 
     code = "ko"
     name = "Korean"
-    folder = Path(__file__).parent
     human = "사람"
-    human_of: ClassVar[Mapping[str, str]] = {"female": "여성", "male": "남성"}
     thing_link = "의 "
     plural_signs = ("들",)
     count = re.compile(r"(?<!\S)(\S+?)\s?(?:명|분)의\s(?:\S+\s)?$")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
@@ -72,7 +71,6 @@ class Russian(SpacedLanguage):
 
     code = "ru"
     name = "Russian"
-    folder = Path(__file__).parent
     joiner = " и "
 
     # ---- nouns

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import ClassVar
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
@@ -25,9 +22,7 @@ class Chinese(UnspacedLanguage):
 
     code = "zh"
     name = "Chinese"
-    folder = Path(__file__).parent
     human = "人"
-    human_of: ClassVar[Mapping[str, str]] = {"female": "女人", "male": "男人"}
     thing_link = "的"
     plural_signs = ("们", "們")
     # "三位戴眼镜的医生"

@@ -128,12 +128,19 @@ def _latin_language(text: str) -> Language | None:
     return ENGLISH if english or ENGLISH.reads(text) else None
 
 
+def _is_mostly_english(text: str) -> bool:
+    """Return whether English knows most words of three letters or more: "police officer"."""
+    words = re.findall(r"[^\W\d_]{3,}", text.lower())
+    return 2 * sum(1 for word in words if kinds(word)) > len(words)
+
+
 def _number_of_words(text: str, code: str) -> int:
     """Return how many words of a text a language reads as phrases for people."""
     language = load_language(code)
     assert isinstance(language, SpacedLanguage)
-    phrases = language.phrases(language.read(text))
-    return sum(phrase.last - phrase.first + 1 for phrase in phrases)
+    tokens = language.read(text)
+    phrases = [language.phrase_at(tokens, i) for i in range(len(tokens))]
+    return sum(phrase.last - phrase.first + 1 for phrase in phrases if phrase)
 
 
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
@@ -145,13 +152,9 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
     candidates = likely
-    if best < _SURE:
-        # "Krankenpfleger, 4k" has no function word at all. If English knows most words of three
-        # letters or more, as in "police officer, city street", other languages are not asked.
-        words = re.findall(r"[^\W\d_]{3,}", text.lower())
-        known = [word for word in words if kinds(word)]
-        if 2 * len(known) <= len(words):
-            candidates = list(dict.fromkeys([*likely, *_LATIN]))
+    if best < _SURE and not _is_mostly_english(text):
+        # "Krankenpfleger, 4k" has no function word at all.
+        candidates = list(dict.fromkeys([*likely, *_LATIN]))
     readers = [code for code in candidates if load_language(code).reads(text)]
     if readers:
         # "un vigile urbano" is Italian: French reads only two of its words.

@@ -87,7 +87,12 @@ def scripts_of(text: str) -> Counter[str]:
 
 
 def code_of_script(text: str, script: str) -> str:
-    """Return the language code of a text in a script, or the name of an unsupported language."""
+    """Return the language code of a text, or the name of an unsupported language.
+
+    Args:
+        text: the text.
+        script: its most frequent script, as `scripts_of` names it.
+    """
     letters = set(text.lower())
     if script in ("CJK", "HIRAGANA", "KATAKANA"):
         return "ja" if _is_japanese(text) else "zh"

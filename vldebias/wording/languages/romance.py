@@ -135,28 +135,29 @@ class RomanceLanguage(SpacedLanguage):
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         token = tokens[i]
-        # "la música", "une cuisinière à gaz", "sistemi informatici"
-        things = self.matcher("thing")
-        is_thing = things.has_at(tokens, i) or (i > 0 and things.length_at(tokens, i - 1) > 1)
-        if is_thing or self._is_before_noun(tokens, i):
+        if self._is_thing(tokens, i) or self._is_before_noun(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
         is_feminine = token.low in self.feminine_nouns
         is_gendered = is_feminine or self.matcher("gendered-noun").has(token)
         if is_gendered or (noun and self.states_gender(tokens, i)):
-            # "un cliente" is no French: its article is a masculine one.
             article = "" if phrase.article is None else tokens[phrase.article].low
+            # "un cliente" is not French: its article is masculine.
             is_masculine = article in self.articles and not article.endswith("'")
-            if is_feminine and is_masculine:
-                return None
-            return Phrase(phrase.first, i, stated=True)
+            is_other = is_feminine and is_masculine
+            return None if is_other else Phrase(phrase.first, i, stated=True)
         if noun is None or self._says_kind(tokens, phrase):
             return None
         size = self._number_before(tokens, phrase.first)
         if noun.number == "many" or size is not None:
             return self._plural_phrase(tokens, phrase, size)
         return self._single_phrase(tokens, phrase, noun)
+
+    def _is_thing(self, tokens: Reading, i: int) -> bool:
+        """Return whether a noun is a thing: "une cuisinière à gaz", "sistemi informatici"."""
+        things = self.matcher("thing")
+        return things.has_at(tokens, i) or (i > 0 and things.length_at(tokens, i - 1) > 1)
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
         """Return the phrase of a noun with the article and adjectives before it, and no more."""
@@ -288,18 +289,22 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
-            is_participle = token.low.endswith(self.entries("participle-ending"))
-            following = tokens.after(i)
-            # ", souriant", but not ", gros plan"
-            is_alone = not following.text or self.matcher("behind-noun").has(following)
-            is_participle = is_participle or (token.low in self._irregular and is_alone)
-            if i in apart or not is_participle or not self.is_adjective(token):
+            if i in apart or not self._is_participle(tokens, i):
                 continue
             is_opening = token.opens and "," in tokens.gap(i)
             is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
             if is_opening or is_behind_and:
                 apart.append(i)
         return tuple(apart)
+
+    def _is_participle(self, tokens: Reading, i: int) -> bool:
+        """Return whether an adjective can be apart: ", souriant", but not ", gros plan"."""
+        token = tokens[i]
+        following = tokens.after(i)
+        is_alone = not following.text or self.matcher("behind-noun").has(following)
+        is_irregular = token.low in self._irregular and is_alone
+        is_participle = is_irregular or token.low.endswith(self.entries("participle-ending"))
+        return is_participle and self.is_adjective(token)
 
     def _predicate(self, tokens: Reading, last: int) -> list[int]:
         """Return the position of the adjective after "is": "el médico está muy cansado"."""
@@ -335,10 +340,11 @@ class RomanceLanguage(SpacedLanguage):
         changes: Changes = {}
         marker = ""
         if gender and noun.gender in ("f", "m!"):
-            as_human = self._as_human(tokens, phrase, gender)
-            marker = self.entries(f"sex-{gender}")[0] if as_human is None else ""
-            is_feminine = is_feminine if as_human is None else gender == "female"
-            changes = as_human or {}
+            changes = self._as_human(tokens, phrase, gender) or {}
+            if changes:
+                is_feminine = gender == "female"
+            else:
+                marker = self.entries(f"sex-{gender}")[0]
         elif gender == "male":
             marker = self._word_behind(noun, "boy", "male")
         elif gender:
@@ -347,15 +353,22 @@ class RomanceLanguage(SpacedLanguage):
             # "una pianista": the article shows it; "l'artiste femme": it does not.
             if noun.gender == "mf" and phrase.article not in changes:
                 marker = self._word_behind(noun, "girl", "female")
-        texts = [self.feminine_of(word) or word if is_feminine else word for word in adjectives]
-        texts += [marker] if marker else []
+        if is_feminine:
+            adjectives = [self.feminine_of(word) or word for word in adjectives]
         if gender:
             self._drop_signs(tokens, phrase, changes)
+        self._write_behind(tokens, phrase, [*adjectives, marker], changes)
+        return changes
+
+    def _write_behind(
+        self, tokens: Reading, phrase: Phrase, words: list[str], changes: Changes
+    ) -> None:
+        """Add words after a noun; empty ones are left out."""
+        texts = [word for word in words if word]
         if texts:
             place = self._place_behind(tokens, phrase)
             text = " ".join([changes.get(place, tokens[place].text), *texts])
             changes[place] = text.upper() if tokens.text.isupper() else text
-        return changes
 
     def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
         """Change "médico/a" into the masculine unless it has become the feminine."""

@@ -32,7 +32,6 @@ _CASES_OF_ARTICLES = {
     | dict.fromkeys(_CONTRACTED, "dative"),
 }
 _ARTICLES = frozenset({*_DER, *_CONTRACTED, "die", "das", "zur"})
-_FEMININE_CONTRACTED = {"zum": "zur"}
 _DATIVE = frozenset(
     "mit von bei nach aus zu seit gegenüber neben hinter vor zwischen über auf in an".split()  # noqa: SIM905
 )
@@ -49,11 +48,7 @@ for _before, _endings in {
         gender: dict(zip(_CASES, forms.split(), strict=True)) for gender, forms in _endings.items()
     }
 _FEMININE_ENDING = _DECLENSIONS["none"]["f"]
-_PLURAL_ENDINGS: dict[str, tuple[str, ...]] = {
-    "m": ("e", "en"),
-    "f": ("en", "n"),
-    "n": ("er", "ern"),
-}
+_PLURAL_ENDINGS = {"m": ("e", "en"), "f": ("en", "n"), "n": ("er", "ern")}
 _RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
 _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
 _ACCUSATIVE = "für ohne gegen um zeige zeichne male zeigt erstelle generiere".split()  # noqa: SIM905
@@ -63,7 +58,6 @@ _CASE_BEHIND = {
     **dict.fromkeys((*_DATIVE, *_CONTRACTED), "dative"),
     **dict.fromkeys(_ACCUSATIVE, "accusative"),
 }
-_PREPOSITIONS = frozenset(["mit", "an", "in", "bei", "von", "auf", "über"])
 _SHORTEST_PART = 5  # letters of a noun that ends a compound
 _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
 _LONGEST_PHRASE = 5
@@ -344,22 +338,19 @@ class German(SpacedLanguage):
             return True
         if token.low == "und":
             # "alter und müder", "Luft- und Raumfahrtingenieur".
-            if token.opens or not i:
+            if token.opens:
                 return False
             return self._has_hyphen_behind(tokens, i - 1) or self._is_adjective(tokens[i - 1])
-        if token.text[0].isupper() and not token.small and not token.opens:
+        if _is_capital_inside(token):
             if token.text.isupper() or token.low.endswith("er"):
                 return True  # "IT", "Berliner"
             # "eines Community Managers": a noun directly after an article and before a noun.
-            return bool(i) and self._determines(tokens[i - 1]) and self.noun_of(token) is None
+            return self._determines(tokens.before(i)) and self.noun_of(token) is None
         return self._is_adjective(token)
 
     def _is_adjective(self, token: Token) -> bool:
-        if self.matcher("no-adjective").has(token) or token.low.isdigit():
-            return False
-        if token.low in self._numbers:
-            return False  # "vier"
-        if token.text[0].isupper() and not token.small and not token.opens:
+        is_number = token.low.isdigit() or token.low in self._numbers  # "vier"
+        if is_number or self.matcher("no-adjective").has(token) or _is_capital_inside(token):
             return False
         return len(token.low) > 3 and token.low.endswith(("e", "en", "er", "es", "em"))
 
@@ -474,10 +465,8 @@ class German(SpacedLanguage):
                 position += 1
         words = " ".join(word + ending for word in adjectives)
         token = tokens[position]
-        if position == 0 and not token.text.isupper():
+        if position == 0 or tokens.text.isupper():
             words = self._like(token, words)
-        if tokens.text.isupper():
-            words = words.upper()
         changes[position] = f"{words} {changes.get(position, token.text)}"
         return changes
 
@@ -575,7 +564,7 @@ class German(SpacedLanguage):
             if stem in _DER or stem in ("die", "das"):
                 text = _FEMININE_DER[phrase.case]
             elif stem in _CONTRACTED:
-                text = _FEMININE_CONTRACTED.get(stem, f"{_CONTRACTED[stem]} der")
+                text = "zur" if stem == "zum" else f"{_CONTRACTED[stem]} der"
             else:
                 text = stem + _FEMININE_ENDING[phrase.case]
             changes[phrase.article] = self._like(article, text)
@@ -585,12 +574,17 @@ class German(SpacedLanguage):
         """Return the feminine relative pronoun of a clause at word i: ", der lacht"."""
         if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
             return {}
-        if tokens[i].low in _PREPOSITIONS:
+        if tokens[i].low in _DATIVE:
             i += 1
         pronoun = tokens[i]
         if pronoun.low not in _RELATIVE or not tokens.after(i).text:
             return {}
         return {i: self._like(pronoun, _RELATIVE[pronoun.low])}
+
+
+def _is_capital_inside(token: Token) -> bool:
+    """Return whether a word has a capital that the start of a clause does not explain."""
+    return token.text[0].isupper() and not token.small and not token.opens
 
 
 LANGUAGE = German()

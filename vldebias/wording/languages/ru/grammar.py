@@ -79,27 +79,20 @@ class Russian(SpacedLanguage):
     def _nouns(self) -> dict[str, Noun]:
         """Return form -> noun with the cases that this form has."""
         nouns: dict[str, Noun] = {}
-        for word in self.entries("person"):
-            self._add(
-                nouns, "noun", self._inflected(word, "singular"), self._inflected(word, "plural")
-            )
-            if word[-1] in _SIBILANTS:
-                # "сторожем" is often written "сторожом".
-                nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
+        for name, plural in (("person", "plural"), ("person-a", "plural-of-a")):
+            for word in self.entries(name):
+                singular = self._inflected(word, "singular")
+                self._add(nouns, "noun", singular, self._inflected(word, plural))
+                if word[-1] in _SIBILANTS:
+                    # "сторожем" is often written "сторожом".
+                    nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
         # Nouns that are declined as adjectives: "учёный".
         adjectives = self.matcher("adjective-alone").words
         for word in self.entries("person-adjectival"):
             stem = word[:-1] if word.endswith("ий") else word[:-2] + "ы"
             kind = "adjective" if word in adjectives else "noun"
-            forms = [adjective_form(word, case, False) for case in range(len(CASES))]
+            forms = [_adjective_form(word, case, False) for case in range(len(CASES))]
             self._add(nouns, kind, forms, [stem + ending for ending in ("е", "х", "ми")])
-        for word in self.entries("person-a"):
-            self._add(
-                nouns,
-                "noun",
-                self._inflected(word, "singular"),
-                self._inflected(word, "plural-of-a"),
-            )
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
         self._add(nouns, "human", _HUMAN, ())
@@ -294,7 +287,7 @@ class Russian(SpacedLanguage):
         case = CASES.index(phrase.case)
         is_woman = gender == "female"
         place = self._start_of_noun(tokens, phrase, phrase.noun)
-        words = " ".join(adjective_form(word, case, is_woman) for word in adjectives)
+        words = " ".join(_adjective_form(word, case, is_woman) for word in adjectives)
         text = tokens[place].text
         if gender:
             text = self._gendered(tokens, place, phrase, is_woman)
@@ -370,7 +363,11 @@ def is_participle(word: str) -> bool:
 
 
 def feminine_adjective(word: str, case: int) -> str:
-    """Return an adjective or pronoun of the masculine in the feminine, in a case.
+    """Return the feminine of a masculine adjective or pronoun.
+
+    Args:
+        word: the masculine in this case.
+        case: the position of the case in `CASES`.
 
     >>> feminine_adjective("опытного", 1), feminine_adjective("синий", 0)
     ('опытной', 'синяя')
@@ -400,7 +397,7 @@ def _feminine_ending(stem: str, ending: str, case: int) -> str:
     return "ей" if has_e else "ой"
 
 
-def adjective_form(word: str, case: int, is_feminine: bool) -> str:
+def _adjective_form(word: str, case: int, is_feminine: bool) -> str:
     """Return an adjective, given in the nominative of the masculine, in a case."""
     if is_feminine:
         return feminine_adjective(word, case)

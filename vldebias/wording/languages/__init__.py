@@ -160,10 +160,8 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
         # "un vigile urbano" is Italian: French reads only two of its words.
         ties = [code for code in readers if scores.get(code, 0) == scores.get(readers[0], 0)]
         return load_language(max(ties, key=lambda code: _number_of_words(text, code)))
-    for code in likely:
-        if load_language(code).knows(text):
-            return load_language(code)
-    if best < _SURE:
-        return None
+    knowing = [code for code in likely if load_language(code).knows(text)]
+    if knowing or best < _SURE:
+        return load_language(knowing[0]) if knowing else None
     # The likeliest of those that have a grammar, if there is one.
     return load_language(min(likely, key=lambda code: code not in CODES))

@@ -225,9 +225,9 @@ class ListedLanguage(Language):
         return WORD_OF_LIST.get(attribute.words[value].lower(), "")
 
     def lacks_words(self, attribute: Attribute) -> bool:
-        """Return whether the language has no word for one of the values."""
+        """Return whether the language has no lists for an attribute, or no word for a value."""
         is_own = self.code in attribute.set.languages
-        if attribute.has_phrases and not is_own:
+        if not self.kind_of(attribute) or (attribute.has_phrases and not is_own):
             return True
         return not all(self._word_of(value, attribute) for value in attribute.words)
 
@@ -454,7 +454,7 @@ class SpacedLanguage(ListedLanguage):
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         tokens = self.read(text)
         kind = self.kind_of(attribute)
-        if not kind or self.lacks_words(attribute):
+        if self.lacks_words(attribute):
             return "no word"
         phrases = self.phrases(tokens)
         if self._states_for_all(tokens, phrases, attribute):

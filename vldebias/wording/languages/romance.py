@@ -139,20 +139,26 @@ class RomanceLanguage(SpacedLanguage):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
-        is_feminine = token.low in self.feminine_nouns
-        is_gendered = is_feminine or self.matcher("gendered-noun").has(token)
-        if is_gendered or (noun and self.states_gender(tokens, i)):
-            article = "" if phrase.article is None else tokens[phrase.article].low
+        if token.low in self.feminine_nouns and phrase.article is not None:
             # "un cliente" is not French: its article is masculine.
-            is_masculine = article in self.articles and not article.endswith("'")
-            is_other = is_feminine and is_masculine
-            return None if is_other else Phrase(phrase.first, i, stated=True)
+            article = tokens[phrase.article].low
+            if article in self.articles and not article.endswith("'"):
+                return None
+        if self._names_gender(tokens, i):
+            return Phrase(phrase.first, i, stated=True)
         if noun is None or self._says_kind(tokens, phrase):
             return None
         size = self._number_before(tokens, phrase.first)
         if noun.number == "many" or size is not None:
             return self._plural_phrase(tokens, phrase, size)
         return self._single_phrase(tokens, phrase, noun)
+
+    def _names_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether a noun is for a woman or a man."""
+        token = tokens[i]
+        if token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token):
+            return True
+        return self.noun_of(token) is not None and self.states_gender(tokens, i)
 
     def _is_thing(self, tokens: Reading, i: int) -> bool:
         """Return whether a noun is a thing: "une cuisinière à gaz", "sistemi informatici"."""
@@ -334,41 +340,38 @@ class RomanceLanguage(SpacedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        noun = phrase.noun
-        assert noun is not None
-        is_feminine = noun.gender == "f"
+        assert phrase.noun is not None
         changes: Changes = {}
         marker = ""
-        if gender and noun.gender in ("f", "m!"):
+        if gender:
+            changes, marker = self._write_gender(tokens, phrase, phrase.noun, gender)
+        is_feminine = gender == "female" if changes else phrase.noun.gender == "f"
+        words = [self.feminine_of(word) or word if is_feminine else word for word in adjectives]
+        words += [marker] if marker else []
+        if words:
+            place = self._place_behind(tokens, phrase)
+            text = " ".join([changes.get(place, tokens[place].text), *words])
+            changes[place] = text.upper() if tokens.text.isupper() else text
+        return changes
+
+    def _write_gender(
+        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
+    ) -> tuple[Changes, str]:
+        """Return the changes for a gender, and a word for it after the noun if one is needed."""
+        changes: Changes = {}
+        marker = ""
+        if noun.gender in ("f", "m!"):
             changes = self._as_human(tokens, phrase, gender) or {}
-            if changes:
-                is_feminine = gender == "female"
-            else:
-                marker = self.entries(f"sex-{gender}")[0]
+            marker = "" if changes else self.entries(f"sex-{gender}")[0]
         elif gender == "male":
             marker = self._word_behind(noun, "boy", "male")
-        elif gender:
-            is_feminine = True
+        else:
             changes = self._agree(tokens, phrase) or {}
             # "una pianista": the article shows it; "l'artiste femme": it does not.
             if noun.gender == "mf" and phrase.article not in changes:
                 marker = self._word_behind(noun, "girl", "female")
-        if is_feminine:
-            adjectives = [self.feminine_of(word) or word for word in adjectives]
-        if gender:
-            self._drop_signs(tokens, phrase, changes)
-        self._write_behind(tokens, phrase, [*adjectives, marker], changes)
-        return changes
-
-    def _write_behind(
-        self, tokens: Reading, phrase: Phrase, words: list[str], changes: Changes
-    ) -> None:
-        """Add words after a noun; empty ones are left out."""
-        texts = [word for word in words if word]
-        if texts:
-            place = self._place_behind(tokens, phrase)
-            text = " ".join([changes.get(place, tokens[place].text), *texts])
-            changes[place] = text.upper() if tokens.text.isupper() else text
+        self._drop_signs(tokens, phrase, changes)
+        return changes, marker
 
     def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
         """Change "médico/a" into the masculine unless it has become the feminine."""

@@ -106,7 +106,7 @@ class UnspacedLanguage(ListedLanguage):
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         text = blank_quotations(text[:_LONGEST_PROMPT])
         kind = self.kind_of(attribute)
-        if not kind or self.lacks_words(attribute):
+        if self.lacks_words(attribute):
             return "no word"
         if self.pattern("edit").match(text.strip()):
             return "edit"
@@ -120,18 +120,15 @@ class UnspacedLanguage(ListedLanguage):
         if self.is_named(text, matches):
             return "named"
         is_fixed = self._has(text, f"fixed-{kind}")
-        if self._is_unsure(text, matches):
+        if not matches or any(self._may_be_owner(text, match) for match in matches):
             return "context" if is_fixed else self._why_nobody(text, matches)
-        persons: list[Mention] = []
-        for match in matches:
-            persons.append(self._person(text, match, attribute, match in stated_matches, is_fixed))
-        return tuple(persons)
-
-    def _is_unsure(self, text: str, matches: Sequence[Match]) -> bool:
-        """Return whether nobody is shown, or a noun may only be an owner: 厨师的刀."""
-        return not matches or any(self._may_be_owner(text, match) for match in matches)
+        return tuple(
+            self._person(text, match, attribute, match in stated_matches, is_fixed)
+            for match in matches
+        )
 
     def _may_be_owner(self, text: str, match: Match) -> bool:
+        """Return whether a noun may only say whose a thing is: 厨师的刀."""
         if not text.startswith(self.thing_link, match.end):
             return False
         owned = _CLAUSE_END.split(text[match.end + len(self.thing_link) :])[0]

@@ -456,7 +456,7 @@ class German(SpacedLanguage):
             return changes
         noun_gender = "f" if is_feminine else phrase.noun.gender[0]
         ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
-        # Before the noun, and before what is part of it: "Luft- und Raumfahrtingenieur".
+        # Before the noun with all its parts: "Luft- und Raumfahrtingenieur".
         position = phrase.first + (phrase.article is not None)
         if phrase.before:
             position = phrase.before[-1] + 1
@@ -474,10 +474,10 @@ class German(SpacedLanguage):
         if super().is_unsure(tokens, phrase):
             return True
         noun = phrase.noun
-        if noun is None or noun.kind != "pair" or not noun.masculine.endswith("er"):
+        if noun is None or noun.kind != "pair":
             return False
         # An unlisted compound may be a thing: "Scheinwerfer".
-        return noun.masculine.lower() not in self._nouns
+        return noun.masculine.endswith("er") and noun.masculine.lower() not in self._nouns
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         return phrase.case == "genitive" or super().is_genitive(before, phrase)

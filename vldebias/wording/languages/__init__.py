@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 ENGLISH = English()
 CODES = ("ar", "de", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 _LATIN = ("de", "es", "fr", "it", "pt")
-# A sign of these is a syllable or a word.
+# A character of these is a syllable or a word.
 _SCRIPTS_OF_SIGNS = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
 # Scores are sums: a function word of n languages counts 1 / n for each of them. The thresholds are
 # chosen by hand in the middle of what reads all prompts of tests/wording/languages alike.
 _SURE = 0.6  # more than a word that two languages share, less than a word and a letter
-_LIKELY = 0.6  # of the best score: the languages of which one has to know a noun of the text
+_LIKELY = 0.6  # of the best score: candidates, one of which has to know a noun of the text
 _ENGLISH_SHARE = 0.9  # of the best score, where English knows a noun of the text
 _registered: dict[str, Language] = {}
 
@@ -59,13 +59,13 @@ class Unread(Language):
 def register_language(language: Language) -> None:
     """Register your own language, which reads the texts that its `reads` accepts.
 
-    It replaces a language that was registered with the same code.
+    It replaces a language registered with the same code.
     """
     _registered[language.code] = language
 
 
 def unregister_language(code: str) -> None:
-    """Forget a language that was registered."""
+    """Remove a registered language."""
     _registered.pop(code, None)
 
 

@@ -13,8 +13,9 @@ _LONGEST_PHRASE = 4
 
 
 class RomanceLanguage(SpacedLanguage):
-    """A Romance language. Its lists `person` hold "masculine/feminine", or one form for both; its
-    lists `...-ending` hold the endings of words that agree, and of those that do not.
+    """Read a Romance language.
+
+    Entries of its list `person` are "masculine/feminine", or one form for both.
     """
 
     word = (
@@ -43,7 +44,7 @@ class RomanceLanguage(SpacedLanguage):
     # ---- words
 
     def feminine_of(self, word: str) -> str:
-        """Return the feminine of an adjective or noun in the singular; "" where it is not sure."""
+        """Return the feminine singular of an adjective or noun, or "" if it is not certain."""
         listed = self._irregular.get(word)
         if listed:
             return listed
@@ -113,7 +114,7 @@ class RomanceLanguage(SpacedLanguage):
         return noun is not None and noun.gender == "mf" and self._has_feminine_article(tokens, i)
 
     def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
-        """Return whether a feminine article stands before a noun and its adjectives."""
+        """Return whether a feminine article precedes a noun and its adjectives."""
         first = i
         while first and not tokens[first].opens and i - first < 3:
             first -= 1
@@ -166,7 +167,7 @@ class RomanceLanguage(SpacedLanguage):
         return things.has_at(tokens, i) or (i > 0 and things.length_at(tokens, i - 1) > 1)
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
-        """Return the phrase of a noun with the article and adjectives before it, and no more."""
+        """Return a noun with its article and the adjectives before it."""
         first = self._first_adjective(tokens, i)
         conjunctions = self.entries("and")
         adjectives = tuple(j for j in range(first, i) if tokens[j].low not in conjunctions)
@@ -175,7 +176,7 @@ class RomanceLanguage(SpacedLanguage):
         return Phrase(first, i, before=adjectives)
 
     def _first_adjective(self, tokens: Reading, i: int) -> int:
-        """Return where the adjectives before a noun begin: "un alto jugador"."""
+        """Return the position of the first adjective before a noun: "un alto jugador"."""
         first = i
         while not tokens[first].opens and i - first < _LONGEST_PHRASE:
             word = tokens[first - 1]
@@ -193,7 +194,7 @@ class RomanceLanguage(SpacedLanguage):
         return first
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether an adjective that can be a noun stands before one: "un joven pintor"."""
+        """Return whether word i is an adjective before a noun: "un joven pintor"."""
         if not self._is_adjective_before(tokens[i]):
             return False
         return self.noun_of(tokens.after(i)) is not None
@@ -211,7 +212,7 @@ class RomanceLanguage(SpacedLanguage):
         return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
     def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
-        """Return the phrase of one person, or None if its article or place does not fit."""
+        """Return the phrase of one person, or None if the article or position does not fit."""
         opening = tokens[phrase.first]
         if phrase.article is not None:
             is_feminine = self.matcher("feminine-article").has(opening)
@@ -408,7 +409,7 @@ class RomanceLanguage(SpacedLanguage):
         return replacements
 
     def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
-        """Return after which word a value is written: the noun and adjectives that name a kind."""
+        """Return the word after which a value is written: the noun or an adjective of kind."""
         place = phrase.head
         assert phrase.noun is not None
         if phrase.noun.gender in ("f", "m!"):

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
 
 
-# Signs of a prompt that are read: no text encoder of an image generator reads more, and the time of
-# a call stays bounded.
+# Characters of a prompt that are read: no text encoder reads more, and calls take bounded time.
 _LONGEST_PROMPT = 2000
 _CLAUSE_END = re.compile("[，。、,.；;！？\n]")
 

@@ -11,7 +11,7 @@ from vldebias.wording.language import Mention
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
-# What is written together with a noun: "and", "for", "in", "as", and the article.
+# Prefixes of a noun: "and", "for", "in", "as", and the article.
 _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
 # Nouns whose last letter is written in the feminine alone.
 _DEFECTIVE = frozenset((
@@ -25,7 +25,7 @@ _HUMAN = "شخص"
 class Arabic(SpacedLanguage):
     """Find persons in Arabic prompts, and write a value with the agreement that it needs.
 
-    The article is written with the noun; `article` of a phrase is the word of "one of the doctors".
+    The article is a prefix; `article` of a phrase is the "one" in "one of the doctors".
     """
 
     code = "ar"
@@ -62,7 +62,7 @@ class Arabic(SpacedLanguage):
         return frozenset(forms - set(self.entries("not-stated")))
 
     def _split(self, token: Token) -> tuple[str, str]:
-        """Return what is written before a noun, and the noun."""
+        """Return the prefix of a noun, and the noun."""
         ((joined, article, noun),) = _PREFIX.findall(token.low)
         for prefix, rest in (("", token.low), (joined + article, noun), (joined, article + noun)):
             if rest in self._nouns or rest in self._feminine_nouns:
@@ -147,7 +147,7 @@ class Arabic(SpacedLanguage):
         return things.length_at(tokens, i) > 0 or (noun.masculine in things.words and not is_face)
 
     def _follows_person(self, tokens: Reading, i: int) -> bool:
-        """Return whether the word before is a person, of whom this one says the kind."""
+        """Return whether the previous word is a person whose kind this word names."""
         return self.noun_of(tokens.before(i)) is not None
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
@@ -247,7 +247,7 @@ class Arabic(SpacedLanguage):
         return changes
 
     def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> Changes:
-        """Return the words that say a man: طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
+        """Return the changes for a man: طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
         if noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
         following = tokens.after(phrase.head)
@@ -266,11 +266,11 @@ class Arabic(SpacedLanguage):
         return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
 
     def _agree(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
-        """Put what agrees with a noun into the feminine, up to the next person."""
+        """Change words that agree with a noun into the feminine, up to the next person."""
         verb = tokens.before(phrase.head)
         if self._is_verb(verb):
             changes[phrase.head - 1] = _feminine_verb(verb.text)
-        is_subject = True  # of the next verb: no verb and no preposition stands between
+        is_subject = True  # of the next verb: there is no verb or preposition in between
         for i in range(phrase.head + 1, len(tokens)):
             if i > phrase.last:
                 if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
@@ -339,7 +339,7 @@ class Arabic(SpacedLanguage):
 
 
 def _is_definite(prefix: str) -> bool:
-    """Return whether what is written before a noun ends with the article."""
+    """Return whether the prefix of a noun ends with the article."""
     return prefix.endswith("ال") or prefix == "لل"
 
 

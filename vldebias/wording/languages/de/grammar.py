@@ -37,7 +37,7 @@ _DATIVE = frozenset(
 )
 _CASES = ("nominative", "accusative", "dative", "genitive")
 _FEMININE_DER = dict(zip(_CASES, ("die", "die", "der", "der"), strict=True))
-# Endings of an adjective: by what stands before it, then by gender and case.
+# Endings of an adjective: by the word before it, then by gender and case.
 _DECLENSIONS: dict[str, dict[str, dict[str, str]]] = {}
 for _before, _endings in {
     "none": {"m": "er en em en", "f": "e e er er", "n": "es es em en"},
@@ -53,7 +53,7 @@ _RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
 _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
 _ACCUSATIVE = "für ohne gegen um zeige zeichne male zeigt erstelle generiere".split()  # noqa: SIM905
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
-# What stands before a noun -> the case of the noun, where its article does not show it.
+# Word before a noun -> the case of the noun, if its article does not show it.
 _CASE_BEHIND = {
     **dict.fromkeys((*_DATIVE, *_CONTRACTED), "dative"),
     **dict.fromkeys(_ACCUSATIVE, "accusative"),
@@ -157,7 +157,7 @@ class German(SpacedLanguage):
         return self._adjectival(low) or self._compound(token.text)
 
     def _noun_with_sign(self, text: str) -> Noun | None:
-        """Return the noun of "Ärzt*in" or "Kinderärzt:innen", or None where no noun is left."""
+        """Return the noun of "Ärzt*in" or "Kinderärzt:innen", or None if no noun remains."""
         number = "many" if _INNEN.search(text) else "one"
         stem = _INNEN.sub("", _IN.sub("", text))
         feminine = stem + "in"
@@ -275,7 +275,7 @@ class German(SpacedLanguage):
         return self.noun_of(following) is not None
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
-        """Return the phrase of a noun with the article and adjectives before it, and no more."""
+        """Return a noun with its article and the adjectives before it."""
         adjectives: list[int] = []
         first = i
         while self._goes_on(tokens, first) and i - first < _LONGEST_PHRASE:
@@ -361,7 +361,7 @@ class German(SpacedLanguage):
     def _with_determiner(
         self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun
     ) -> Phrase | None:
-        """Return a phrase with its case; None where the article does not fit the noun."""
+        """Return a phrase with its case, or None if the article does not fit the noun."""
         case = self._case_of(tokens, determiner, noun)
         is_plural = noun.number == "many"
         if noun.number == "any" and noun.kind != "star":
@@ -395,10 +395,10 @@ class German(SpacedLanguage):
         return case is None and low.endswith("e") and low not in ("eine", "keine")
 
     def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
-        """Return the case of a phrase in the singular; None where the article does not fit."""
+        """Return the case of a singular phrase, or None if the article does not fit."""
         token = tokens[determiner]
         if _STAR_ENDING.search(token.low) or noun.kind == "star":
-            # "eine*r Ärzt*in": what stands before shows the case.
+            # "eine*r Ärzt*in": the word before it shows the case.
             before = tokens.before(determiner)
             bare_case = "genitive" if before.text[:1].isupper() else "nominative"
             return _CASE_BEHIND.get(before.low, bare_case)
@@ -488,7 +488,7 @@ class German(SpacedLanguage):
         return not person.plural and self._is_in_relative_clause(tokens, phrase)
 
     def _is_in_relative_clause(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
+        """Return whether a noun is between a relative pronoun and "ist": ", der Pilot ist"."""
         first = phrase.first
         is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
         is_pronoun = phrase.head == first + 1 and self.matcher("relative").has(tokens[first])

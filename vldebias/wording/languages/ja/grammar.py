@@ -42,7 +42,7 @@ class Japanese(UnspacedLanguage):
         return matches
 
     def by_ending(self, text: str) -> list[Match]:
-        # Two or more signs: 接客係.
+        # Two or more characters: 接客係.
         matches: list[Match] = []
         for match in self.pattern("person-ending").finditer(text):
             noun = _NOUN.search(text[: match.end()])

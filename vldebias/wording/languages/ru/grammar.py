@@ -24,7 +24,7 @@ _HUMANS_OF_GENDER = ("женщин", "мужчин")
 _GENDERED_ADJECTIVES = ("женск", "мужск", "беременн", "бородат", "усат")
 _SIBILANTS = "жшчщ"
 _GUTTURALS = "гкх"
-# Masculine ending of an adjective -> its case; what a genitive in "-ого" is says the place.
+# Masculine ending of an adjective -> its case; "-ого" can be a genitive or an accusative.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
 # Masculine pronoun -> its feminine in the six cases.
 _PRONOUNS: dict[str, tuple[str, ...]] = {}
@@ -178,7 +178,7 @@ class Russian(SpacedLanguage):
         return bool(cases) and not is_noun
 
     def _counted_phrase(self, tokens: Reading, first: int, i: int, noun: Noun) -> Phrase | None:
-        """Return the phrase of one person or of several; None where the number is left open.
+        """Return the phrase of one or several people, or None if the number is unclear.
 
         first: where the adjectives of the singular begin, if noun i is one.
         """
@@ -209,7 +209,7 @@ class Russian(SpacedLanguage):
             return True
         if self.noun_of(token) or self.matcher("no-plural-adjective").has(token):
             return False
-        # The "н" of "древние" stands after a consonant, that of "решение" after a vowel.
+        # The "н" of "древние" follows a consonant, the "н" of "решение" a vowel.
         return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
@@ -245,7 +245,7 @@ class Russian(SpacedLanguage):
         return self.matcher("role-verb").has(tokens[phrase.first - 1])
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether an adjective that can be a noun stands before its noun."""
+        """Return whether word i is an adjective before its noun."""
         is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS) and i + 1 < len(tokens)
         if not is_adjectival or tokens[i + 1].opens:
             return False
@@ -264,7 +264,7 @@ class Russian(SpacedLanguage):
         )
 
     def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
-        """Return the case of a phrase: of its noun, and where that is not sure by its place."""
+        """Return the case of a phrase by its noun or, if that is ambiguous, by the word before."""
         if len(cases) == 1:
             return cases[0]
         before = tokens.before(first)

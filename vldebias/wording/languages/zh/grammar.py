@@ -9,7 +9,7 @@ from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 _NUMBER = "一二两兩三四五六七八九十几0-9０-９"
 _MEASURED = re.compile(rf"(?:[{_NUMBER}]{{1,2}}|这|那|這|某|每)(?:位|名|个|個)$")
 _MEASURE = re.compile(rf"(?:[{_NUMBER}]|这|那|這|某|每)(?:位|名|个|個)")
-# Signs that no part of a noun has: what stands before them is no modifier of the noun after.
+# Characters that are not part of a noun and separate it from what precedes it.
 _BREAK = re.compile(
     r"[的了着过在是有和与跟及给为让被把对从到张幅正很地得，。、；：！？（）()\[\],.;:!?\s\"“”「」《》]"
 )
@@ -37,7 +37,7 @@ class Chinese(UnspacedLanguage):
         return "".join(parts) if is_counted else "有男有女"
 
     def by_ending(self, text: str) -> list[Match]:
-        # Three or more signs: 接线员, 空调安装师.
+        # Three or more characters: 接线员, 空调安装师.
         matches: list[Match] = []
         for match in self.pattern("person-ending").finditer(text):
             start = match.start() - 2
@@ -99,7 +99,7 @@ class Chinese(UnspacedLanguage):
 
     def _place_of(self, text: str, match: Match) -> int:
         start = self._start_of_noun(text, match)
-        # "年轻的女科学家" and "年轻女科学家": an adjective without 的 stands before 女.
+        # "年轻的女科学家" and "年轻女科学家": an adjective without 的 precedes 女.
         young = re.match("年轻|年輕|年迈|年邁|中年|老年", text[start : match.start])
         if young:
             start += young.end()

@@ -113,8 +113,7 @@ class UnspacedLanguage(ListedLanguage):
         stated = self._stated(text, attribute)
         stated_matches = [match for match in matches if _is_stated(text, match, stated)]
         # If several people are joined, the value of one says nothing about the others.
-        is_joined = len(matches) > 1 and self._has(text, "joining")
-        if stated and not (is_joined and len(stated_matches) >= len(stated)):
+        if len(stated) > len(stated_matches) or (stated and not self._joins(text, matches)):
             return "stated"
         if self.is_named(text, matches):
             return "named"
@@ -125,6 +124,10 @@ class UnspacedLanguage(ListedLanguage):
             self._person(text, match, attribute, match in stated_matches, is_fixed)
             for match in matches
         )
+
+    def _joins(self, text: str, matches: Sequence[Match]) -> bool:
+        """Return whether a conjunction joins several people."""
+        return len(matches) > 1 and self._has(text, "joining")
 
     def _may_be_owner(self, text: str, match: Match) -> bool:
         """Return whether a noun may only say whose a thing is: 厨师的刀."""

@@ -68,14 +68,9 @@ class Japanese(UnspacedLanguage):
         # 田中先生, 医師の佐藤
         surname = self.pattern("surname").pattern
         for match in matches:
-            if re.search(
-                rf"(?:{surname})[\u4e00-\u9fff\u3040-\u309f]{{0,3}}$", text[: match.start]
-            ):
-                is_name = re.search(
-                    rf"(?:^|[、。\s])(?:{surname})[^\s、。の]{{0,3}}$", text[: match.start]
-                )
-                if is_name:
-                    return True
+            before = rf"(?:^|[、。\s])(?:{surname})(?:(?!の)[\u4e00-\u9fff\u3040-\u309f]){{0,3}}$"
+            if re.search(before, text[: match.start]):
+                return True
             if re.match(rf"の?(?:{surname})", text[match.end :]):
                 return True
         return bool(re.search(rf"(?:{surname})[^\s、。]{{0,3}}(?:さん|様|氏|君|ちゃん|先生)", text))

@@ -60,10 +60,8 @@ class Chinese(UnspacedLanguage):
         surname = "".join(self.entries("surname"))
         for match in matches:
             # Behind the noun: 医生王明在..., before it at the start of a clause: 王明医生.
-            if re.match(
-                rf"[{surname}](?!某)[\u4e00-\u9fff]{{1,2}}(?=[在正站坐，,。\s]|$)",
-                text[match.end :],
-            ):
+            behind = rf"[{surname}](?!某)[\u4e00-\u9fff]{{1,2}}(?=[在正站坐，,。\s]|$)"
+            if re.match(behind, text[match.end :]):
                 return True
             before = re.split(r"[，。,.；\s]", text[: match.start])[-1]
             if (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vldebias.prompts.english.words import kinds, person
 from vldebias.wording.english.reading import English
 from vldebias.wording.language import Assignment, Language, Replacement
+from vldebias.wording.languages.base import SpacedLanguage
 from vldebias.wording.languages.detection import (
     LETTER_SCORE,
     NAMES,
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 ENGLISH = English()
 CODES = ("ar", "de", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 _LATIN = ("de", "es", "fr", "it", "pt")
-# A sign of these is a syllable or a word.
+# A character of these is a syllable or a word.
 _SCRIPTS_OF_SIGNS = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
 # Scores are sums: a function word of n languages counts 1 / n for each of them. The thresholds are
 # chosen by hand in the middle of what reads all prompts of tests/wording/languages alike.
 _SURE = 0.6  # more than a word that two languages share, less than a word and a letter
-_LIKELY = 0.6  # of the best score: the languages of which one has to know a noun of the text
+_LIKELY = 0.6  # of the best score: candidates, one of which has to know a noun of the text
 _ENGLISH_SHARE = 0.9  # of the best score, where English knows a noun of the text
 _registered: dict[str, Language] = {}
 
@@ -39,37 +40,32 @@ class Unread(Language):
     """Represent a language without a grammar: its prompts stay unchanged."""
 
     def __init__(self, code: str) -> None:
-        """Look up the name of a language."""
         self.code = code
         self.name = NAMES.get(code, code)
 
     def reads(self, text: str) -> bool:
-        """Return False: such a language is recognised by its function words alone."""
-        return False
+        return False  # such a language is recognised by its function words alone
 
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return False."""
         return False
 
     def find(self, text: str, attribute: Attribute) -> str:
-        """Return the reason with the name of the language."""
         return f"language: {self.name}"
 
     def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return nothing."""
         return []
 
 
 def register_language(language: Language) -> None:
     """Register your own language, which reads the texts that its `reads` accepts.
 
-    It replaces a language that was registered with the same code.
+    It replaces a language registered with the same code.
     """
     _registered[language.code] = language
 
 
 def unregister_language(code: str) -> None:
-    """Forget a language that was registered."""
+    """Remove a registered language."""
     _registered.pop(code, None)
 
 
@@ -125,12 +121,26 @@ def _latin_language(text: str) -> Language | None:
         # English knows a noun of the text; "CEO" is one in many languages.
         words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
         is_english = any(map(person, words))
-    if is_english:
-        return ENGLISH if english or ENGLISH.reads(text) else None
-    language = _foreign_language(text, scores)
-    if language is not None:
-        return language
-    return ENGLISH if ENGLISH.reads(text) else None
+    if not is_english:
+        language = _foreign_language(text, scores)
+        if language is not None:
+            return language
+    return ENGLISH if english or ENGLISH.reads(text) else None
+
+
+def _is_mostly_english(text: str) -> bool:
+    """Return whether English knows most words of three letters or more: "police officer"."""
+    words = re.findall(r"[^\W\d_]{3,}", text.lower())
+    return 2 * sum(1 for word in words if kinds(word)) > len(words)
+
+
+def _number_of_words(text: str, code: str) -> int:
+    """Return how many words of a text a language reads as phrases for people."""
+    language = load_language(code)
+    assert isinstance(language, SpacedLanguage)
+    tokens = language.read(text)
+    phrases = [language.phrase_at(tokens, i) for i in range(len(tokens))]
+    return sum(phrase.last - phrase.first + 1 for phrase in phrases if phrase)
 
 
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
@@ -142,20 +152,16 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
     candidates = likely
-    if best < _SURE:
-        # "Krankenpfleger, 4k" has no function word at all. If English knows most words of three
-        # letters or more, as in "police officer, city street", other languages are not asked.
-        words = re.findall(r"[^\W\d_]{3,}", text.lower())
-        known = [word for word in words if kinds(word)]
-        if 2 * len(known) <= len(words):
-            candidates = list(dict.fromkeys([*likely, *_LATIN]))
-    for code in candidates:
-        if load_language(code).reads(text):
-            return load_language(code)
-    for code in likely:
-        if load_language(code).knows(text):
-            return load_language(code)
-    if best < _SURE:
-        return None
+    if best < _SURE and not _is_mostly_english(text):
+        # "Krankenpfleger, 4k" has no function word at all.
+        candidates = list(dict.fromkeys([*likely, *_LATIN]))
+    readers = [code for code in candidates if load_language(code).reads(text)]
+    if readers:
+        # "un vigile urbano" is Italian: French reads only two of its words.
+        ties = [code for code in readers if scores.get(code, 0) == scores.get(readers[0], 0)]
+        return load_language(max(ties, key=lambda code: _number_of_words(text, code)))
+    knowing = [code for code in likely if load_language(code).knows(text)]
+    if knowing or best < _SURE:
+        return load_language(knowing[0]) if knowing else None
     # The likeliest of those that have a grammar, if there is one.
     return load_language(min(likely, key=lambda code: code not in CODES))

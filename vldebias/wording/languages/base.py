@@ -1,4 +1,4 @@
-"""Define what languages share: words with their offsets, word lists, persons and their groups."""
+"""Provide what languages share: words with their offsets, word lists, people and groups."""
 
 from __future__ import annotations
 
@@ -42,14 +42,20 @@ _YOUTHS = {"female": "girl", "male": "boy"}
 _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
 
 
+# Position of a word in a prompt -> the text that replaces it.
+Changes = dict[int, str]
+
+
 class Token(NamedTuple):
     """One word of a prompt.
 
     Attributes:
-        start, end: the characters in the prompt.
-        text: the word as it is written. low: in small letters.
-        opens: whether a clause begins with it. quoted: whether it stands in quotation marks.
-        small: whether the whole prompt has no capitals.
+        start, end: its characters in the prompt.
+        text: the word as written.
+        low: the word in lower case.
+        opens: whether it begins a clause.
+        quoted: whether it is inside quotation marks.
+        small: whether the whole prompt is in lower case.
     """
 
     start: int
@@ -70,52 +76,33 @@ class Reading(list[Token]):
     text: str = ""
 
     def before(self, i: int) -> Token:
-        """Return the word before word i in its clause, or an empty word."""
+        """Return the word before word i in its clause, or `NO_WORD`."""
         return NO_WORD if self[i].opens else self[i - 1]
 
     def after(self, i: int) -> Token:
-        """Return the word after word i in its clause; at the end of one, a word without letters."""
+        """Return the word after word i in its clause, or `NO_WORD`."""
         is_last = i + 1 >= len(self) or self[i + 1].opens
         return NO_WORD if is_last else self[i + 1]
 
     def gap(self, i: int) -> str:
-        """Return what stands before word i."""
+        """Return the characters between the previous word and word i."""
         end = self[i - 1].end if i else 0
         return self.text[end : self[i].start]
 
     def opens_sentence(self, i: int) -> bool:
-        """Return whether a sentence begins with word i."""
+        """Return whether word i begins a sentence."""
         return i == 0 or _SENTENCE_END.search(self.gap(i)) is not None
 
 
-def read(text: str, word: str = WORD) -> Reading:
-    """Return the words of a prompt; `word` is the pattern of a word."""
-    quotations = [match.span() for match in _QUOTED.finditer(text)]
-    # A prompt that is one quotation is a prompt.
-    if quotations == [(0, len(text.strip()))]:
-        quotations = []
-    reading = Reading()
-    reading.text = text
-    is_small = text.islower()
-    end = 0
-    for match in re.finditer(word, text):
-        opens = not reading or bool(_BREAK.search(text[end : match.start()]))
-        quoted = any(start < match.start() < stop for start, stop in quotations)
-        low = match[0].lower().replace("\u2019", "'")
-        reading.append(Token(*match.span(), match[0], low, opens, quoted, is_small))
-        end = match.end()
-    return reading
-
-
 def blank_quotations(text: str) -> str:
-    """Return a prompt with spaces in the place of what is in quotation marks."""
+    """Return a prompt in which spaces replace quoted text, so that offsets stay valid."""
     if _QUOTED.fullmatch(text.strip()):
         return text
     return _QUOTED.sub(lambda match: " " * len(match[0]), text)
 
 
 def _stem(word: str) -> str:
-    """Return the first letters of a noun, without accents: "arzt" of "Ärztin"."""
+    """Return the first letters of a noun, without accents: "Arzt" for "Ärztin"."""
     letters = unicodedata.normalize("NFD", word)
     return "".join(letter for letter in letters if not unicodedata.combining(letter))[:_STEM]
 
@@ -123,7 +110,7 @@ def _stem(word: str) -> str:
 class WordList:
     """Match words and phrases: "arzt", "in vitro", stems such as "prostata*", endings "*frau".
 
-    A word with a capital in the list is matched with its capital alone.
+    Entries with a capital letter only match words with that capital.
     """
 
     def __init__(self, entries: Iterable[str]) -> None:
@@ -149,7 +136,7 @@ class WordList:
         self._endings = tuple(endings)
 
     def has(self, token: Token) -> bool:
-        """Return whether the list has a word."""
+        """Return whether the list contains a word."""
         if token.low in self.words or token.text in self.words:
             return True
         if self._stems and token.low.startswith(self._stems):
@@ -157,18 +144,28 @@ class WordList:
         return bool(self._endings) and token.low.endswith(self._endings)
 
     def find(self, tokens: Sequence[Token]) -> int | None:
-        """Return the position of the first word or phrase of the list outside of quotations."""
+        """Return the position of the first unquoted word or phrase of the list, or None."""
         for i, token in enumerate(tokens):
             if not token.quoted and self.has_at(tokens, i):
                 return i
         return None
 
     def has_at(self, tokens: Sequence[Token], i: int) -> bool:
-        """Return whether a word or phrase of the list begins with word i."""
+        """Return whether a word or phrase of the list begins at word i.
+
+        Args:
+            tokens: the words of a prompt.
+            i: position of a word.
+        """
         return self.has(tokens[i]) or self.length_at(tokens, i) > 0
 
     def length_at(self, tokens: Sequence[Token], i: int) -> int:
-        """Return how many words a phrase of the list has that begins with word i; 0: none does."""
+        """Return the number of words in the listed phrase that begins at word i, or 0.
+
+        Args:
+            tokens: the words of a prompt.
+            i: position of a word.
+        """
         for parts in (*self._phrases.get(tokens[i].low, ()), *self._phrases_of_stems):
             words = [token.low for token in tokens[i : i + len(parts)]]
             if len(words) == len(parts) and all(map(fnmatchcase, words, parts)):
@@ -179,7 +176,10 @@ class WordList:
 class ListedLanguage(Language):
     """Provide the word lists of a language, `words.txt` in its folder."""
 
-    folder: Path
+    @property
+    def folder(self) -> Path:
+        """Folder of the word lists."""
+        return Path(__file__).parent / self.code
 
     @cached_property
     def lists(self) -> dict[str, dict[str, None]]:
@@ -190,24 +190,28 @@ class ListedLanguage(Language):
         """Return the words of a list in order; an empty tuple if there is no such list."""
         return tuple(self.lists.get(name, ()))
 
+    def pairs(self, name: str) -> dict[str, str]:
+        """Return first -> second part of the entries "first/second" of a list."""
+        return dict(entry.split("/") for entry in self.entries(name))
+
     @cached_property
     def _matchers(self) -> dict[str, WordList]:
         return {}
 
     def matcher(self, name: str) -> WordList:
-        """Return a list of words, to match."""
+        """Return a list of words in a form that matches tokens."""
         if name not in self._matchers:
             self._matchers[name] = WordList(self.entries(name))
         return self._matchers[name]
 
     def number_of(self, word: str) -> int | None:
-        """Return the number that a word says, from 2 to 12; None for other words."""
+        """Return the number from 2 to 12 that a word means, or None."""
         for number, names in enumerate(self.entries("number"), 2):
             if word in names.split("/"):
                 return number
         return None
 
-    def word_of(self, value: Any, attribute: Attribute) -> str:
+    def _word_of(self, value: Any, attribute: Attribute) -> str:
         """Return the word for a value, or "" if the language has none."""
         own_words = attribute.set.languages.get(self.code, {})
         if value in own_words:
@@ -216,41 +220,41 @@ class ListedLanguage(Language):
         words = self.entries(f"say-{name}")
         return words[0] if words else ""
 
-    def gender_of(self, value: Any, attribute: Attribute) -> str:
+    def _gender_of(self, value: Any, attribute: Attribute) -> str:
         """Return "female" or "male" for a value of a gender set."""
         return WORD_OF_LIST.get(attribute.words[value].lower(), "")
 
     def lacks_words(self, attribute: Attribute) -> bool:
-        """Return whether the language lacks a word for a value of an attribute."""
+        """Return whether the language has no lists for an attribute, or no word for a value."""
         is_own = self.code in attribute.set.languages
-        if attribute.has_phrases and not is_own:
+        if not self.kind_of(attribute) or (attribute.has_phrases and not is_own):
             return True
-        return not all(self.word_of(value, attribute) for value in attribute.words)
+        return not all(self._word_of(value, attribute) for value in attribute.words)
 
     def words_of(self, assignments: Sequence[Assignment]) -> tuple[str, list[str]]:
-        """Return one person's gender ("" for none) and the adjectives of the other values."""
+        """Return the gender of a person, or "", and the adjectives for other values."""
         gender = ""
         adjectives: list[str] = []
         for _, attribute, value in assignments:
             if isinstance(value, Mapping):
                 continue
-            value_gender = self.gender_of(value, attribute)
+            value_gender = self._gender_of(value, attribute)
             if self.kind_of(attribute) == "gender" and value_gender:
                 gender = value_gender
             else:
-                adjectives.append(self.word_of(value, attribute))
+                adjectives.append(self._word_of(value, attribute))
         return gender, adjectives
 
-    def write_at_places(self, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return the words of values at placeholders, or at places that the user gives."""
+    def _write_at_places(self, assignments: Sequence[Assignment]) -> list[Replacement]:
+        """Return the words at placeholders and at places that the user's `find` returned."""
         replacements: list[Replacement] = []
         for person, attribute, value in assignments:
-            word = self.word_of(value, attribute)
+            word = self._word_of(value, attribute)
             replacements.append(Replacement(*person.place, word))
         return replacements
 
     def nouns_of_gender(self, list_name: str) -> dict[str, dict[str, str]]:
-        """Return noun -> its forms for women and for men, from entries "noun/female/male"."""
+        """Return noun -> gender -> form, from the entries "noun/female/male" of a list."""
         nouns: dict[str, dict[str, str]] = {}
         for entry in self.entries(list_name):
             noun, female, male = entry.split("/")
@@ -258,45 +262,65 @@ class ListedLanguage(Language):
         return nouns
 
     def leaves_groups(self, attribute: Attribute) -> bool:
-        """Return whether groups stay unchanged: only women and men are mixed."""
+        """Return whether groups stay unchanged; only women and men can be mixed."""
         if attribute.groups != "mixed" or 1 in attribute.shares.values():
             return True
-        genders = [self.gender_of(value, attribute) for value in attribute.words]
+        genders = [self._gender_of(value, attribute) for value in attribute.words]
         return sorted(genders) != ["female", "male"]
 
     def mixture(self, assignment: Assignment) -> list[tuple[str, int | None]]:
-        """Return the genders of a group with their numbers, the larger first."""
+        """Return each gender of a group with its number, largest first."""
         _, attribute, counts = assignment
         parts: list[tuple[str, int | None]] = []
         assert isinstance(counts, Mapping)
         for value, count in counts.items():
-            parts.append((self.gender_of(value, attribute), count))
+            parts.append((self._gender_of(value, attribute), count))
         return parts
 
-    def counted(self, gender: str, count: int | None, is_young: bool) -> str:
-        """Return the words for a number of women or men, or of girls or boys.
-
-        count: None for a group that is not counted.
-        """
+    def _counted(self, gender: str, count: int | None, is_young: bool) -> str:
+        """Return the words for a number of women, men, girls or boys: "two women"."""
         nouns = self.entries(f"count-{_YOUTHS[gender] if is_young else gender}")
         return nouns[0] if count is None else nouns[count]
 
+    @abstractmethod
+    def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
+        """Return the replacements that write the values of one person or group.
+
+        Args:
+            text: the prompt.
+            assignments: the values, all with the same mention.
+        """
+
+    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
+        assignments_of_end: dict[int, list[Assignment]] = {}
+        for assignment in assignments:
+            person, _, _ = assignment
+            assignments_of_end.setdefault(person.end, []).append(assignment)
+        replacements: list[Replacement] = []
+        for assignments_of_one in assignments_of_end.values():
+            person, _, _ = assignments_of_one[0]
+            if person.noun:
+                replacements += self.write_person(text, assignments_of_one)
+            else:
+                replacements += self._write_at_places(assignments_of_one)
+        return replacements
+
     def kind_of(self, attribute: Attribute) -> str:
-        """Return the kind of an attribute in the names of lists; "" if there are no lists."""
+        """Return the name of an attribute in the names of lists, or "" if it has no lists."""
         kind = _KIND_OF_LISTS.get(attribute.kind, "")
         return kind or ("own" if self.code in attribute.set.languages else "")
 
 
 class Noun(NamedTuple):
-    """A noun for a person in one of its forms.
+    """A form of a noun for a person.
 
     Attributes:
-        masculine, feminine: its forms in the singular; equal where it has one for both.
-        gender: "m", "f" or "n" of its grammar, "mf" of one form for both, "m!" of a masculine one
-            that says nothing of the person: "un individu".
-        number: "one", "many" or "any": what the form can be.
+        masculine, feminine: the singular forms; equal if there is one for both.
+        gender: "m", "f" or "n"; "mf" if both genders share a form; "m!" if the masculine says
+            nothing about the person: "un individu".
+        number: whether the form is singular ("one"), plural ("many") or either ("any").
         kind: a class of nouns in a grammar, such as "neutral" in German.
-        cases: the cases that the form can have, of Russian.
+        cases: the cases that the form can have in Russian.
     """
 
     masculine: str
@@ -311,14 +335,17 @@ class Phrase(NamedTuple):
     """The noun phrase of a person.
 
     Attributes:
-        first: position of its first word. head: position of its noun.
-        noun: its noun, of one person whose gender is open.
-        plural: whether it is several persons. size: how many, if they are counted.
+        first: position of the first word.
+        head: position of the noun.
+        noun: the noun of one person whose gender is open.
+        plural: whether it names several people.
+        size: their number, if they are counted.
         stated: whether the noun states a gender.
-        article: position of its article.
-        before, behind: positions of the adjectives before and directly behind the noun.
-        apart: positions of what agrees with the noun from a clause or after a verb.
-        case: the case of the phrase. declension: what its adjectives are declined by, of German.
+        article: position of the article.
+        before, behind: positions of the adjectives before and directly after the noun.
+        apart: positions of words in other clauses that agree with the noun.
+        case: the grammatical case.
+        declension: the kind of determiner that decides German adjective endings.
     """
 
     first: int
@@ -336,7 +363,7 @@ class Phrase(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Position of the last word of the noun, with the adjectives after it."""
+        """Position of the last adjective after the noun, or of the noun."""
         return self.behind[-1] if self.behind else self.head
 
 
@@ -347,29 +374,42 @@ class SpacedLanguage(ListedLanguage):
 
     @abstractmethod
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None where it is no person."""
+        """Return the phrase whose noun is word i, or None if it is not a person.
+
+        Args:
+            tokens: the words of a prompt.
+            i: position of a word.
+        """
 
     @abstractmethod
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun of a person that a word is a form of, or None."""
+        """Return the noun for a person of which a word is a form, or None."""
 
     @abstractmethod
     def states_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i states a gender."""
+        """Return whether word i states a gender.
+
+        Args:
+            tokens: the words of a prompt.
+            i: position of a word.
+        """
 
     @abstractmethod
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
-    ) -> list[Replacement]:
-        """Return the replacements that write the values of one person.
+    ) -> Changes:
+        """Return the changes that write the values of one person.
 
-        gender: "female", "male" or "" for none. adjectives: the words of other values.
+        Args:
+            tokens: the words of a prompt.
+            phrase: the phrase of the person.
+            gender: "female", "male" or "" for none.
+            adjectives: the words for other values.
         """
 
     # ---- finding
 
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return whether any word of a text states a value, of a person or not."""
         tokens = self.read(text)
         return self._states_at(tokens, range(len(tokens)), attribute)
 
@@ -383,12 +423,10 @@ class SpacedLanguage(ListedLanguage):
         return any(words.has_at(tokens, i) or tokens[i].low in own_words for i in positions)
 
     def reads(self, text: str) -> bool:
-        """Return whether a text names a person in this language."""
         tokens = self.read(text)
         return any(self.phrase_at(tokens, i) for i in range(len(tokens)))
 
     def knows(self, text: str) -> bool:
-        """Return whether a text has a word of a woman, man, group or office of this language."""
         tokens = self.read(text)
         for name in ("female", "male", "group-left-unchanged", "fixed-gender"):
             if self.matcher(name).find(tokens) is not None:
@@ -397,13 +435,26 @@ class SpacedLanguage(ListedLanguage):
 
     def read(self, text: str) -> Reading:
         """Return the words of a prompt."""
-        return read(text, self.word)
+        quotations = [match.span() for match in _QUOTED.finditer(text)]
+        # A prompt that is a single quotation is read like any other.
+        if quotations == [(0, len(text.strip()))]:
+            quotations = []
+        reading = Reading()
+        reading.text = text
+        is_small = text.islower()
+        end = 0
+        for match in re.finditer(self.word, text):
+            opens = not reading or bool(_BREAK.search(text[end : match.start()]))
+            quoted = any(start < match.start() < stop for start, stop in quotations)
+            low = match[0].lower().replace("\u2019", "'")
+            reading.append(Token(*match.span(), match[0], low, opens, quoted, is_small))
+            end = match.end()
+        return reading
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        """Return the persons of a text, or the reason why nobody gets a value."""
         tokens = self.read(text)
         kind = self.kind_of(attribute)
-        if not kind or self.lacks_words(attribute):
+        if self.lacks_words(attribute):
             return "no word"
         phrases = self.phrases(tokens)
         if self._states_for_all(tokens, phrases, attribute):
@@ -418,7 +469,7 @@ class SpacedLanguage(ListedLanguage):
         return tuple(self._person(tokens, phrase, attribute, is_fixed) for phrase in phrases)
 
     def lacks_form(self, phrase: Phrase) -> bool:
-        """Return whether a person takes no adjective: age of "una enfermera"."""
+        """Return whether a person cannot take an adjective."""
         return phrase.stated
 
     def _why_nobody(self, tokens: Reading) -> str:
@@ -443,7 +494,7 @@ class SpacedLanguage(ListedLanguage):
             if token.quoted or i <= end:
                 continue
             phrase = self.phrase_at(tokens, i)
-            if phrase is None or self.is_out_of_picture(tokens, phrase):
+            if phrase is None or self._is_out_of_picture(tokens, phrase):
                 continue
             if phrases and self.is_role(tokens, phrases[-1], phrase):
                 continue
@@ -452,8 +503,14 @@ class SpacedLanguage(ListedLanguage):
         return phrases
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a phrase may only say whose a thing is, "el cuchillo de un chef", or may
-        be a thing, or a word behind it may have to agree."""
+        """Return whether a phrase may be no person, an owner, or unclear in its agreement.
+
+        "el cuchillo de un chef" shows a knife.
+
+        Args:
+            tokens: the words of a prompt.
+            phrase: a phrase of them.
+        """
         if phrase.stated or tokens[phrase.first].opens:
             return False
         opening = phrase.first
@@ -467,11 +524,22 @@ class SpacedLanguage(ListedLanguage):
         return not is_shown and (is_contracted or self.is_genitive(before, phrase))
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase belongs to a thing; before: the words of its clause before it."""
+        """Return whether a phrase is the owner of a thing.
+
+        Args:
+            before: the words of its clause that precede it.
+            phrase: the phrase.
+        """
         return len(before) > 1 and self.matcher("owner-link").has(before[-1])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase is the role of the person before it: "als Pilot"."""
+        """Return whether a phrase is the role of the previous person: "als Pilot".
+
+        Args:
+            tokens: the words of a prompt.
+            person: the phrase of the person.
+            phrase: the phrase that may be their role.
+        """
         if person.plural or phrase.plural or not phrase.first:
             return False
         if self._has_trade(tokens, person, phrase):
@@ -487,8 +555,7 @@ class SpacedLanguage(ListedLanguage):
         return any(words.length_at(tokens, i) == phrase.first - i for i in starts)
 
     def _has_trade(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase is the trade of somebody without one: "une personne, métier :
-        soudeur", "eine Person (Arzt)"."""
+        """Return whether a phrase is the trade of a person: "une personne, métier : soudeur"."""
         if person.noun is None or not self.matcher("anybody").words & {person.noun.masculine}:
             return False
         between = range(person.last + 1, phrase.first)
@@ -499,8 +566,8 @@ class SpacedLanguage(ListedLanguage):
         is_list = signs == [","] and (phrase.article is not None or phrase.stated)
         return signs[0] != "" and all(map(_IS_LINK.fullmatch, signs)) and not is_list
 
-    def roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
-        """Return the phrases that say what a person is, up to the next person."""
+    def _roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
+        """Return the roles of a person, up to the next person."""
         roles: list[Phrase] = []
         for i in range(person.last + 1, len(tokens)):
             phrase = self.phrase_at(tokens, i)
@@ -511,11 +578,17 @@ class SpacedLanguage(ListedLanguage):
             roles.append(phrase)
         return roles
 
-    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
-        """Return the changes that make a role agree with its person, "als Pilotin"; here none."""
-        return []
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
+        """Return the changes that make a role agree with its person: "als Pilotin".
 
-    def is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
+        Args:
+            tokens: the words of a prompt.
+            role: the phrase of the role.
+            gender: "female" or "male".
+        """
+        return {}
+
+    def _is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a person is not shown: "a uniform for nurses", "a statue of a soldier"."""
         first = phrase.first
         nobody = self.matcher("no")
@@ -537,7 +610,7 @@ class SpacedLanguage(ListedLanguage):
         return False
 
     def _states_for_all(self, tokens: Reading, phrases: list[Phrase], attribute: Attribute) -> bool:
-        """Return whether a word states a value of all persons, and not of one beside others."""
+        """Return whether a word states a value of all people, not only of one among others."""
         positions = {i for i, token in enumerate(tokens) if not token.quoted}
         if self.kind_of(attribute) == "gender":
             for phrase, following in pairwise(phrases):
@@ -558,7 +631,7 @@ class SpacedLanguage(ListedLanguage):
         return self._states_at(tokens, positions, attribute)
 
     def _are_apart(self, tokens: Reading, phrase: Phrase, following: Phrase) -> bool:
-        """Return whether two phrases name two people: "eine Lehrerin hilft einem Schüler"."""
+        """Return whether two phrases are two people: "eine Lehrerin hilft einem Schüler"."""
         between = tokens[phrase.last + 1 : following.first]
         links = ("copula", "role-behind", "role-verb", "trade")
         if any(self.matcher(name).has(token) for name in links for token in between):
@@ -570,7 +643,12 @@ class SpacedLanguage(ListedLanguage):
         return len(between) > 0 and not (is_of or is_group) and following.case != "genitive"
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        """Return whether a prompt names a person."""
+        """Return whether a prompt names a person.
+
+        Args:
+            tokens: the words of the prompt.
+            phrases: the phrases of its people.
+        """
         if self.matcher("famous").find(tokens) is not None:
             return True
         titles = self.matcher("title")
@@ -580,19 +658,19 @@ class SpacedLanguage(ListedLanguage):
                 continue
             if titles.has(token) and i + 1 < len(tokens):
                 is_followed = not tokens[i + 1].opens or tokens.gap(i + 1) == ". "  # "Dr. Meier"
-                if is_followed and self.is_name(tokens, i + 1):
+                if is_followed and self._is_name(tokens, i + 1):
                     return True
             is_place = self.matcher("saint").has(tokens.before(i))  # "São Paulo"
             if token.text[0].isupper() and given_names.has(token) and not is_place:
                 return True
         return False
 
-    def is_name(self, tokens: Reading, i: int) -> bool:
+    def _is_name(self, tokens: Reading, i: int) -> bool:
         """Return whether word i can be a surname."""
         return tokens[i].text[0].isupper() and not tokens[i].text.isupper()
 
-    def number_before(self, tokens: Reading, i: int) -> int | None:
-        """Return the number that stands before word i, from 2 to 12."""
+    def _number_before(self, tokens: Reading, i: int) -> int | None:
+        """Return the number from 2 to 12 that precedes word i, or None."""
         if i < 1 or tokens[i].opens:
             return None
         word = tokens[i - 1].low
@@ -603,9 +681,9 @@ class SpacedLanguage(ListedLanguage):
     def _person(
         self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool
     ) -> Mention:
-        """Return the person of a phrase, with the reason why no value is written.
+        """Return the mention of a phrase, with the reason if it gets no value.
 
-        is_fixed: whether facts of the text leave one value.
+        is_fixed: whether the facts of the text leave one value.
         """
         is_gender = self.kind_of(attribute) == "gender"
         reason = ""
@@ -627,39 +705,31 @@ class SpacedLanguage(ListedLanguage):
 
     # ---- writing
 
-    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return what to replace in a text so that it says these values."""
+    def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
         tokens = self.read(text)
-        phrase_of_end: dict[int, Phrase] = {}
-        for i in range(len(tokens)):
-            phrase = self.phrase_at(tokens, i)
-            if phrase is None:
-                continue
-            end = tokens[phrase.last].end
-            # Of "un médico varón" the noun, and not the word for a man that is a noun as well.
-            if not phrase.stated or end not in phrase_of_end:
-                phrase_of_end[end] = phrase
-        replacements: list[Replacement] = []
-        assignments_of_mention: dict[int, list[Assignment]] = {}
-        for assignment in assignments:
-            person, _, _ = assignment
-            assignments_of_mention.setdefault(person.end, []).append(assignment)
-        for end, assignments_of_one in assignments_of_mention.items():
-            phrase = phrase_of_end.get(end)
-            person, _, _ = assignments_of_one[0]
-            if not person.noun:
-                replacements += self.write_at_places(assignments_of_one)
-            elif phrase is not None and phrase.plural:
-                replacements += self._write_group(tokens, assignments_of_one)
-            elif phrase is not None:
-                gender, adjectives = self.words_of(assignments_of_one)
-                replacements += self.write_one(tokens, phrase, gender, adjectives)
-                for role in self.roles_of(tokens, phrase) if gender else ():
-                    replacements += self.write_role(tokens, role, gender)
-        return replacements
+        person, _, _ = assignments[0]
+        phrases = [self.phrase_at(tokens, i) for i in range(len(tokens))]
+        of_person = [
+            phrase for phrase in phrases if phrase and tokens[phrase.last].end == person.end
+        ]
+        if not of_person:
+            return []
+        # Of "un médico varón" the noun, and not the word for a man that is a noun as well.
+        phrase = next((phrase for phrase in of_person if not phrase.stated), of_person[0])
+        if phrase.plural:
+            return self._write_group(tokens, assignments)
+        gender, adjectives = self.words_of(assignments)
+        changes = self.write_one(tokens, phrase, gender, adjectives)
+        for role in self._roles_of(tokens, phrase) if gender else ():
+            changes |= self.write_role(tokens, role, gender)
+        return self._replace_words(tokens, changes)
+
+    def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
+        """Return the replacements of single words."""
+        return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
 
     def _write_group(self, tokens: Reading, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return the phrase with the numbers of women and men after a noun in the plural."""
+        """Return the numbers of women and men, to be inserted after a plural noun."""
         replacements: list[Replacement] = []
         for assignment in assignments:
             person, _, value = assignment
@@ -667,7 +737,7 @@ class SpacedLanguage(ListedLanguage):
                 continue
             end = person.end
             is_young = person.group is not None and person.group.young
-            parts = [self.counted(*part, is_young) for part in self.mixture(assignment)]
+            parts = [self._counted(*part, is_young) for part in self.mixture(assignment)]
             rest = tokens.text[end:]
             comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest) else self.comma
             replacements.append(
@@ -680,28 +750,8 @@ class SpacedLanguage(ListedLanguage):
 
     # ---- letters
 
-    def like(self, token: Token, form: str) -> str:
-        """Return a form with a capital, or in capitals, where the word that it replaces has it."""
+    def _like(self, token: Token, form: str) -> str:
+        """Return a form with the capitals of the word that it replaces."""
         if token.text.isupper() and len(token.text) > 1:
             return form.upper()
         return form[0].upper() + form[1:] if token.text[0].isupper() else form
-
-    def insert(self, tokens: Reading, i: int, words: str) -> Replacement:
-        """Return words written before word i, with its capital where it opens a sentence."""
-        token = tokens[i]
-        is_title = i == 0 and token.text[0].isupper() and not token.text.isupper()
-        if is_title and not self.keeps_capital(token):
-            return Replacement(
-                token.start,
-                token.end,
-                f"{words[0].upper()}{words[1:]} {token.text[0].lower()}{token.text[1:]}",
-            )
-        if is_title:
-            words = words[0].upper() + words[1:]
-        if token.text.isupper() and tokens.text.isupper():
-            words = words.upper()
-        return Replacement(token.start, token.start, f"{words} ")
-
-    def keeps_capital(self, token: Token) -> bool:
-        """Return whether a word has a capital inside of a sentence as well."""
-        return token.text.isupper()

@@ -24,15 +24,15 @@ _LANGUAGE_OF_SCRIPT = {
 }  # fmt: skip
 # Of other scripts, such as "GREEK", the name says the language.
 _NAME_OF_SCRIPT = {"DEVANAGARI": "Hindi", "MYANMAR": "Burmese", "ETHIOPIC": "Amharic"}
-# Letters that only one of the languages of a script has.
+# Letters that only one language of a script uses.
 _UKRAINIAN = frozenset("іїєґ")
 _PERSIAN = frozenset("پچژگ\u06a9\u06cc")
 _URDU = frozenset("ٹڈڑںے")
-# Characters as Japan writes them, not China: they identify a prompt without kana.
+# Japanese forms of characters: they identify a prompt without kana.
 _JAPANESE = frozenset(
     "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
 )
-LETTER_SCORE = 0.4  # of a letter that a language has, less than a function word of its own
+LETTER_SCORE = 0.4  # for a letter of a language; less than one of its function words
 _LETTERS = {
     "de": "äöüß", "fr": "àâçéèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
     "pl": "ąćęłńśźż", "sv": "åäö", "da": "åæø", "cs": "ěščřžů", "ro": "ășțâî", "tr": "ığşçö",
@@ -74,7 +74,7 @@ def _codes_of_word() -> dict[str, tuple[str, ...]]:
 
 
 def scripts_of(text: str) -> Counter[str]:
-    """Return how many letters a text has of each script, by its name in Unicode."""
+    """Return the number of letters of each script, by its name in Unicode."""
     scripts: Counter[str] = Counter()
     for character in text:
         if character.isascii():
@@ -87,7 +87,12 @@ def scripts_of(text: str) -> Counter[str]:
 
 
 def code_of_script(text: str, script: str) -> str:
-    """Return the language code of a text in a script, or the name of an unsupported language."""
+    """Return the language code of a text, or the name of an unsupported language.
+
+    Args:
+        text: the text.
+        script: its most frequent script, as `scripts_of` names it.
+    """
     letters = set(text.lower())
     if script in ("CJK", "HIRAGANA", "KATAKANA"):
         return "ja" if _is_japanese(text) else "zh"

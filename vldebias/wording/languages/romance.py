@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from vldebias.wording.language import Replacement
-from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 from vldebias.wording.languages.detection import GENDER_SIGN, without_gender_sign
 
 _LONGEST_PHRASE = 4
 
 
 class RomanceLanguage(SpacedLanguage):
-    """A Romance language. Its lists `person` hold "masculine/feminine", or one form for both; its
-    lists `...-ending` hold the endings of words that agree, and of those that do not.
+    """Read a Romance language.
+
+    Entries of its list `person` are "masculine/feminine", or one form for both.
     """
 
     word = (
@@ -23,7 +24,6 @@ class RomanceLanguage(SpacedLanguage):
     )
 
     def read(self, text: str) -> Reading:
-        """Return the words of a prompt; one with a sign for all genders in the masculine."""
         tokens = super().read(text)
         for i, token in enumerate(tokens):
             tokens[i] = token._replace(low=self._without_sign(token.low))
@@ -44,7 +44,7 @@ class RomanceLanguage(SpacedLanguage):
     # ---- words
 
     def feminine_of(self, word: str) -> str:
-        """Return the feminine of an adjective or noun in the singular; "" where it is not sure."""
+        """Return the feminine singular of an adjective or noun, or "" if it is not certain."""
         listed = self._irregular.get(word)
         if listed:
             return listed
@@ -56,11 +56,11 @@ class RomanceLanguage(SpacedLanguage):
     @cached_property
     def endings(self) -> dict[str, str]:
         """Return masculine ending -> feminine ending of nouns and adjectives, longest first."""
-        return dict(entry.split("/") for entry in self.entries("ending"))
+        return self.pairs("ending")
 
     @cached_property
     def _irregular(self) -> dict[str, str]:
-        return dict(entry.split("/") for entry in self.entries("adjective-pair"))
+        return self.pairs("adjective-pair")
 
     @cached_property
     def nouns(self) -> dict[str, Noun]:
@@ -96,11 +96,9 @@ class RomanceLanguage(SpacedLanguage):
         return frozenset(forms - self.matcher("not-stated").words - self.nouns.keys())
 
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun of a person that a word is a form of, or None."""
         return self.nouns.get(token.low)
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i states a gender."""
         token = tokens[i]
         if self.matcher("not-stated").has(token):
             return False
@@ -116,7 +114,7 @@ class RomanceLanguage(SpacedLanguage):
         return noun is not None and noun.gender == "mf" and self._has_feminine_article(tokens, i)
 
     def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
-        """Return whether a feminine article stands before a noun and its adjectives."""
+        """Return whether a feminine article precedes a noun and its adjectives."""
         first = i
         while first and not tokens[first].opens and i - first < 3:
             first -= 1
@@ -128,42 +126,48 @@ class RomanceLanguage(SpacedLanguage):
         return False
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        """Return whether a prompt names a person: "el presidente Lincoln" too."""
+        # "el presidente Lincoln"
         for phrase in phrases:
-            if tokens.after(phrase.head).text and self.is_name(tokens, phrase.head + 1):
+            if tokens.after(phrase.head).text and self._is_name(tokens, phrase.head + 1):
                 return True
         return super().is_named(tokens, phrases)
 
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
-        # "la música", "une cuisinière à gaz", "sistemi informatici"
-        things = self.matcher("thing")
-        is_thing = things.has_at(tokens, i) or (i > 0 and things.length_at(tokens, i - 1) > 1)
-        if is_thing or self._is_before_noun(tokens, i):
+        if self._is_thing(tokens, i) or self._is_before_noun(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
-        is_feminine = token.low in self.feminine_nouns
-        is_gendered = is_feminine or self.matcher("gendered-noun").has(token)
-        if is_gendered or (noun and self.states_gender(tokens, i)):
-            # "un cliente" is no French: its article is a masculine one.
-            article = "" if phrase.article is None else tokens[phrase.article].low
-            is_masculine = article in self.articles and not article.endswith("'")
-            if is_feminine and is_masculine:
+        if token.low in self.feminine_nouns and phrase.article is not None:
+            # "un cliente" is not French: its article is masculine.
+            article = tokens[phrase.article].low
+            if article in self.articles and not article.endswith("'"):
                 return None
+        if self._names_gender(tokens, i):
             return Phrase(phrase.first, i, stated=True)
         if noun is None or self._says_kind(tokens, phrase):
             return None
-        size = self.number_before(tokens, phrase.first)
+        size = self._number_before(tokens, phrase.first)
         if noun.number == "many" or size is not None:
             return self._plural_phrase(tokens, phrase, size)
         return self._single_phrase(tokens, phrase, noun)
 
+    def _names_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether a noun is for a woman or a man."""
+        token = tokens[i]
+        if token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token):
+            return True
+        return self.noun_of(token) is not None and self.states_gender(tokens, i)
+
+    def _is_thing(self, tokens: Reading, i: int) -> bool:
+        """Return whether a noun is a thing: "une cuisinière à gaz", "sistemi informatici"."""
+        things = self.matcher("thing")
+        return things.has_at(tokens, i) or (i > 0 and things.length_at(tokens, i - 1) > 1)
+
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
-        """Return the phrase of a noun with the article and adjectives before it, and no more."""
+        """Return a noun with its article and the adjectives before it."""
         first = self._first_adjective(tokens, i)
         conjunctions = self.entries("and")
         adjectives = tuple(j for j in range(first, i) if tokens[j].low not in conjunctions)
@@ -172,7 +176,7 @@ class RomanceLanguage(SpacedLanguage):
         return Phrase(first, i, before=adjectives)
 
     def _first_adjective(self, tokens: Reading, i: int) -> int:
-        """Return where the adjectives before a noun begin: "un alto jugador"."""
+        """Return the position of the first adjective before a noun: "un alto jugador"."""
         first = i
         while not tokens[first].opens and i - first < _LONGEST_PHRASE:
             word = tokens[first - 1]
@@ -190,7 +194,7 @@ class RomanceLanguage(SpacedLanguage):
         return first
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether an adjective that can be a noun stands before one: "un joven pintor"."""
+        """Return whether word i is an adjective before a noun: "un joven pintor"."""
         if not self._is_adjective_before(tokens[i]):
             return False
         return self.noun_of(tokens.after(i)) is not None
@@ -208,7 +212,7 @@ class RomanceLanguage(SpacedLanguage):
         return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
     def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
-        """Return the phrase of one person, or None if its article or place does not fit."""
+        """Return the phrase of one person, or None if the article or position does not fit."""
         opening = tokens[phrase.first]
         if phrase.article is not None:
             is_feminine = self.matcher("feminine-article").has(opening)
@@ -261,11 +265,7 @@ class RomanceLanguage(SpacedLanguage):
     @cached_property
     def articles(self) -> dict[str, str]:
         """Return masculine article -> feminine article; "_" is a space."""
-        articles: dict[str, str] = {}
-        for entry in self.entries("article"):
-            masculine, feminine = entry.split("/")
-            articles[masculine] = feminine
-        return articles
+        return self.pairs("article")
 
     def _is_adjective_before(self, token: Token) -> bool:
         return self.matcher("adjective-before").has(token)
@@ -296,17 +296,22 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
-            is_participle = (
-                token.low.endswith(self.entries("participle-ending"))
-                or token.low in self._irregular
-            )
-            if i in apart or not is_participle or not self.is_adjective(token):
+            if i in apart or not self._is_participle(tokens, i):
                 continue
             is_opening = token.opens and "," in tokens.gap(i)
             is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
             if is_opening or is_behind_and:
                 apart.append(i)
         return tuple(apart)
+
+    def _is_participle(self, tokens: Reading, i: int) -> bool:
+        """Return whether an adjective can be apart: ", souriant", but not ", gros plan"."""
+        token = tokens[i]
+        following = tokens.after(i)
+        is_alone = not following.text or self.matcher("behind-noun").has(following)
+        is_irregular = token.low in self._irregular and is_alone
+        is_participle = is_irregular or token.low.endswith(self.entries("participle-ending"))
+        return is_participle and self.is_adjective(token)
 
     def _predicate(self, tokens: Reading, last: int) -> list[int]:
         """Return the position of the adjective after "is": "el médico está muy cansado"."""
@@ -335,39 +340,47 @@ class RomanceLanguage(SpacedLanguage):
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
-    ) -> list[Replacement]:
-        """Return the replacements that write the values of one person."""
-        noun = phrase.noun
-        assert noun is not None
-        is_feminine = noun.gender == "f"
-        changes: dict[int, str] = {}
+    ) -> Changes:
+        assert phrase.noun is not None
+        changes: Changes = {}
         marker = ""
-        if gender and noun.gender in ("f", "m!"):
-            as_human = self._as_human(tokens, phrase, gender)
-            marker = self.entries(f"sex-{gender}")[0] if as_human is None else ""
-            is_feminine = is_feminine if as_human is None else gender == "female"
-            changes = as_human or {}
+        if gender:
+            changes, marker = self._write_gender(tokens, phrase, phrase.noun, gender)
+        is_feminine = gender == "female" if changes else phrase.noun.gender == "f"
+        words = [self.feminine_of(word) or word if is_feminine else word for word in adjectives]
+        words += [marker] if marker else []
+        if words:
+            place = self._place_behind(tokens, phrase)
+            text = " ".join([changes.get(place, tokens[place].text), *words])
+            changes[place] = text.upper() if tokens.text.isupper() else text
+        return changes
+
+    def _write_gender(
+        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
+    ) -> tuple[Changes, str]:
+        """Return the changes for a gender, and a word for it after the noun if one is needed."""
+        changes: Changes = {}
+        marker = ""
+        if noun.gender in ("f", "m!"):
+            changes = self._as_human(tokens, phrase, gender) or {}
+            marker = "" if changes else self.entries(f"sex-{gender}")[0]
         elif gender == "male":
             marker = self._word_behind(noun, "boy", "male")
-        elif gender:
-            is_feminine = True
+        else:
             changes = self._agree(tokens, phrase) or {}
             # "una pianista": the article shows it; "l'artiste femme": it does not.
             if noun.gender == "mf" and phrase.article not in changes:
                 marker = self._word_behind(noun, "girl", "female")
-        texts = [self.feminine_of(word) or word if is_feminine else word for word in adjectives]
-        texts += [marker] if marker else []
-        if gender:
-            self._drop_signs(tokens, phrase, changes)
-        return self._replacements(tokens, phrase, changes, texts)
+        self._drop_signs(tokens, phrase, changes)
+        return changes, marker
 
-    def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
-        """Change "médico/a" into the masculine, where it has not become the feminine."""
+    def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
+        """Change "médico/a" into the masculine unless it has become the feminine."""
         for i in (*range(phrase.first, phrase.last + 1), *phrase.apart):
             token = tokens[i]
             has_sign = token.low != token.text.lower().replace("\u2019", "'")
             if has_sign and i not in changes:
-                changes[i] = self.like(token, token.low)
+                changes[i] = self._like(token, token.low)
 
     def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
         """Return the word for a gender after a noun: "un bambino maschio", "un medico uomo"."""
@@ -376,23 +389,14 @@ class RomanceLanguage(SpacedLanguage):
         words = self.entries(f"say-{young}") if is_young else ()
         return (words or self.entries(f"say-{grown}"))[0]
 
-    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
-        """Return "como bombera" of a woman; what has one form for both stays as it is."""
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         if role.noun is None or role.noun.gender != "m":
-            return []
+            return {}
         changes = (self._agree(tokens, role) or {}) if gender == "female" else {}
         self._drop_signs(tokens, role, changes)
-        return self._replacements(tokens, role, changes, [])
+        return changes
 
-    def _replacements(
-        self, tokens: Reading, phrase: Phrase, changes: dict[int, str], texts: list[str]
-    ) -> list[Replacement]:
-        """Return changed words, and texts after the noun."""
-        if texts:
-            place = self._place_behind(tokens, phrase)
-            text = " ".join([changes.get(place, tokens[place].text), *texts])
-            # Written with the word that it follows, so that no two replacements touch.
-            changes[place] = text.upper() if tokens.text.isupper() else text
+    def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
         replacements: list[Replacement] = []
         for i, text in changes.items():
             end = tokens[i].end
@@ -405,7 +409,7 @@ class RomanceLanguage(SpacedLanguage):
         return replacements
 
     def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
-        """Return after which word a value is written: the noun and adjectives that name a kind."""
+        """Return the word after which a value is written: the noun or an adjective of kind."""
         place = phrase.head
         assert phrase.noun is not None
         if phrase.noun.gender in ("f", "m!"):
@@ -421,18 +425,18 @@ class RomanceLanguage(SpacedLanguage):
             place = position
         return place
 
-    def _agree(self, tokens: Reading, phrase: Phrase) -> dict[int, str] | None:
-        """Return position -> feminine word; None where one of them is not known."""
+    def _agree(self, tokens: Reading, phrase: Phrase) -> Changes | None:
+        """Return the changes into the feminine, or None if one of the forms is not known."""
         assert phrase.noun is not None
-        changes: dict[int, str] = {}
+        changes: Changes = {}
         for position in (*phrase.before, *phrase.behind, *phrase.apart):
             token = tokens[position]
             feminine = self.feminine_of(token.low)
             if not feminine:
                 return None
             if feminine != token.low:
-                changes[position] = self.like(token, feminine)
-        changes[phrase.head] = self.like(tokens[phrase.head], phrase.noun.feminine)
+                changes[position] = self._like(token, feminine)
+        changes[phrase.head] = self._like(tokens[phrase.head], phrase.noun.feminine)
         if phrase.article is not None:
             self._change_article(tokens, phrase.article, changes)
             # "al suo apprendista", "ao seu aprendiz": two words agree.
@@ -442,7 +446,6 @@ class RomanceLanguage(SpacedLanguage):
         return changes
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a phrase may be no person, or a word behind it may have to agree."""
         if super().is_unsure(tokens, phrase):
             return True
         if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
@@ -463,12 +466,12 @@ class RomanceLanguage(SpacedLanguage):
         following = tokens.after(last + 1)
         return not following.text or self.matcher("behind-noun").has(following)
 
-    def _change_article(self, tokens: Reading, article: int, changes: dict[int, str]) -> None:
-        """Put an article into the feminine that the word after it, changed or not, requires."""
+    def _change_article(self, tokens: Reading, article: int, changes: Changes) -> None:
+        """Change an article into the feminine that the word after it requires."""
         following = changes.get(article + 1, tokens[article + 1].text).lower()
         text = self.feminine_article(tokens[article].low, following)
         if text != tokens[article].low:
-            changes[article] = self.like(tokens[article], text)
+            changes[article] = self._like(tokens[article], text)
 
     def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether a later word may agree with "una persona"."""
@@ -481,29 +484,32 @@ class RomanceLanguage(SpacedLanguage):
         following = tokens.after(last)
         return bool(following.text) and not self.matcher("behind-noun").has(following)
 
-    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> dict[int, str] | None:
-        """Return the changes that make a woman or man of "una persona".
+    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes | None:
+        """Return the changes that turn "una persona" into a woman or man.
 
-        None for other nouns with a gender of their own, and if anything would have to agree.
+        None for other nouns with a fixed gender, and if any other word would have to agree.
         """
         assert phrase.noun is not None
         nouns = self.nouns_of_gender("human").get(phrase.noun.masculine)
         if nouns is None or phrase.article is None:
             return None
-        changes = {phrase.head: self.like(tokens[phrase.head], nouns[gender])}
+        changes = {phrase.head: self._like(tokens[phrase.head], nouns[gender])}
         if gender == "female":
             return changes
-        articles = dict(entry.split("/") for entry in self.entries("article-of-man"))
-        article = articles.get(tokens[phrase.article].low)
+        article = self.pairs("article-of-man").get(tokens[phrase.article].low)
         agrees = phrase.before or phrase.behind or self._may_agree_behind(tokens, phrase.last)
         if agrees or article is None:
             return None
-        contracted = dict(entry.split("/") for entry in self.entries("contracted"))
-        if f"{tokens[phrase.article - 1].low}+{article}" in contracted:
+        if f"{tokens[phrase.article - 1].low}+{article}" in self.pairs("contracted"):
             return None  # "de" and "el" would be one word
-        changes[phrase.article] = self.like(tokens[phrase.article], article)
+        changes[phrase.article] = self._like(tokens[phrase.article], article)
         return changes
 
     def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine of an article, as the word after it requires."""
+        """Return the feminine of an article.
+
+        Args:
+            article: the masculine article.
+            following: the word after it.
+        """
         return self.articles.get(article, article)

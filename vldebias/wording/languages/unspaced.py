@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.wording.groups import Group
 from vldebias.wording.language import Assignment, Mention, Replacement
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
 
 
-# Signs of a prompt that are read: no text encoder of an image generator reads more, and the time of
-# a call stays bounded.
+# Characters of a prompt that are read: no text encoder reads more, and calls take bounded time.
 _LONGEST_PROMPT = 2000
 _CLAUSE_END = re.compile("[，。、,.；;！？\n]")
 
@@ -37,36 +36,39 @@ def pattern_of(words: Iterable[str]) -> re.Pattern[str]:
 
 
 class UnspacedLanguage(ListedLanguage):
-    """A language without spaces.
+    """Read a language in which nothing agrees with a noun: values are written before it.
 
     Attributes:
-        human: the word for a human that is replaced by one for a woman or man.
-        thing_link: what joins a person with a thing that is theirs: 的.
-        endings_before: how many signs stand before an ending that makes a person.
+        human: the word for a human, which becomes one for a woman or man.
+        thing_link: what joins a person and a thing that belongs to them: 的.
+        plural_signs: endings of a noun for several people: 们.
+        count: pattern of a number at the end of the text before a noun.
+        one: the words for 1 that `count` can find.
+        reach: number of characters that can separate "many" from a noun.
+        brackets: what encloses the women and men of a group.
+        space: what separates a value from the noun.
     """
 
     human: str
-    human_of: ClassVar[Mapping[str, str]]
     thing_link: str
-    comma: str
-    joiner: str
+    plural_signs: tuple[str, ...]
+    count: re.Pattern[str]
+    one: tuple[str, ...]
+    reach: int
+    brackets: tuple[str, str]
+    space = ""
 
     @abstractmethod
     def humans(self, text: str) -> list[Match]:
         """Return where the word for a human alone is a person."""
 
     @abstractmethod
-    def size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
-        """Return whether several persons are named, and how many."""
+    def _joined(self, parts: list[str], is_counted: bool) -> str:
+        """Return the women and men of a group in one phrase."""
 
     @abstractmethod
-    def changes_for(
-        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
-    ) -> list[tuple[int, int, str]]:
-        """Return start, end and text of the changes that write the values of one person.
-
-        gender: "female", "male" or "" for none. adjectives: the words of other values.
-        """
+    def _start_of_noun(self, text: str, match: Match) -> int:
+        """Return where a noun begins together with its modifiers: 심리 of 심리 상담사."""
 
     # ---- lists
 
@@ -80,84 +82,72 @@ class UnspacedLanguage(ListedLanguage):
     def _patterns(self) -> dict[str, re.Pattern[str]]:
         return {}
 
-    def covers(self, text: str, start: int, name: str) -> bool:
-        """Return whether a word of a list stands over an offset."""
+    def _covers(self, text: str, start: int, name: str) -> bool:
+        """Return whether a word of a list extends over an offset."""
         longest = max(map(len, self.entries(name)), default=0)
         for match in self.pattern(name).finditer(text, max(0, start - longest), start + longest):
             if match.start() <= start < match.end():
                 return True
         return False
 
-    def has(self, text: str, name: str) -> bool:
+    def _has(self, text: str, name: str) -> bool:
         """Return whether a text has a word of a list."""
         return self.pattern(name).search(text) is not None
 
     # ---- finding
 
     def reads(self, text: str) -> bool:
-        """Return whether a text names a person in this language."""
         return bool(self.matches(text[:_LONGEST_PROMPT]))
 
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return whether any word of a text states a value, of a person or not."""
         return bool(self._stated(text[:_LONGEST_PROMPT], attribute))
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        """Return the persons of a text, or the reason why nobody gets a value."""
         text = blank_quotations(text[:_LONGEST_PROMPT])
         kind = self.kind_of(attribute)
-        if not kind or self.lacks_words(attribute):
+        if self.lacks_words(attribute):
             return "no word"
-        if self.is_edit(text):
+        if self.pattern("edit").match(text.strip()):
             return "edit"
         matches = self.matches(text)
         stated = self._stated(text, attribute)
-        stated_matches: list[Match] = []
-        for match in matches:
-            # 女医生
-            if any(match.start - 2 <= word.start() < match.end for word in stated):
-                stated_matches.append(match)
-        # Of several persons who are joined, the value of one says nothing of the others.
-        is_joined = len(matches) > 1 and self.has(text, "joining")
-        are_all_of_persons = is_joined and len(stated_matches) >= len(stated)
-        if stated and not are_all_of_persons:
+        stated_matches = [match for match in matches if _is_stated(text, match, stated)]
+        # If several people are joined, the value of one says nothing about the others.
+        if len(stated) > len(stated_matches) or (stated and not self._joins(text, matches)):
             return "stated"
         if self.is_named(text, matches):
             return "named"
-        is_fixed = self.has(text, f"fixed-{kind}")
+        is_fixed = self._has(text, f"fixed-{kind}")
         if not matches or any(self._may_be_owner(text, match) for match in matches):
             return "context" if is_fixed else self._why_nobody(text, matches)
-        persons: list[Mention] = []
-        for match in matches:
-            persons.append(self._person(text, match, attribute, match in stated_matches, is_fixed))
-        return tuple(persons)
+        return tuple(
+            self._person(text, match, attribute, match in stated_matches, is_fixed)
+            for match in matches
+        )
+
+    def _joins(self, text: str, matches: Sequence[Match]) -> bool:
+        """Return whether a conjunction joins several people."""
+        return len(matches) > 1 and self._has(text, "joining")
 
     def _may_be_owner(self, text: str, match: Match) -> bool:
         """Return whether a noun may only say whose a thing is: 厨师的刀."""
         if not text.startswith(self.thing_link, match.end):
             return False
         owned = _CLAUSE_END.split(text[match.end + len(self.thing_link) :])[0]
-        return not self.has(owned, "shows") and not self.matches(owned)
+        return not self._has(owned, "shows") and not self.matches(owned)
 
     def _why_nobody(self, text: str, matches: Sequence[Match]) -> str:
-        """Return the reason why a prompt gets no value that shows nobody, or perhaps only a thing
-        of somebody."""
         if matches:
             return "not understood"
         for list_name, reason in (("group-left-unchanged", "group"), ("pronoun", "pronoun")):
-            if self.has(text, list_name):
+            if self._has(text, list_name):
                 return reason
         return "no person"
 
-    def is_edit(self, text: str) -> bool:
-        """Return whether a prompt asks to change a given picture."""
-        return self.pattern("edit").match(text.strip()) is not None
-
     def matches(self, text: str) -> list[Match]:
         """Return the nouns of the persons in the picture, in order."""
-        found: list[Match] = []
-        for listed in self.pattern("person").finditer(text):
-            found.append(Match(listed.start(), listed.end(), listed[0]))
+        listed = self.pattern("person").finditer(text)
+        found = [Match(*noun.span(), noun[0]) for noun in listed]
         covered = {offset for match in found for offset in range(match.start, match.end)}
         for match in [*self.by_ending(text), *self.humans(text)]:
             if covered.isdisjoint(range(match.start, match.end)):
@@ -165,27 +155,34 @@ class UnspacedLanguage(ListedLanguage):
                 covered.update(range(match.start, match.end))
         kept: list[Match] = []
         for match in sorted(found):
-            is_thing = self.covers(text, match.start, "not-person") or self.covers(
-                text, match.end - 1, "not-person"
-            )
-            if not is_thing and not self.is_out_of_picture(text, match):
+            if not self._is_thing(text, match) and not self.is_out_of_picture(text, match):
                 kept.append(match)
-        joined = self.without_heads(text, kept)
+        joined = self._without_heads(text, kept)
         # Without roles of another person, 当水管工的人; in 看護師として働く the nurse is one.
         return [match for match in joined if not self.is_role(text, match)] or joined
 
+    def _is_thing(self, text: str, match: Match) -> bool:
+        ends = (match.start, match.end - 1)
+        return any(self._covers(text, end, "not-person") for end in ends)
+
     def is_role(self, text: str, match: Match) -> bool:
-        """Return whether a noun says what somebody is or does, by the words beside it."""
+        """Return whether a noun is the occupation of another one, by the words next to it.
+
+        Args:
+            text: the prompt.
+            match: the noun.
+        """
         trades = tuple(self.entries("trade"))  # "人物，职业：焊工"
-        if re.sub(r"[\s:\uff1a]+$", "", text[: match.start]).endswith(trades):
+        before = text[: self._start_of_noun(text, match)]
+        if before.rstrip(" :\uff1a\n\t").endswith(trades):
             return True
         for words in self.entries("role-behind"):
             if text.startswith(words.replace("_", " "), match.end):
                 return True
         return False
 
-    def without_heads(self, text: str, matches: list[Match]) -> list[Match]:
-        """Return matches of which none stands directly before another: 医生助理 is one person."""
+    def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
+        """Join nouns that directly follow each other: 医生助理 is one person."""
         kept: list[Match] = []
         for match in matches:
             if kept and text[kept[-1].end : match.start] == "の" and match.noun == self.human:
@@ -201,7 +198,12 @@ class UnspacedLanguage(ListedLanguage):
         return []
 
     def is_out_of_picture(self, text: str, match: Match) -> bool:
-        """Return whether a person is not shown: 医生的雕像, 玩具士兵."""
+        """Return whether a person is not shown: 医生的雕像, 玩具士兵.
+
+        Args:
+            text: the prompt.
+            match: the noun.
+        """
         behind = text[match.end :]
         link = re.escape(self.thing_link)
         things = self.pattern("thing-behind").pattern
@@ -228,19 +230,24 @@ class UnspacedLanguage(ListedLanguage):
         found: list[re.Match[str]] = []
         for name in ("female", "male"):
             for match in self.pattern(name).finditer(text):
-                if not self.covers(text, match.start(), "not-stated"):
+                if not self._covers(text, match.start(), "not-stated"):
                     found.append(match)
         return found
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
-        """Return whether a prompt names a person."""
-        return self.has(text, "famous") or self.has(text, "named")
+        """Return whether a prompt names a person.
+
+        Args:
+            text: the prompt.
+            matches: its nouns of persons.
+        """
+        return self._has(text, "famous") or self._has(text, "named")
 
     def _person(
         self, text: str, match: Match, attribute: Attribute, is_stated: bool, is_fixed: bool
     ) -> Mention:
         """Return the person of a noun, with the reason why no value is written."""
-        is_group, size = self.size_of(text, match)
+        is_group, size = self._size_of(text, match)
         reason = ""
         if is_stated:
             reason = "stated"
@@ -256,47 +263,79 @@ class UnspacedLanguage(ListedLanguage):
             match.noun, match.start, match.end, (match.start, match.start), reason, group
         )
 
+    def _count_of(self, text: str, match: Match) -> str:
+        """Return the word that says how many people a noun is, or ""."""
+        counted = self.count.search(text[: self._start_of_noun(text, match)])
+        return counted[1] if counted else ""
+
+    def _size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
+        """Return whether a noun is of several people, and how many."""
+        count = self._count_of(text, match)
+        if count:
+            return count not in self.one, self.number_of(count)
+        before = _CLAUSE_END.split(text[: self._start_of_noun(text, match)])[-1]
+        many = rf"(?:{self.pattern('many').pattern})\s?\S{{0,{self.reach}}}$"
+        is_plural = text.startswith(self.plural_signs, match.end)
+        return is_plural or re.search(many, before) is not None, None
+
     # ---- writing
 
-    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return what to replace in a text so that it says these values."""
+    def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
         replacements: list[Replacement] = []
-        assignments_of_mention: dict[Mention, list[Assignment]] = {}
         for assignment in assignments:
-            person, _, _ = assignment
-            person = person._replace(reason="", place=(0, 0))
-            assignments_of_mention.setdefault(person, []).append(assignment)
-        for person, assignments_of_one in assignments_of_mention.items():
-            if not person.noun:
-                replacements += self.write_at_places(assignments_of_one)
-                continue
-            for assignment in assignments_of_one:
-                _, _, value = assignment
-                if isinstance(value, Mapping):
-                    replacements.append(self._mixed(text, person, assignment))
-            gender, adjectives = self.words_of(assignments_of_one)
-            if gender or adjectives:
-                match = Match(person.start, person.end, person.noun)
-                for change in self.changes_for(text, match, gender, adjectives):
-                    replacements.append(Replacement(*change))
+            person, _, value = assignment
+            if isinstance(value, Mapping):
+                replacements.append(self._mixed(text, person, assignment))
+        gender, adjectives = self.words_of(assignments)
+        if gender or adjectives:
+            match = Match(person.start, person.end, person.noun)
+            replacements.append(self._write_one(text, match, gender, adjectives))
         return replacements
 
     def _mixed(self, text: str, person: Mention, assignment: Assignment) -> Replacement:
         """Return the numbers of women and men after a noun: 三名警察，两女一男."""
-        end = self.end_of_group(text, person.end)
+        end = self._end_of_group(text, person.end)
         is_young = person.group is not None and person.group.young
-        parts = [self.counted(*part, is_young) for part in self.mixture(assignment)]
-        is_counted = all(count is not None for _, count in self.mixture(assignment))
-        return Replacement(end, end, self.mixed_text(parts, is_counted, text[end:]))
+        mixture = self.mixture(assignment)
+        parts = [self._counted(*part, is_young) for part in mixture]
+        words = self._joined(parts, all(count is not None for _, count in mixture))
+        opening, closing = self.brackets
+        if opening == closing and not text[end : end + 1].isalnum():
+            closing = ""  # a comma before another comma, or at the end
+        return Replacement(end, end, f"{opening}{words}{closing}")
 
-    def mixed_text(self, parts: list[str], is_counted: bool, rest: str) -> str:
-        """Return the women and men of a group as they are written after its noun."""
-        comma = self.comma if rest[:1].isalnum() else ""
-        text = self.joiner.join(parts) if is_counted else self.both
-        return f"{self.comma}{text}{comma}"
+    def _end_of_group(self, text: str, end: int) -> int:
+        """Return the offset after the sign of the plural, if there is one."""
+        signs = [sign for sign in self.plural_signs if text.startswith(sign, end)]
+        return end + len(signs[0]) if signs else end
 
-    both = ""
+    def _write_one(
+        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
+    ) -> Replacement:
+        """Return the replacement that writes the values of one person."""
+        words = "".join(word + self.space for word in adjectives)
+        noun = self.nouns_of_gender("whole").get(match.noun, {}).get(gender, "")
+        if noun or match.noun == self.human:
+            noun = noun or self.human
+            return Replacement(match.start, match.end, words + noun)
+        start = self._place_of(text, match)
+        if gender:
+            words += self._word_before(match, start, gender)
+        return Replacement(start, start, words)
 
-    def end_of_group(self, text: str, end: int) -> int:
-        """Return the offset after a noun and its sign of the plural."""
-        return end
+    def _place_of(self, text: str, match: Match) -> int:
+        """Return the offset at which a value is written."""
+        return self._start_of_noun(text, match)
+
+    def _word_before(self, match: Match, start: int, gender: str) -> str:
+        """Return the word for a woman or man before a noun."""
+        return self.entries(f"say-{gender}")[0] + self.space
+
+
+def _is_stated(text: str, match: Match, stated: Sequence[re.Match[str]]) -> bool:
+    """Return whether a word for a gender or another value belongs to a noun: 女医生, 女性の医者."""
+    for word in stated:
+        is_joined = text[word.end() : match.start] in ("の", " ")
+        if match.start - 2 <= word.start() < match.end or is_joined:
+            return True
+    return False

@@ -5,20 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
 from vldebias.prompts.attribute import Attribute
-from vldebias.wording.language import Mention, Replacement
-from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+from vldebias.wording.language import Mention
+from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
-# What is written together with a noun: "and", "for", "in", "as", and the article.
-_PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.+)$")
-_PLACES = frozenset(("في", "أمام", "داخل", "مع", "خلف", "على", "بجانب"))
-_NOT_POSSESSED = frozenset((
-    "وجه", "مياه", "اتجاه", "انتباه", "الوجه", "المياه", "فواكه", "شبه", "منتزه", "ترفيه", "تنبيه",
-    "توجيه",
-))  # fmt: skip
+# Prefixes of a noun: "and", "for", "in", "as", and the article.
+_PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
 # Nouns whose last letter is written in the feminine alone.
 _DEFECTIVE = frozenset((
     "محام", "قاض", "طاه", "راع", "مغن", "ساع", "ساق", "مرب", "مشتر", "مسترخ", "منطو",
@@ -31,18 +25,16 @@ _HUMAN = "شخص"
 class Arabic(SpacedLanguage):
     """Find persons in Arabic prompts, and write a value with the agreement that it needs.
 
-    The article is written with the noun; `article` of a phrase is the word of "one of the doctors".
+    The article is a prefix; `article` of a phrase is the "one" in "one of the doctors".
     """
 
     code = "ar"
     name = "Arabic"
-    folder = Path(__file__).parent
     word = r"[\u0621-\u064a\u064b-\u0652\u0670\u0671-\u06d3]+|[A-Za-z]+|\d+"
     comma = "،"
     joiner = " و"
 
     def read(self, text: str) -> Reading:
-        """Return the words of a prompt, in small letters without marks of vowels."""
         tokens = super().read(text)
         for i, token in enumerate(tokens):
             tokens[i] = token._replace(low=_MARKS.sub("", token.low))
@@ -70,25 +62,18 @@ class Arabic(SpacedLanguage):
         return frozenset(forms - set(self.entries("not-stated")))
 
     def _split(self, token: Token) -> tuple[str, str]:
-        """Return what is written before a noun, and the noun."""
-        if token.low in self._nouns or token.low in self._feminine_nouns:
-            return "", token.low
-        match = _PREFIX.match(token.low)
-        if match is None:
-            return "", token.low
-        joined, article, noun = match.groups(default="")
-        for prefix, rest in ((joined + article, noun), (joined, article + noun), ("", token.low)):
+        """Return the prefix of a noun, and the noun."""
+        ((joined, article, noun),) = _PREFIX.findall(token.low)
+        for prefix, rest in (("", token.low), (joined + article, noun), (joined, article + noun)):
             if rest in self._nouns or rest in self._feminine_nouns:
                 return prefix, rest
         return "", token.low
 
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun of a person that a word is a form of, or None."""
         _, form = self._split(token)
         return self._nouns.get(form)
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        """Return the persons of a text, or the reason why nobody gets a value."""
         persons = super().find(text, attribute)
         if isinstance(persons, str):
             return persons
@@ -101,7 +86,6 @@ class Arabic(SpacedLanguage):
         return persons
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i states a gender."""
         token = tokens[i]
         plain = token.low.removeprefix("و")
         if plain == "عجوز" and self._follows_person(tokens, i):
@@ -123,7 +107,6 @@ class Arabic(SpacedLanguage):
         return tokens[i - 1].low in ("وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        """Return whether a prompt names a person; Arabic has no capitals that would show it."""
         if self.matcher("famous").find(tokens) is not None:
             return True
         for i, token in enumerate(tokens):
@@ -142,59 +125,60 @@ class Arabic(SpacedLanguage):
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None where it is no person."""
         if self.states_gender(tokens, i):
             return Phrase(i, i, stated=True)
         prefix, form = self._split(tokens[i])
         noun = self._nouns.get(form)
         # A noun after a person says of which kind the person is, unless "and" joins them.
         is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
-        if noun is None or is_kind or self.matcher("not-person").length_at(tokens, i):
+        if noun is None or is_kind or self._is_thing(tokens, i, noun):
             return None
-        before = "" if tokens[i].opens else tokens[i - 1].low
-        if noun.masculine in self.matcher("not-person").words and before not in _FACES_OF:
-            return None  # a thing, unless "face of" stands before it
-        if noun.number == "many" and before in _ONE_OF:
+        if noun.number == "many" and tokens.before(i).low in _ONE_OF:
             return Phrase(i - 1, i, noun, article=i - 1)
-        size = self.number_before(tokens, i)
+        size = self._number_before(tokens, i)
         if noun.number == "many" or size is not None:
             return Phrase(i if size is None else i - 1, i, plural=True, size=size)
         return Phrase(i, i, noun, behind=self._adjectives(tokens, i, prefix, noun))
 
+    def _is_thing(self, tokens: Reading, i: int, noun: Noun) -> bool:
+        """Return whether a noun is a thing, as some are unless "face of" precedes them."""
+        things = self.matcher("not-person")
+        is_face = tokens.before(i).low in _FACES_OF
+        return things.length_at(tokens, i) > 0 or (noun.masculine in things.words and not is_face)
+
     def _follows_person(self, tokens: Reading, i: int) -> bool:
-        """Return whether the word before is a person, of whom this one says the kind."""
-        if tokens[i].opens:
-            return False
-        return self.noun_of(tokens[i - 1]) is not None
+        """Return whether the previous word is a person whose kind this word names."""
+        return self.noun_of(tokens.before(i)) is not None
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
         """Return the positions of the adjectives after a noun; they have its article."""
-        is_definite = _is_definite(prefix)
-        adjectives: list[int] = []
-        for j in range(i + 1, len(tokens)):
-            token = tokens[j]
-            if j == i + 1 and self.matcher("of-kind").has(token):
-                continue  # "سائق تاكسي متعب"
-            if token.opens or self.matcher("no-adjective").has(token):
+        article = "ال" if _is_definite(prefix) else ""
+        first = i + 1
+        if self.matcher("of-kind").has(tokens.after(i)):
+            first += 1  # "سائق تاكسي متعب"
+        last = first
+        while last < len(tokens) and not tokens[last].opens:
+            token = tokens[last]
+            word = token.low.removeprefix(article)
+            is_adjective = word in self.matcher("adjective").words or self._is_relation(word)
+            if noun.masculine == _HUMAN and last == i + 1:
+                is_adjective = is_adjective or self._may_describe_human(token, word)
+            if token.low.startswith("ال") != bool(article) or not is_adjective:
                 break
-            has_article = token.low.startswith("ال")
-            word = token.low.removeprefix("ال") if is_definite else token.low
-            if is_definite != has_article:
-                break
-            if word not in self.matcher("adjective").words and not self._is_relation(word):
-                # Directly after "a human" most words are adjectives.
-                is_behind_human = noun.masculine == _HUMAN and j == i + 1
-                is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
-                if not is_behind_human or is_other_word or self._is_verb(token):
-                    break
-            adjectives.append(j)
-        return tuple(adjectives)
+            last += 1
+        return tuple(range(first, last))
+
+    def _may_describe_human(self, token: Token, word: str) -> bool:
+        """Return whether a word directly after "a human" can be an adjective, as most are."""
+        is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
+        is_known = self.matcher("no-adjective").has(token) or self._is_verb(token)
+        return not is_other_word and not is_known
 
     def _is_relation(self, word: str) -> bool:
         """Return whether a word ends like an adjective of relation: كهربائي, ألماني."""
         if word.startswith("ي") and word not in self.matcher("not-verb").words:
             return False  # "يلقي"
-        return len(word) > 3 and word.endswith("ي") and word not in ("كرسي", "مقهى")
+        return len(word) > 3 and word.endswith("ي") and word != "كرسي"
 
     def _is_verb(self, token: Token) -> bool:
         low = token.low.removeprefix("و")
@@ -202,7 +186,6 @@ class Arabic(SpacedLanguage):
         return len(low) > 2 and low.startswith("ي") and not is_listed
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a phrase may be a thing, or an adjective is apart: عامل بناء متعب."""
         if super().is_unsure(tokens, phrase):
             return True
         i = phrase.head + 2
@@ -213,40 +196,39 @@ class Arabic(SpacedLanguage):
         return is_apart and self.matcher("adjective").has(tokens[i])
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase belongs to a thing: the noun directly before it."""
-        return len(before) == 1 and before[0].low not in _PLACES and not self._is_verb(before[0])
+        return (
+            len(before) == 1
+            and not self.matcher("place").has(before[0])
+            and not self._is_verb(before[0])
+        )
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase says what a person is, by "as" before its noun: كطبيب."""
         if super().is_role(tokens, person, phrase):
             return True
         prefix, _ = self._split(tokens[phrase.head])
         return phrase.noun is not None and prefix == "ك" and not person.plural
 
-    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
-        """Return "as a doctor" of a woman: كطبيبة."""
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         if role.noun is None or gender != "female":
-            return []
-        token = tokens[role.head]
-        prefix, _ = self._split(token)
-        return [Replacement(token.start, token.end, prefix + role.noun.feminine)]
+            return {}
+        prefix, _ = self._split(tokens[role.head])
+        return {role.head: prefix + role.noun.feminine}
 
     # ---- writing
 
     def lacks_form(self, phrase: Phrase) -> bool:
-        """Return whether a person takes no adjective: أحد المهندسين."""
+        # "One of the engineers" takes none: أحد المهندسين.
         return phrase.noun is None or phrase.article is not None
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
-    ) -> list[Replacement]:
-        """Return the replacements that write the values of one person."""
+    ) -> Changes:
         assert phrase.noun is not None
         if phrase.article is not None:
             return self._of_several(tokens, phrase, phrase.noun, gender)
         prefix, _ = self._split(tokens[phrase.head])
         is_definite = _is_definite(prefix)
-        changes: dict[int, str] = {}
+        changes: Changes = {}
         if gender == "female":
             noun = phrase.noun.feminine
             if phrase.noun.masculine == _HUMAN:
@@ -262,10 +244,10 @@ class Arabic(SpacedLanguage):
             article = "ال" if is_definite else ""
             last_word = changes.get(phrase.last, tokens[phrase.last].text)
             changes[phrase.last] = " ".join([last_word, *(article + word for word in adjectives)])
-        return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
+        return changes
 
-    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> dict[int, str]:
-        """Return the words that say a man: طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
+    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> Changes:
+        """Return the changes for a man: طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
         if noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
         following = tokens.after(phrase.head)
@@ -283,20 +265,20 @@ class Arabic(SpacedLanguage):
         article = "ال" if _is_definite(prefix) and not following.low.startswith("ال") else ""
         return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
 
-    def _agree(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
-        """Put what agrees with a noun into the feminine, up to the next person."""
+    def _agree(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
+        """Change words that agree with a noun into the feminine, up to the next person."""
         verb = tokens.before(phrase.head)
         if self._is_verb(verb):
             changes[phrase.head - 1] = _feminine_verb(verb.text)
-        is_subject = True  # of the next verb: no verb and no preposition stands between
+        is_subject = True  # of the next verb: there is no verb or preposition in between
         for i in range(phrase.head + 1, len(tokens)):
             if i > phrase.last:
                 if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
                     break
             if i in changes:
                 continue
-            is_place = tokens[i].low in _PLACES
-            is_verb = self._is_verb(tokens[i]) and tokens[i - 1].low not in _PLACES
+            is_place = self.matcher("place").has(tokens[i])
+            is_verb = self._is_verb(tokens[i]) and not self.matcher("place").has(tokens[i - 1])
             text = ""
             if is_verb:
                 text = self._feminine_of_verb(tokens, i, is_subject)
@@ -306,10 +288,14 @@ class Arabic(SpacedLanguage):
                 changes[i] = text
             is_subject = is_subject and not is_place and not is_verb
 
+    def _is_possessed(self, word: str) -> bool:
+        """Return whether a word ends with "his"."""
+        return len(word) > 3 and word.endswith("ه") and word not in self.entries("not-possessed")
+
     def _feminine_of_verb(self, tokens: Reading, i: int, is_subject: bool) -> str:
         """Return the feminine of a verb whose subject is the person before it, else ""."""
         before = tokens[i - 1]
-        is_of_definite = before.low.startswith("ال") or _is_possessed(before.low)
+        is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
         is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
         if is_subject or is_joined or is_of_definite:
             return _feminine_verb(tokens[i].text)
@@ -324,8 +310,8 @@ class Arabic(SpacedLanguage):
         if token.low == "الذي" and is_subject:
             return "التي"
         # A thing of somebody, after a verb or a preposition: "in his studio".
-        is_object = before.low in _PLACES or self._is_verb(before)
-        if token.low.endswith("ته") or (is_object and _is_possessed(token.low)):
+        is_object = self.matcher("place").has(before) or self._is_verb(before)
+        if token.low.endswith("ته") or (is_object and self._is_possessed(token.low)):
             return token.text + "ا"
         # A masculine adjective after a feminine noun belongs to the person: لاعب كرة سلة طويل.
         adjectives = self.matcher("adjective").words
@@ -338,35 +324,23 @@ class Arabic(SpacedLanguage):
             states = states | self._nouns.keys()
         return feminine(stem) if stem != token.low and stem in states else ""
 
-    def _of_several(
-        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
-    ) -> list[Replacement]:
+    def _of_several(self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str) -> Changes:
         """Return "one of the doctors" of a woman or man: إحدى الطبيبات, أحد الأطباء الرجال."""
-        article = tokens[phrase.head - 1]
-        doctors = tokens[phrase.head]
+        head = phrase.head
         if not gender:
-            return []
+            return {}
         if gender == "male":
             # "أحد مدراء التسويق الرجال": behind what the noun is of.
-            is_of_noun = tokens.after(phrase.head).low.startswith("ال")
-            end = tokens[phrase.head + is_of_noun].end
-            return [Replacement(end, end, " الرجال")]
-        prefix, _ = self._split(doctors)
-        pronoun = "لإحدى" if article.low.startswith("ل") else "إحدى"
-        return [
-            Replacement(article.start, article.end, pronoun),
-            Replacement(doctors.start, doctors.end, prefix + noun.feminine[:-1] + "ات"),
-        ]
+            last = head + tokens.after(head).low.startswith("ال")
+            return {last: f"{tokens[last].text} الرجال"}
+        prefix, _ = self._split(tokens[head])
+        pronoun = "لإحدى" if tokens[head - 1].low.startswith("ل") else "إحدى"
+        return {head - 1: pronoun, head: prefix + noun.feminine[:-1] + "ات"}
 
 
 def _is_definite(prefix: str) -> bool:
-    """Return whether what is written before a noun ends with the article."""
+    """Return whether the prefix of a noun ends with the article."""
     return prefix.endswith("ال") or prefix == "لل"
-
-
-def _is_possessed(word: str) -> bool:
-    """Return whether a word ends with "his"."""
-    return len(word) > 3 and word.endswith("ه") and word not in _NOT_POSSESSED
 
 
 def _feminine_verb(verb: str) -> str:

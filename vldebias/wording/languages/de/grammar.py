@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
-from vldebias.wording.language import Replacement
-from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 # A noun with a sign for all genders: "Ärzt*in", "Arzt/Ärztin", "Ärzt:innen", "ÄrztInnen".
 _STAR = r"(?:[*:·]|/-?)"
@@ -34,13 +32,12 @@ _CASES_OF_ARTICLES = {
     | dict.fromkeys(_CONTRACTED, "dative"),
 }
 _ARTICLES = frozenset({*_DER, *_CONTRACTED, "die", "das", "zur"})
-_FEMININE_CONTRACTED = {"zum": "zur"}
 _DATIVE = frozenset(
     "mit von bei nach aus zu seit gegenüber neben hinter vor zwischen über auf in an".split()  # noqa: SIM905
 )
 _CASES = ("nominative", "accusative", "dative", "genitive")
 _FEMININE_DER = dict(zip(_CASES, ("die", "die", "der", "der"), strict=True))
-# Endings of an adjective: by what stands before it, then by gender and case.
+# Endings of an adjective: by the word before it, then by gender and case.
 _DECLENSIONS: dict[str, dict[str, dict[str, str]]] = {}
 for _before, _endings in {
     "none": {"m": "er en em en", "f": "e e er er", "n": "es es em en"},
@@ -51,23 +48,16 @@ for _before, _endings in {
         gender: dict(zip(_CASES, forms.split(), strict=True)) for gender, forms in _endings.items()
     }
 _FEMININE_ENDING = _DECLENSIONS["none"]["f"]
-_PLURAL_ENDINGS: dict[str, tuple[str, ...]] = {
-    "m": ("e", "en"),
-    "f": ("en", "n"),
-    "n": ("er", "ern"),
-}
+_PLURAL_ENDINGS = {"m": ("e", "en"), "f": ("en", "n"), "n": ("er", "ern")}
 _RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
 _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
-_ACCUSATIVE = frozenset(
-    ["für", "ohne", "gegen", "um", "zeige", "zeichne", "male", "zeigt", "erstelle", "generiere"]
-)
+_ACCUSATIVE = "für ohne gegen um zeige zeichne male zeigt erstelle generiere".split()  # noqa: SIM905
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
-# What stands before a noun -> the case of the noun, where its article does not show it.
+# Word before a noun -> the case of the noun, if its article does not show it.
 _CASE_BEHIND = {
     **dict.fromkeys((*_DATIVE, *_CONTRACTED), "dative"),
     **dict.fromkeys(_ACCUSATIVE, "accusative"),
 }
-_PREPOSITIONS = frozenset(["mit", "an", "in", "bei", "von", "auf", "über"])
 _SHORTEST_PART = 5  # letters of a noun that ends a compound
 _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
 _LONGEST_PHRASE = 5
@@ -84,7 +74,6 @@ class German(SpacedLanguage):
     name = "German"
     word = _WORD
     joiner = " und "
-    folder = Path(__file__).parent
 
     # ---- nouns
 
@@ -142,24 +131,17 @@ class German(SpacedLanguage):
                 if gender != "f":
                     nouns.setdefault(word + "s", noun)
                     nouns.setdefault(word + "es", noun)
-                many = noun._replace(number="many")
-                plurals = _PLURAL_ENDINGS[gender]
+                stem, plurals = word, _PLURAL_ENDINGS[gender]
                 if word.endswith("kraft"):
-                    plurals = ()
-                    nouns[word[:-5] + "kräfte"] = many
-                    nouns[word[:-5] + "kräften"] = many
+                    stem, plurals = word[:-5], ("kräfte", "kräften")
                 for ending in plurals:
-                    nouns.setdefault(word + ending, many)
-        for form in ("babys", "models"):
-            nouns[form] = Noun(form, form, "n", "many", "neutral")
-        for form in ("stars", "fans", "teenager", "azubis", "profis"):
+                    nouns.setdefault(stem + ending, noun._replace(number="many"))
+        for form in self.entries("person-plural"):
             nouns[form] = Noun(form, form, "m", "many", "neutral")
         nouns["menschen"] = nouns["mensch"]._replace(number="any")
-        nouns["gäste"] = nouns["gästen"] = nouns["gast"]._replace(number="many")
         return nouns
 
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun of a person that a word is a form of, or None."""
         low = token.low
         if _IN.search(token.text) or _INNEN.search(token.text):
             return self._noun_with_sign(token.text)
@@ -175,7 +157,7 @@ class German(SpacedLanguage):
         return self._adjectival(low) or self._compound(token.text)
 
     def _noun_with_sign(self, text: str) -> Noun | None:
-        """Return the noun of "Ärzt*in" or "Kinderärzt:innen", or None where no noun is left."""
+        """Return the noun of "Ärzt*in" or "Kinderärzt:innen", or None if no noun remains."""
         number = "many" if _INNEN.search(text) else "one"
         stem = _INNEN.sub("", _IN.sub("", text))
         feminine = stem + "in"
@@ -205,7 +187,7 @@ class German(SpacedLanguage):
             part = low[start:]
             if len(part) < _SHORTEST_PART and part.rstrip("es") not in _SHORT_PARTS:
                 continue
-            noun = self._nouns.get(part) or self._neutral_nouns.get(part)
+            noun = self._neutral_nouns.get(part) or self._nouns.get(part)
             if noun is None:
                 continue
             is_capital = text[start].isupper()  # after a hyphen
@@ -229,7 +211,6 @@ class German(SpacedLanguage):
         return any(low[start:] in self._masculine_of_feminine for start in range(2, len(low) - 5))
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i states a gender."""
         token = tokens[i]
         is_capital_inside = token.text[0].isupper() and not token.opens
         if token.low in _THEY and is_capital_inside:
@@ -270,7 +251,6 @@ class German(SpacedLanguage):
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None where it is no person."""
         is_stated = self._names_gender(tokens, i)
         noun = None if is_stated else self.noun_of(tokens[i])
         if not is_stated and noun is None:
@@ -295,7 +275,7 @@ class German(SpacedLanguage):
         return self.noun_of(following) is not None
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
-        """Return the phrase of a noun with the article and adjectives before it, and no more."""
+        """Return a noun with its article and the adjectives before it."""
         adjectives: list[int] = []
         first = i
         while self._goes_on(tokens, first) and i - first < _LONGEST_PHRASE:
@@ -358,22 +338,19 @@ class German(SpacedLanguage):
             return True
         if token.low == "und":
             # "alter und müder", "Luft- und Raumfahrtingenieur".
-            if token.opens or not i:
+            if token.opens:
                 return False
             return self._has_hyphen_behind(tokens, i - 1) or self._is_adjective(tokens[i - 1])
-        if token.text[0].isupper() and not token.small and not token.opens:
+        if _is_capital_inside(token):
             if token.text.isupper() or token.low.endswith("er"):
                 return True  # "IT", "Berliner"
             # "eines Community Managers": a noun directly after an article and before a noun.
-            return bool(i) and self._determines(tokens[i - 1]) and self.noun_of(token) is None
+            return self._determines(tokens.before(i)) and self.noun_of(token) is None
         return self._is_adjective(token)
 
     def _is_adjective(self, token: Token) -> bool:
-        if self.matcher("no-adjective").has(token) or token.low.isdigit():
-            return False
-        if token.low in self._numbers:
-            return False  # "vier"
-        if token.text[0].isupper() and not token.small and not token.opens:
+        is_number = token.low.isdigit() or token.low in self._numbers  # "vier"
+        if is_number or self.matcher("no-adjective").has(token) or _is_capital_inside(token):
             return False
         return len(token.low) > 3 and token.low.endswith(("e", "en", "er", "es", "em"))
 
@@ -384,7 +361,7 @@ class German(SpacedLanguage):
     def _with_determiner(
         self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun
     ) -> Phrase | None:
-        """Return a phrase with its case; None where the article does not fit the noun."""
+        """Return a phrase with its case, or None if the article does not fit the noun."""
         case = self._case_of(tokens, determiner, noun)
         is_plural = noun.number == "many"
         if noun.number == "any" and noun.kind != "star":
@@ -418,10 +395,10 @@ class German(SpacedLanguage):
         return case is None and low.endswith("e") and low not in ("eine", "keine")
 
     def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
-        """Return the case of a phrase in the singular; None where the article does not fit."""
+        """Return the case of a singular phrase, or None if the article does not fit."""
         token = tokens[determiner]
         if _STAR_ENDING.search(token.low) or noun.kind == "star":
-            # "eine*r Ärzt*in": what stands before shows the case.
+            # "eine*r Ärzt*in": the word before it shows the case.
             before = tokens.before(determiner)
             bare_case = "genitive" if before.text[:1].isupper() else "nominative"
             return _CASE_BEHIND.get(before.low, bare_case)
@@ -441,7 +418,7 @@ class German(SpacedLanguage):
         """Return a phrase without an article: "alter Arzt, 4k", "müde Bäcker", "drei Ärzte"."""
         low = tokens[phrase.head].low
         before = tokens.before(phrase.first)
-        size = self.number_before(tokens, phrase.first)
+        size = self._number_before(tokens, phrase.first)
         plural = Phrase(phrase.first, phrase.head, plural=True, size=size)
         is_counted = size is not None or self.matcher("plural-word").has(before)
         if is_counted or noun.number == "many":
@@ -465,54 +442,53 @@ class German(SpacedLanguage):
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
-    ) -> list[Replacement]:
-        """Return the replacements that write the values of one person."""
+    ) -> Changes:
         assert phrase.noun is not None
         is_feminine = gender == "female" and phrase.noun.kind != "neutral"
-        changes: list[Replacement] = []
+        changes: Changes = {}
         if is_feminine:
-            changes += self._feminine(tokens, phrase)
+            changes = self._feminine(tokens, phrase)
         elif gender:
             adjectives = [*adjectives, self.entries(f"say-{gender}")[0]]
             if phrase.noun.kind == "star":
-                changes += self._without_sign(tokens, phrase)
+                changes = self._without_sign(tokens, phrase)
         if not adjectives:
             return changes
         noun_gender = "f" if is_feminine else phrase.noun.gender[0]
         ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
-        # Before the noun, and before what is part of it: "Luft- und Raumfahrtingenieur".
+        # Before the noun with all its parts: "Luft- und Raumfahrtingenieur".
         position = phrase.first + (phrase.article is not None)
         if phrase.before:
             position = phrase.before[-1] + 1
         else:
             while self.matcher("adverb").has(tokens[position]):
                 position += 1
-        changes.append(
-            self.insert(tokens, position, " ".join(word + ending for word in adjectives))
-        )
-        return _joined(changes)
+        words = " ".join(word + ending for word in adjectives)
+        token = tokens[position]
+        if position == 0 or tokens.text.isupper():
+            words = self._like(token, words)
+        changes[position] = f"{words} {changes.get(position, token.text)}"
+        return changes
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a phrase may be no person: "Scheinwerfer", a compound in no list."""
         if super().is_unsure(tokens, phrase):
             return True
         noun = phrase.noun
-        if noun is None or noun.kind != "pair" or not noun.masculine.endswith("er"):
+        if noun is None or noun.kind != "pair":
             return False
-        return noun.masculine.lower() not in self._nouns
+        # An unlisted compound may be a thing: "Scheinwerfer".
+        return noun.masculine.endswith("er") and noun.masculine.lower() not in self._nouns
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase belongs to a thing, by its case or after "von"."""
         return phrase.case == "genitive" or super().is_genitive(before, phrase)
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase says what the person before it is: "..., der Pilot ist" too."""
         if super().is_role(tokens, person, phrase):
             return True
         return not person.plural and self._is_in_relative_clause(tokens, phrase)
 
     def _is_in_relative_clause(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
+        """Return whether a noun is between a relative pronoun and "ist": ", der Pilot ist"."""
         first = phrase.first
         is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
         is_pronoun = phrase.head == first + 1 and self.matcher("relative").has(tokens[first])
@@ -521,28 +497,21 @@ class German(SpacedLanguage):
         is_before_verb = self.matcher("copula").has(tokens.after(phrase.head))
         return is_before_verb and not tokens.after(phrase.head + 1).text
 
-    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
-        """Return "als Pilotin" of a woman, and "als Pilot" of a man, whatever sign it has."""
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         noun = role.noun
         if noun is None or noun.kind == "neutral":
-            return []
+            return {}
         if self._is_in_relative_clause(tokens, role):
             # The pronoun agrees with the person: "ein weiblicher Mensch, der Pilotin ist".
             role = role._replace(article=None)
         if gender == "female":
             return self._feminine(tokens, role)
-        return self._without_sign(tokens, role) if noun.kind == "star" else []
+        return self._without_sign(tokens, role) if noun.kind == "star" else {}
 
-    def keeps_capital(self, token: Token) -> bool:
-        """Return True: nouns and adjectives before them keep what they have."""
-        return True
-
-    def _without_sign(self, tokens: Reading, phrase: Phrase) -> list[Replacement]:
-        """Return the masculine noun and article in the place of those with a sign."""
+    def _without_sign(self, tokens: Reading, phrase: Phrase) -> Changes:
+        """Return the masculine noun and article instead of those with a sign."""
         assert phrase.noun is not None
-        token = tokens[phrase.head]
-        noun = self._declined(phrase.noun.masculine, phrase.case)
-        changes = [Replacement(token.start, token.end, noun)]
+        changes = {phrase.head: self._declined(phrase.noun.masculine, phrase.case)}
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
@@ -552,7 +521,7 @@ class German(SpacedLanguage):
                 text = stem + {case: ending for ending, case in _ENDINGS.items()}[phrase.case]
                 if stem in self.entries("der-word") and phrase.case == "nominative":
                     text = stem + "er"
-            changes.append(Replacement(article.start, article.end, self.like(article, text)))
+            changes[phrase.article] = self._like(article, text)
         return changes
 
     def _declined(self, masculine: str, case: str) -> str:
@@ -578,53 +547,44 @@ class German(SpacedLanguage):
             forms_of_noun[masculine.lower()] = (genitive.lower(), plural.lower())
         return forms_of_noun
 
-    def _feminine(self, tokens: Reading, phrase: Phrase) -> list[Replacement]:
+    def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the phrase in the feminine: noun, adjectives, article, relative pronoun."""
         assert phrase.noun is not None
-        token = tokens[phrase.head]
         ending = _DECLENSIONS[phrase.declension]["f"][phrase.case]
         noun = phrase.noun.feminine
         if phrase.noun.kind == "adjectival":
             noun += ending
-        changes = [Replacement(token.start, token.end, self.like(token, noun))]
+        changes = {phrase.head: self._like(tokens[phrase.head], noun)}
         for position in phrase.before:
-            word = tokens[position]
-            stem = re.sub(r"(?:er|en|em|es|e)$", "", word.text)
-            changes.append(Replacement(word.start, word.end, stem + ending))
+            stem = re.sub(r"(?:er|en|em|es|e)$", "", tokens[position].text)
+            changes[position] = stem + ending
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
             if stem in _DER or stem in ("die", "das"):
                 text = _FEMININE_DER[phrase.case]
             elif stem in _CONTRACTED:
-                text = _FEMININE_CONTRACTED.get(stem, f"{_CONTRACTED[stem]} der")
+                text = "zur" if stem == "zum" else f"{_CONTRACTED[stem]} der"
             else:
                 text = stem + _FEMININE_ENDING[phrase.case]
-            changes.append(Replacement(article.start, article.end, self.like(article, text)))
-        return changes + self._feminine_relative(tokens, phrase.head + 1)
+            changes[phrase.article] = self._like(article, text)
+        return changes | self._feminine_relative(tokens, phrase.head + 1)
 
-    def _feminine_relative(self, tokens: Reading, i: int) -> list[Replacement]:
+    def _feminine_relative(self, tokens: Reading, i: int) -> Changes:
         """Return the feminine relative pronoun of a clause at word i: ", der lacht"."""
         if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
-            return []
-        if tokens[i].low in _PREPOSITIONS:
+            return {}
+        if tokens[i].low in _DATIVE:
             i += 1
         pronoun = tokens[i]
         if pronoun.low not in _RELATIVE or not tokens.after(i).text:
-            return []
-        text = self.like(pronoun, _RELATIVE[pronoun.low])
-        return [Replacement(pronoun.start, pronoun.end, text)]
+            return {}
+        return {i: self._like(pronoun, _RELATIVE[pronoun.low])}
 
 
-def _joined(changes: list[Replacement]) -> list[Replacement]:
-    """Return changes, with words that are inserted before a replaced word joined to its change."""
-    joined: list[Replacement] = []
-    for change in sorted(changes):
-        if joined and joined[-1].start == change.start:
-            inserted = joined.pop()
-            change = Replacement(change.start, change.end, inserted.text + change.text)
-        joined.append(change)
-    return joined
+def _is_capital_inside(token: Token) -> bool:
+    """Return whether a word has a capital that the start of a clause does not explain."""
+    return token.text[0].isupper() and not token.small and not token.opens
 
 
 LANGUAGE = German()

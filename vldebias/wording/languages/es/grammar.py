@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from vldebias.wording.languages.romance import RomanceLanguage
 
 
@@ -12,11 +10,9 @@ class Spanish(RomanceLanguage):
 
     code = "es"
     name = "Spanish"
-    folder = Path(__file__).parent
     joiner = " y "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the plural of a word."""
         if word[-1] in "aeiouéáó":
             return (word + "s",)
         if word.endswith(("ón", "án", "ín", "és")):

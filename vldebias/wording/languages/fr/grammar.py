@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from vldebias.wording.languages.base import Phrase, Reading
 from vldebias.wording.languages.romance import RomanceLanguage
 
 _VOWELS = tuple("aeiouyhéèêâàîôœ")
@@ -14,19 +13,22 @@ class French(RomanceLanguage):
 
     code = "fr"
     name = "French"
-    folder = Path(__file__).parent
     joiner = " et "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the plural of a word."""
         if word.endswith(("s", "x", "z")):
             return ()
         if word.endswith("al"):
             return (word[:-2] + "aux",)
         return (word + "x",) if word.endswith("eau") else (word + "s",)
 
+    def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
+        phrase = super().phrase_at(tokens, i)
+        # "une rue vide, personne": nobody
+        is_nobody = tokens[i].low == "personne" and tokens[i].opens and not tokens.after(i).text
+        return None if is_nobody else phrase
+
     def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine of an article: "la", "l'", "de la", "de l'", "ma", "mon"."""
         has_vowel = following.startswith(_VOWELS)
         if article in ("mon", "ton", "son"):
             return article if has_vowel else article[0] + "a"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from vldebias.wording.languages.romance import RomanceLanguage
 
 _VOWELS = tuple("aeiouàèéìòù")
@@ -14,7 +12,6 @@ class Italian(RomanceLanguage):
 
     code = "it"
     name = "Italian"
-    folder = Path(__file__).parent
     joiner = " e "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
@@ -32,7 +29,6 @@ class Italian(RomanceLanguage):
         return (word[:-1] + "i",) if word[-1] in "eo" else ()
 
     def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine of an article: "una", "un'", "della", "dell'"."""
         feminine = self.articles.get(article, article)
         if following.startswith(_VOWELS):
             if feminine in ("una", "la", "questa", "quella") or feminine.endswith("lla"):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import ClassVar
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
 _NUMBER = "一二三四五六七八九十0-9\uff10-\uff19"
 # Kanji, katakana and Latin letters make one noun; hiragana and marks end it.
 _NOUN = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー\u30fcA-Za-z]+$")
-_COUNT = re.compile(rf"([{_NUMBER}]{{1,2}})(?:人|名)の(?:[^、。，,.\s]{{0,8}}(?:い|な|た|る|の))?$")
 _ENDING = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー]$")
 
 
@@ -21,26 +17,32 @@ class Japanese(UnspacedLanguage):
 
     code = "ja"
     name = "Japanese"
-    folder = Path(__file__).parent
     human = "人"
-    human_of: ClassVar[Mapping[str, str]] = {"female": "女性", "male": "男性"}
     thing_link = "の"
-    comma = "、"
-    joiner = "、"
+    plural_signs = ("たち", "達", "ら")
+    count = re.compile(
+        rf"([{_NUMBER}]{{1,2}})(?:人|名)の(?:[^、。，,.\s]{{0,8}}(?:い|な|た|る|の))?$"
+    )
+    one = ("一", "1", "１")
+    reach = 8
+    brackets = ("（", "）")
+
+    def _joined(self, parts: list[str], is_counted: bool) -> str:
+        return ("、" if is_counted else "と").join(parts)
 
     def humans(self, text: str) -> list[Match]:
-        """Return where 人 alone is a person: after a verb or an adjective, not a number."""
         matches: list[Match] = []
         for match in re.finditer("(?:ひと|人)(?![々形工気生口類])", text):
             before = text[: match.start()]
+            # After a verb or an adjective, not a number.
             is_described = bool(re.search(r"[いなたるうくすぐぶむぬつのだ]$", before))
-            is_named = self.covers(text, match.start(), "not-human")
+            is_named = self._covers(text, match.start(), "not-human")
             if is_described and not is_named and not re.search(rf"[{_NUMBER}]$", before):
                 matches.append(Match(match.start(), match.end(), "人"))
         return matches
 
     def by_ending(self, text: str) -> list[Match]:
-        """Return nouns of two or more signs with an ending of persons: 接客係."""
+        # Two or more characters: 接客係.
         matches: list[Match] = []
         for match in self.pattern("person-ending").finditer(text):
             noun = _NOUN.search(text[: match.end()])
@@ -50,72 +52,34 @@ class Japanese(UnspacedLanguage):
                 matches.append(Match(max(noun.start(), match.start() - 2), match.end(), noun[0]))
         return matches
 
-    def without_heads(self, text: str, matches: list[Match]) -> list[Match]:
-        """Return matches without a shop before its keeper: パン屋の職人 is one person."""
+    def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
+        # A shop and its keeper are one person: パン屋の職人.
         starts = {match.start for match in matches}
         kept: list[Match] = []
         for match in matches:
             is_shop = match.noun.endswith("屋") and text[match.end : match.end + 1] == "の"
             if not (is_shop and match.end + 1 in starts):
                 kept.append(match)
-        return super().without_heads(text, kept)
+        return super()._without_heads(text, kept)
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
-        """Return whether a name stands beside a noun: 田中先生, 医師の佐藤."""
         if super().is_named(text, matches):
             return True
+        # 田中先生, 医師の佐藤
         surname = self.pattern("surname").pattern
         for match in matches:
-            if re.search(
-                rf"(?:{surname})[\u4e00-\u9fff\u3040-\u309f]{{0,3}}$", text[: match.start]
-            ):
-                is_name = re.search(
-                    rf"(?:^|[、。\s])(?:{surname})[^\s、。の]{{0,3}}$", text[: match.start]
-                )
-                if is_name:
-                    return True
+            before = rf"(?:^|[、。\s])(?:{surname})(?:(?!の)[\u4e00-\u9fff\u3040-\u309f]){{0,3}}$"
+            if re.search(before, text[: match.start]):
+                return True
             if re.match(rf"の?(?:{surname})", text[match.end :]):
                 return True
         return bool(re.search(rf"(?:{surname})[^\s、。]{{0,3}}(?:さん|様|氏|君|ちゃん|先生)", text))
-
-    def size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
-        """Return whether several persons are named, and how many."""
-        before = text[: self._start_of_noun(text, match)]
-        counted = _COUNT.search(before)
-        if counted and counted[1] not in ("一", "1", "１"):
-            return True, self.number_of(counted[1])
-        clause = re.split(r"[、。，,.\n]", before)[-1]
-        is_plural = text[match.end :].startswith(("たち", "達", "ら"))
-        return is_plural or any(word in clause for word in self.entries("many")), None
 
     def _start_of_noun(self, text: str, match: Match) -> int:
         noun = _NOUN.search(text[: match.start])
         if noun is None or noun[0].endswith(("人", "名")):
             return match.start
         return noun.start()
-
-    def end_of_group(self, text: str, end: int) -> int:
-        """Return the offset after a noun and たち."""
-        for ending in ("たち", "達"):
-            if text[end:].startswith(ending):
-                return end + len(ending)
-        return end
-
-    def mixed_text(self, parts: list[str], is_counted: bool, rest: str) -> str:
-        """Return the women and men of a group in brackets: 3人の医師（女性2人、男性1人）."""
-        return f"（{'、'.join(parts)}）" if is_counted else f"（{'と'.join(parts)}）"
-
-    def changes_for(
-        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
-    ) -> list[tuple[int, int, str]]:
-        """Return the changes that write the values of one person."""
-        before = "".join(adjectives)
-        if match.noun == "人":
-            return [(match.start, match.end, before + self.human_of.get(gender, "人"))]
-        start = self._start_of_noun(text, match)
-        if gender:
-            before += self.entries(f"say-{gender}")[0]
-        return [(start, start, before)]
 
 
 LANGUAGE = Japanese()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from vldebias.wording.languages.romance import RomanceLanguage
 
 
@@ -12,7 +10,6 @@ class Portuguese(RomanceLanguage):
 
     code = "pt"
     name = "Portuguese"
-    folder = Path(__file__).parent
     joiner = " e "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:

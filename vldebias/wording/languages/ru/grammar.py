@@ -8,10 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
-from vldebias.wording.language import Replacement
-from vldebias.wording.languages.base import Noun, Phrase, Reading, SpacedLanguage, Token
+from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 CASES = ("nominative", "genitive", "dative", "accusative", "instrumental", "prepositional")
 # The words for a woman, a man, a girl and a boy in the six cases.
@@ -26,7 +24,7 @@ _HUMANS_OF_GENDER = ("женщин", "мужчин")
 _GENDERED_ADJECTIVES = ("женск", "мужск", "беременн", "бородат", "усат")
 _SIBILANTS = "жшчщ"
 _GUTTURALS = "гкх"
-# Masculine ending of an adjective -> its case; what a genitive in "-ого" is says the place.
+# Masculine ending of an adjective -> its case; "-ого" can be a genitive or an accusative.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
 # Masculine pronoun -> its feminine in the six cases.
 _PRONOUNS: dict[str, tuple[str, ...]] = {}
@@ -73,7 +71,6 @@ class Russian(SpacedLanguage):
 
     code = "ru"
     name = "Russian"
-    folder = Path(__file__).parent
     joiner = " и "
 
     # ---- nouns
@@ -82,27 +79,20 @@ class Russian(SpacedLanguage):
     def _nouns(self) -> dict[str, Noun]:
         """Return form -> noun with the cases that this form has."""
         nouns: dict[str, Noun] = {}
-        for word in self.entries("person"):
-            self._add(
-                nouns, "noun", self._inflected(word, "singular"), self._inflected(word, "plural")
-            )
-            if word[-1] in _SIBILANTS:
-                # "сторожем" is often written "сторожом".
-                nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
+        for name, plural in (("person", "plural"), ("person-a", "plural-of-a")):
+            for word in self.entries(name):
+                singular = self._inflected(word, "singular")
+                self._add(nouns, "noun", singular, self._inflected(word, plural))
+                if word[-1] in _SIBILANTS:
+                    # "сторожем" is often written "сторожом".
+                    nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
         # Nouns that are declined as adjectives: "учёный".
         adjectives = self.matcher("adjective-alone").words
         for word in self.entries("person-adjectival"):
             stem = word[:-1] if word.endswith("ий") else word[:-2] + "ы"
             kind = "adjective" if word in adjectives else "noun"
-            forms = [adjective_form(word, case, False) for case in range(len(CASES))]
+            forms = [_adjective_form(word, case, False) for case in range(len(CASES))]
             self._add(nouns, kind, forms, [stem + ending for ending in ("е", "х", "ми")])
-        for word in self.entries("person-a"):
-            self._add(
-                nouns,
-                "noun",
-                self._inflected(word, "singular"),
-                self._inflected(word, "plural-of-a"),
-            )
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
         self._add(nouns, "human", _HUMAN, ())
@@ -135,7 +125,6 @@ class Russian(SpacedLanguage):
         return []
 
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun of a person that a word is a form of, or None."""
         noun = self._nouns.get(token.low)
         if noun is None and "-" in token.low:
             first, last = token.low.rsplit("-", 1)
@@ -145,7 +134,6 @@ class Russian(SpacedLanguage):
         return noun
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i states a gender."""
         token = tokens[i]
         if self.matcher("not-stated").has(token):
             return False
@@ -156,7 +144,6 @@ class Russian(SpacedLanguage):
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
         is_science = self.matcher("science").has(token) and not token.opens  # "учебник физики"
         if is_science or self.matcher("thing").has_at(tokens, i):
@@ -191,7 +178,7 @@ class Russian(SpacedLanguage):
         return bool(cases) and not is_noun
 
     def _counted_phrase(self, tokens: Reading, first: int, i: int, noun: Noun) -> Phrase | None:
-        """Return the phrase of one person or of several; None where the number is left open.
+        """Return the phrase of one or several people, or None if the number is unclear.
 
         first: where the adjectives of the singular begin, if noun i is one.
         """
@@ -201,7 +188,7 @@ class Russian(SpacedLanguage):
             while not tokens[start].opens and self._is_plural_adjective(tokens[start - 1]):
                 start -= 1
                 number = "many"  # "опытные судьи"
-        size = self.number_before(tokens, start)
+        size = self._number_before(tokens, start)
         if size is not None:
             return Phrase(start - 1, i, plural=True, size=size)  # "три судьи"
         if number == "any" and noun.cases == (1, 3):
@@ -222,7 +209,7 @@ class Russian(SpacedLanguage):
             return True
         if self.noun_of(token) or self.matcher("no-plural-adjective").has(token):
             return False
-        # The "н" of "древние" stands after a consonant, that of "решение" after a vowel.
+        # The "н" of "древние" follows a consonant, the "н" of "решение" a vowel.
         return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
@@ -246,12 +233,11 @@ class Russian(SpacedLanguage):
         return first
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase belongs to a thing: "нож повара", "старый нож повара"."""
+        # "нож повара", "старый нож повара"
         is_owner = phrase.case == "genitive" and len(before) < 3
         return is_owner and not self.matcher("preposition").has(before[-1])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase says what a person is: "в роли врача", "работает врачом"."""
         if super().is_role(tokens, person, phrase):
             return True
         if phrase.case != "instrumental" or person.plural:
@@ -259,7 +245,7 @@ class Russian(SpacedLanguage):
         return self.matcher("role-verb").has(tokens[phrase.first - 1])
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether an adjective that can be a noun stands before its noun."""
+        """Return whether word i is an adjective before its noun."""
         is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS) and i + 1 < len(tokens)
         if not is_adjectival or tokens[i + 1].opens:
             return False
@@ -278,7 +264,7 @@ class Russian(SpacedLanguage):
         )
 
     def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
-        """Return the case of a phrase: of its noun, and where that is not sure by its place."""
+        """Return the case of a phrase by its noun or, if that is ambiguous, by the word before."""
         if len(cases) == 1:
             return cases[0]
         before = tokens.before(first)
@@ -296,30 +282,24 @@ class Russian(SpacedLanguage):
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
-    ) -> list[Replacement]:
-        """Return the replacements that write the values of one person."""
+    ) -> Changes:
         assert phrase.noun is not None
         case = CASES.index(phrase.case)
         is_woman = gender == "female"
         place = self._start_of_noun(tokens, phrase, phrase.noun)
-        words = " ".join(adjective_form(word, case, is_woman) for word in adjectives)
-        changes: dict[int, str] = {}
+        words = " ".join(_adjective_form(word, case, is_woman) for word in adjectives)
+        text = tokens[place].text
         if gender:
             text = self._gendered(tokens, place, phrase, is_woman)
-            if words:
-                text = self.like(tokens[place], f"{words} {_inside(text)}")
-            changes[place] = text
+        if words:
+            text = self._like(tokens[place], f"{words} {_inside(text)}")
+        changes = {place: text}
         if is_woman:
             for position in range(phrase.first, place):
                 token = tokens[position]
-                changes[position] = self.like(token, feminine_adjective(token.low, case))
+                changes[position] = self._like(token, feminine_adjective(token.low, case))
             self._agree_behind(tokens, phrase.head, case, changes)
-        replacements: list[Replacement] = []
-        for i, text in changes.items():
-            replacements.append(Replacement(tokens[i].start, tokens[i].end, text))
-        if words and not gender:
-            replacements.append(self.insert(tokens, place, words))
-        return replacements
+        return changes
 
     def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
         """Return where a noun with its classifying adjectives begins: "уличный музыкант"."""
@@ -336,20 +316,20 @@ class Russian(SpacedLanguage):
         case = CASES.index(phrase.case)
         human = (_WOMAN if is_woman else _MAN)[case]
         if phrase.noun.kind == "child":
-            return self.like(token, (_GIRL if is_woman else _BOY)[case])
+            return self._like(token, (_GIRL if is_woman else _BOY)[case])
         if phrase.noun.kind == "human":
-            return self.like(token, human)
+            return self._like(token, human)
         first, hyphen, trade = token.text.partition("-")
         if first.lower() in _HUMAN:
-            return self.like(token, human) + hyphen + trade  # "человек-сварщик"
+            return self._like(token, human) + hyphen + trade  # "человек-сварщик"
         if phrase.noun.kind == "adjective":
             word = feminine_adjective(token.low, case) if is_woman else token.low
-            return f"{self.like(token, word)} {human}"  # "бездомная женщина"
+            return f"{self._like(token, word)} {human}"  # "бездомная женщина"
         # "женщина-врач", "женщина — уличный музыкант"
         link = DASH if place < phrase.head else "-"
-        return f"{self.like(token, human)}{link}{_inside(token.text)}"
+        return f"{self._like(token, human)}{link}{_inside(token.text)}"
 
-    def _agree_behind(self, tokens: Reading, head: int, case: int, changes: dict[int, str]) -> None:
+    def _agree_behind(self, tokens: Reading, head: int, case: int, changes: Changes) -> None:
         """Change what agrees after a noun: participles, "который", verbs of the past."""
         verb = tokens.after(head)
         if verb.low.endswith(_PAST_ENDINGS) and len(verb.low) > 3:
@@ -383,7 +363,11 @@ def is_participle(word: str) -> bool:
 
 
 def feminine_adjective(word: str, case: int) -> str:
-    """Return an adjective or pronoun of the masculine in the feminine, in a case.
+    """Return the feminine of a masculine adjective or pronoun.
+
+    Args:
+        word: the masculine in this case.
+        case: the position of the case in `CASES`.
 
     >>> feminine_adjective("опытного", 1), feminine_adjective("синий", 0)
     ('опытной', 'синяя')
@@ -405,28 +389,25 @@ def _feminine_ending(stem: str, ending: str, case: int) -> str:
     """Return the feminine ending of an adjective, by its stem and masculine ending."""
     is_hissing = stem[-1] in _SIBILANTS
     is_soft = ending in ("ий", "его", "ему", "ем") and not is_hissing and stem[-1] not in _GUTTURALS
-    if ending == "им" and stem[-1] in "не":
-        is_soft = True
-    hard_vowel_of_case = {0: "ая", 3: "ую"}
-    soft_vowel_of_case = {0: "яя", 3: "юю"}
-    if case in hard_vowel_of_case:
-        return (soft_vowel_of_case if is_soft else hard_vowel_of_case)[case]
+    is_soft = is_soft or (ending == "им" and stem[-1] in "не")
+    direct = {0: "ая", 3: "ую"}.get(case)
+    if direct:
+        return direct.translate(str.maketrans("ау", "яю")) if is_soft else direct
     has_e = is_soft or (is_hissing and ending not in ("ой", "ого", "ому", "ом"))
     return "ей" if has_e else "ой"
 
 
-def adjective_form(word: str, case: int, is_feminine: bool) -> str:
+def _adjective_form(word: str, case: int, is_feminine: bool) -> str:
     """Return an adjective, given in the nominative of the masculine, in a case."""
     if is_feminine:
         return feminine_adjective(word, case)
     stem = word[:-2]
-    is_soft = word.endswith("ий") and stem[-1] in _SIBILANTS
-    endings = ("", "ого", "ому", "ого", "ым", "ом")
-    if is_soft:
-        endings = ("", "его", "ему", "его", "им", "ем")
-    elif word.endswith("ий"):
-        endings = ("", "ого", "ому", "ого", "им", "ом")
-    return word if case == 0 else stem + endings[case]
+    ending = (word[-2:], "ого", "ому", "ого", "ым", "ом")[case]
+    if word.endswith("ий"):
+        ending = ending.replace("ы", "и")
+        if stem[-1] in _SIBILANTS:
+            ending = ending.replace("о", "е", 1)
+    return stem + ending
 
 
 def _inside(text: str) -> str:

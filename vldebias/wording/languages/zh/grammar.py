@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import ClassVar
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
 _NUMBER = "一二两兩三四五六七八九十几0-9０-９"
 _MEASURED = re.compile(rf"(?:[{_NUMBER}]{{1,2}}|这|那|這|某|每)(?:位|名|个|個)$")
-_COUNTED = re.compile(r"(十一|十二|[二两兩三四五六七八九十]|\d+)(?:位|名|个|個)$")
 _MEASURE = re.compile(rf"(?:[{_NUMBER}]|这|那|這|某|每)(?:位|名|个|個)")
-# Signs that no part of a noun has: what stands before them is no modifier of the noun after.
+# Characters that are not part of a noun and separate it from what precedes it.
 _BREAK = re.compile(
     r"[的了着过在是有和与跟及给为让被把对从到张幅正很地得，。、；：！？（）()\[\],.;:!?\s\"“”「」《》]"
 )
@@ -26,21 +22,22 @@ class Chinese(UnspacedLanguage):
 
     code = "zh"
     name = "Chinese"
-    folder = Path(__file__).parent
     human = "人"
-    human_of: ClassVar[Mapping[str, str]] = {"female": "女人", "male": "男人"}
     thing_link = "的"
-    comma = "，"
-    joiner = ""
+    plural_signs = ("们", "們")
+    # "三位戴眼镜的医生"
+    count = re.compile(
+        r"(十一|十二|[二两兩三四五六七八九十]|\d+)(?:位|名|个|個)(?:[^，。,.\s位名个個]{1,8}的)?$"
+    )
+    one = ("1",)
+    reach = 6
+    brackets = ("，", "，")
 
-    both = "有男有女"
-
-    def end_of_group(self, text: str, end: int) -> int:
-        """Return the offset after a noun and 们."""
-        return end + 1 if text[end : end + 1] in ("们", "們") else end
+    def _joined(self, parts: list[str], is_counted: bool) -> str:
+        return "".join(parts) if is_counted else "有男有女"
 
     def by_ending(self, text: str) -> list[Match]:
-        """Return nouns of three or more signs with an ending of persons: 接线员, 空调安装师."""
+        # Three or more characters: 接线员, 空调安装师.
         matches: list[Match] = []
         for match in self.pattern("person-ending").finditer(text):
             start = match.start() - 2
@@ -51,69 +48,56 @@ class Chinese(UnspacedLanguage):
         return matches
 
     def is_role(self, text: str, match: Match) -> bool:
-        """Return whether a noun stands after a verb, as in 当水管工的人 and 做一名厨师的人."""
-        verbs = self.entries("role-before")
+        verbs = self.entries("role-before")  # 当水管工的人, 做一名厨师的人
         for start in (match.start, self._start_of_noun(text, match)):
             if _MEASURED.sub("", text[:start]).endswith(verbs):
                 return True
         return super().is_role(text, match)
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
-        """Return whether a name stands beside a noun, or opens the prompt: 李娜医生, 张伟，歌手."""
         if super().is_named(text, matches):
             return True
         surname = "".join(self.entries("surname"))
         for match in matches:
             # Behind the noun: 医生王明在..., before it at the start of a clause: 王明医生.
-            if re.match(
-                rf"[{surname}](?!某)[\u4e00-\u9fff]{{1,2}}(?=[在正站坐，,。\s]|$)",
-                text[match.end :],
-            ):
+            behind = rf"[{surname}](?!某)[\u4e00-\u9fff]{{1,2}}(?=[在正站坐，,。\s]|$)"
+            if re.match(behind, text[match.end :]):
                 return True
             before = re.split(r"[，。,.；\s]", text[: match.start])[-1]
             if (
                 re.fullmatch(rf"[{surname}](?:[\u4e00-\u9fff]{{0,2}})", before)
                 and len(before) < 4
                 and not before.endswith("的")  # 高大的
-                and not self.covers(text, match.start - 1, "modifier")
+                and not self._covers(text, match.start - 1, "modifier")
             ):
                 return True
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
 
     def is_out_of_picture(self, text: str, match: Match) -> bool:
-        """Return whether a person is not shown: 给学生的礼物, but not 给学生讲课."""
+        # 给学生讲课, but not 给学生的礼物.
         clause = re.split("[，。,.；;！？\n]", text[match.end :])[0]
         if text[: match.start].endswith("给") and clause and "的" not in clause:
             return False
         return super().is_out_of_picture(text, match)
 
     def humans(self, text: str) -> list[Match]:
-        """Return where 人 alone is a person: after 的 or a measure word."""
         matches: list[Match] = []
         for match in re.finditer("人", text):
             before = text[: match.start()]
             is_human = before.endswith("的") or bool(_MEASURED.search(before))
-            if is_human and not self.covers(text, match.start(), "not-human"):
+            # 医生一个人 is "alone"; a person is 一个人 at the start of a clause or after a verb.
+            alone = re.search("一[个個]$", before)
+            if alone and not re.search(
+                "(?:^|[有是的了着，。、,.;；:：\\s])$", before[: alone.start()]
+            ):
+                continue
+            if is_human and not self._covers(text, match.start(), "not-human"):
                 matches.append(Match(match.start(), match.end(), "人"))
         return matches
 
-    def size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
-        """Return whether several persons are named, and how many."""
+    def _place_of(self, text: str, match: Match) -> int:
         start = self._start_of_noun(text, match)
-        before = text[:start]
-        counted = _COUNTED.search(before) or _COUNTED.search(
-            re.sub(r"[^，。,.\s位名个個]{1,8}的$", "", before)
-        )
-        if counted:
-            return True, self.number_of(counted[1])
-        has_plural = text[match.end : match.end + 1] in ("们", "們")
-        clause = re.split("[，。,.；;！？\n]", before)[-1]
-        return has_plural or any(word in clause[-8:] for word in self.entries("many")), None
-
-    def place_of(self, text: str, match: Match) -> int:
-        """Return where a value is written: before the noun, a short modifier of it and 女."""
-        start = self._start_of_noun(text, match)
-        # "年轻的女科学家" and "年轻女科学家": an adjective without 的 stands before 女.
+        # "年轻的女科学家" and "年轻女科学家": an adjective without 的 precedes 女.
         young = re.match("年轻|年輕|年迈|年邁|中年|老年", text[start : match.start])
         if young:
             start += young.end()
@@ -135,24 +119,11 @@ class Chinese(UnspacedLanguage):
             return opening
         return match.start
 
-    def changes_for(
-        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
-    ) -> list[tuple[int, int, str]]:
-        """Return the changes that write the values of one person."""
-        start = self.place_of(text, match)
-        if match.noun == "人":
-            noun = self.human_of.get(gender, "人")
-            return [(match.start, match.end, "".join(adjectives) + noun)]
-        # How it is said of women and men, where 女 does not go before the noun.
-        special = self.nouns_of_gender("whole").get(match.noun)
-        if gender and special:
-            noun = special[gender]
-            return [(match.start, match.end, "".join(adjectives) + noun)]
-        word = {"female": "女", "male": "男", "": ""}[gender]
+    def _word_before(self, match: Match, start: int, gender: str) -> str:
+        word = super()._word_before(match, start, gender)
         is_abstract = match.noun.endswith(("人士", "人员", "人物", "者"))
-        if word and is_abstract and (start != match.start or match.noun == "人物"):
-            word += "性"
-        return [(start, start, "".join(adjectives) + word)]
+        is_long = is_abstract and (start != match.start or match.noun == "人物")
+        return f"{word}性" if is_long else word
 
 
 LANGUAGE = Chinese()

@@ -9,7 +9,7 @@ Each line holds a prompt and two lists of acceptable texts: "female" if every op
 that value, "male" likewise. Both contain only the prompt itself if it must stay unchanged.
 "original" is the prompt that a language model rewrote; "kind" and "language" name the rows of the
 table in which the prompt counts. A prompt is right if both texts are listed. A wrong edit changes
-it into a text that is not listed; a missed prompt is left unchanged. Intervals are 95 % Wilson
+it into a text that is not listed; a missed prompt is left unchanged. Intervals are 95% Wilson
 intervals.
 """
 

@@ -11,7 +11,7 @@ inserted into the text.
 rated: RATINGS is `eval/results/languages/rating_blind.jsonl`: prompts, the results of the rules,
 and the judgements of a rater; this counts the judgements and balances nothing.
 
-Intervals are Wilson's, 95 %.
+Intervals are Wilson's, 95%.
 """
 
 from __future__ import annotations

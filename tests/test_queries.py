@@ -195,7 +195,7 @@ def test_forms_precisions_and_lengths_are_preserved(name: str) -> None:
     assert getattr(edited, "dtype", None) == getattr(vectors, "dtype", None)
     before = torch.stack([plain_row(row) for row in vectors])
     after = torch.stack([plain_row(row) for row in edited])
-    # One of the forms is bfloat16, which rounds by up to 0.4 %.
+    # One of the forms is bfloat16, which rounds by up to 0.4%.
     assert torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-2)
     assert torch.equal(after[STATED], before[STATED])
     assert not torch.allclose(after[0], before[0], atol=1e-2)

@@ -289,7 +289,7 @@ def prompts_of(column: str) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """Accuracy of one group before and after, with 95 % intervals (Wilson)."""
+    """Accuracy of one group before and after, with 95% intervals (Wilson)."""
 
     name: str
     n: int

@@ -235,7 +235,7 @@ def _table(groups: Sequence[Group]) -> str:
             after = f'<td class="worse">{_interval(group.after)} worse</td>'
         cells = f"<td>{group.n}</td><td>{_interval(group.before)}</td>{after}"
         rows.append(f'<tr><th scope="row">{escape(group.name)}</th>{cells}</tr>')
-    caption = "<caption>Share classified correctly, with 95 % intervals</caption>"
+    caption = "<caption>Share classified correctly, with 95% intervals</caption>"
     return f"<table>{caption}<tr>{heads}</tr>{''.join(rows)}</table>"
 
 

@@ -128,7 +128,7 @@ def distances_of_held_out_pairs(space: Space, method: str, lam: float) -> np.nda
 
 
 def measure(space: Space) -> TaskResult:
-    """Return a row for each measure, method and lam, with a 95 % interval over pairs or queries."""
+    """Return a row for each measure, method and lam, with a 95% interval over pairs or queries."""
     result = TaskResult(
         TaskProvenance(
             task=space.name,

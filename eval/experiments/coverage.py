@@ -1,4 +1,4 @@
-"""Measure by simulation how often the 95 % intervals contain the true value.
+"""Measure by simulation how often the 95% intervals contain the true value.
 
 python -m eval.experiments.coverage all --json eval/results   # every kind of interval, verdicts
 python -m eval.experiments.coverage --sets 300                # only groups, for a quick look
@@ -8,7 +8,7 @@ python -m eval.experiments.coverage --sets 300                # only groups, for
 groups; each image is correct without and with a method with the probabilities of its group. The
 true value of the worst group is the lowest accuracy over the groups, and the true gap is the
 average minus that. Intervals that are expected to work in a setting must contain the true value for
-92-98 % of the data sets. The others show when, and by how much, a percentile bootstrap of a minimum
+92-98% of the data sets. The others show when, and by how much, a percentile bootstrap of a minimum
 fails: ties, tiny groups, accuracies near 0 or 1.
 """
 

@@ -1,4 +1,4 @@
-"""Measure how often the 95 % intervals of impact ratios contain the true ratio.
+"""Measure how often the 95% intervals of impact ratios contain the true ratio.
 
     python -m eval.experiments.coverage_impact --json eval/results/coverage_impact.json
 

@@ -1,4 +1,4 @@
-"""Measure by simulation how often the other 95 % intervals on pages contain the true value.
+"""Measure by simulation how often the other 95% intervals on pages contain the true value.
 
 python -m eval.experiments.coverage kinds --json eval/results/coverage_kinds.json   # three minutes
 python -m eval.experiments.coverage kinds --sets 100                # a quick look

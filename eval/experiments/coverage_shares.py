@@ -8,7 +8,7 @@ The first takes about four minutes on one core.
 
 "counted": n images with known values, as counted by a perfect judge, and four times as many data
 sets. "corrected": 1,000 images, a judge that assigns the first value to every third image with the
-second, and annotators who label n random images; 3 % of the images show no value. Coverage of
+second, and annotators who label n random images; 3% of the images show no value. Coverage of
 shares is reported for the value with the lowest coverage. "gallery": MaxSkew of the first fifth of
 n images, averaged over 8 queries that prefer random groups; the groups have the shares of the task,
 and the true value is the mean over 2,000 galleries of that size.

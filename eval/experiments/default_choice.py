@@ -10,7 +10,7 @@ Models. For each method in each table of `rivals`:
            of the distance of the worst group from 1, (value - none) / (1 - none)
     cost   1 - Spearman's correlation of scores before and after, within groups
     score  gain - cost: a share of the bias has the same weight as a share of the order
-    harm   the table is worse than "none", beyond its 95 % interval
+    harm   the table is worse than "none", beyond its 95% interval
 
 The rule: among the methods without harm in any table, the one with the highest mean score over the
 tables; among those within .02 of it, the one with the best worst table. It is applied separately to

@@ -39,9 +39,9 @@ WORST, FINE, COST = "worst group", "species by means", "ms a step"
 
 SHARES = {
     "clean": 0.0,
-    "20 % wrong captions": 0.2,
-    "40 % wrong captions": 0.4,
-    "60 % wrong captions": 0.6,
+    "20% wrong captions": 0.2,
+    "40% wrong captions": 0.4,
+    "60% wrong captions": 0.6,
 }
 """Kind of data -> its share of wrong captions."""
 
@@ -126,9 +126,9 @@ def coarse(species: Species, seed: int) -> Learned:
 
 DATA: dict[str, Callable[[Species, int], Learned]] = {
     "clean": clean,
-    "20 % wrong captions": wrong(0.2),
-    "40 % wrong captions": wrong(0.4),
-    "60 % wrong captions": wrong(0.6),
+    "20% wrong captions": wrong(0.2),
+    "40% wrong captions": wrong(0.4),
+    "60% wrong captions": wrong(0.6),
     "few classes": few_classes,
     "long tail": long_tail,
     "coarse captions": coarse,

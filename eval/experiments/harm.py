@@ -6,7 +6,7 @@
     python -m eval.experiments.harm --json FILE
 
 Every method is measured on cells, each of which has an attribute, a prompt set, queries and a
-gallery. A cell is harmed if the 95 % interval of the change of MaxSkew@k (mean over queries,
+gallery. A cell is harmed if the 95% interval of the change of MaxSkew@k (mean over queries,
 paired, over images) is above 0, and helped if it is below. The removable gap is the part that the
 best of the compared methods removes, selected with the labels. The reference has no labels and
 shares no image with the gallery.

@@ -106,7 +106,7 @@ def measured() -> TaskResult:
             settings={"simulations": SIMULATIONS, "level": 0.95},
         )
     )
-    coverage = Metric("coverage", "true shares inside their 95 % interval", bounds=(0.0, 1.0))
+    coverage = Metric("coverage", "true shares inside their 95% interval", bounds=(0.0, 1.0))
     width = Metric("width", "mean width of the intervals", bounds=(0.0, 1.0))
     n = {"simulations": SIMULATIONS}
     for setting in SETTINGS:

@@ -6,7 +6,7 @@
     python -m eval.experiments.rerank_harm --draw 1           # other galleries and references
     python -m eval.experiments.rerank_harm --json FILE
 
-A search is a set of queries over one gallery. A cell is harmed if the 95 % interval of the change
+A search is a set of queries over one gallery. A cell is harmed if the 95% interval of the change
 of MaxSkew@k (mean over queries, paired, over images) is above 0, and helped if it is below.
 "Removed" is the removed share of the skew in excess of random rankings, over all cells of a family;
 "kept" is the share of the first k that are still among the first k. MOPR, MMR and PBM are measured

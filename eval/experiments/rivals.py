@@ -18,7 +18,7 @@ labels gets the true ones of the reference, and in another row the zero-shot lab
                correlation; three seeds. Queries: the ten concepts of FairFace, professions.
                Groups: birds by place, hair by gender.
 
-A value is the mean over the splits, its interval the mean of the 95 % bootstrap intervals of one
+A value is the mean over the splits, its interval the mean of the 95% bootstrap intervals of one
 split (over queries; for groups over images), and a change uses the paired intervals: this is the
 result that one study of this size would get. In addition to the metrics of `vldebias.evaluate`,
 `order_kept` is Spearman's correlation of the scores of images of one group before and after, as the
@@ -269,7 +269,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
             task=name,
             title=title,
             description=(
-                "Mean over splits; intervals: mean over splits of the 95 % bootstrap intervals of"
+                "Mean over splits; intervals: mean over splits of the 95% bootstrap intervals of"
                 " one split."
             ),
             split=str(splits[0].gallery.about.get("data", "")),

@@ -378,7 +378,7 @@ def mean_change(runs: Runs, base: Runs, metric: str) -> dict[str, float]:
 def interval(
     values: Sequence[float], *, rows: Sequence[NDArray[np.float64] | None] = ()
 ) -> dict[str, float]:
-    """Return the mean of independent values and its 95 % interval by Student's t.
+    """Return the mean of independent values and its 95% interval by Student's t.
 
     rows: the scores of n images for each value, the same images for all. Seeds and images are
     crossed, so the variance of the mean over images, of an image's mean score over seeds, is added

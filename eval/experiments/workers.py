@@ -6,7 +6,7 @@ with workers without a memory.
 
 Each request asks for one image of one prompt and goes to a random worker. The figure is the
 difference between the numbers of images of two even values, over many runs: its mean and the middle
-95 % of the runs. `Balancer` remembers the values that it assigned, `Balancer.at` takes the index of
+95% of the runs. `Balancer` remembers the values that it assigned, `Balancer.at` takes the index of
 a counter that all workers share, and `balance_prompts` without a seed samples each request
 independently.
 """

@@ -69,7 +69,7 @@ def sampled() -> str:
         lines.append([name, span(gap, ".2f"), squared, recognised, stays])
     n = rows["default", "discrepancy"].n
     note = (
-        f"{n['professions']} held-out professions of the miniature world, {n['fits']} fits; 95 %"
+        f"{n['professions']} held-out professions of the miniature world, {n['fits']} fits; 95%"
         " intervals over both."
     )
     return table(*lines, note=f"{note} From `eval/results/generation.json`.")
@@ -125,7 +125,7 @@ def three_models(name: str = "steer_models", command: str = "evidence") -> str:
         lines.append(cells)
     note = (
         f"Per row {n['jobs']} held-out jobs, {n['images each']} images each, and"
-        f" {n['with another stated']} for each job and stated value; 95 % intervals over jobs. From"
+        f" {n['with another stated']} for each job and stated value; 95% intervals over jobs. From"
         f" `eval/results/{name}.json` (`python -m eval.experiments.steering_models {command}`)."
     )
     return table(*lines, note=note)
@@ -154,7 +154,7 @@ def attributes() -> str:
         lines.append(cells)
     n = rows["gender", LEFT, OURS].n
     note = (
-        f"{n['professions']} held-out professions, {n['images each']} images each; 95 % intervals"
+        f"{n['professions']} held-out professions, {n['images each']} images each; 95% intervals"
         " over professions. From `eval/results/steer.json` (`python -m"
         " eval.experiments.cross_attention evidence`)."
     )
@@ -249,7 +249,7 @@ def record_coverage() -> str:
         line=lambda row: row.subset,
         column=lambda row: row.task,
         note=(
-            "Share of 1,000 runs whose interval contains the planted share, with its own 95 %"
+            "Share of 1,000 runs whose interval contains the planted share, with its own 95%"
             " interval. From `eval/results/record_coverage.json`."
         ),
     )

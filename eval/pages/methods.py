@@ -45,7 +45,7 @@ def compared(result: Result, task: str) -> str:
         cost = "hits kept"
         metric = "kept"
     attached = ATTACHED[rows.main]
-    lines = [["method", "needs", f"{gain} [95 %]", "change from none [95 %]", cost]]
+    lines = [["method", "needs", f"{gain} [95%]", "change from none [95%]", cost]]
     for method in rows.methods:
         name = rows.fact(method, "name")
         called = f"`{name}`"
@@ -201,7 +201,7 @@ def closed_form() -> str:
         for part in read("closed_form").provenance
     )
     note = (
-        f"Means with 95 % intervals over held-out pairs or queries ({counts}). `orth` is P0, `cali`"
+        f"Means with 95% intervals over held-out pairs or queries ({counts}). `orth` is P0, `cali`"
         " Lemma 7.2, `orth-cali` Lemma 7.1. MaxSkew over a gallery with as many men as women."
         " From `eval/results/closed_form.json`."
     )

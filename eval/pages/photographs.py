@@ -28,7 +28,7 @@ def encoder() -> str:
     return table(
         *lines,
         note="Five folds by title; the vectors and the heads are trained on the other four."
-        " Brackets: 95 % intervals over titles and photographs; for correlations, the lowest and"
+        " Brackets: 95% intervals over titles and photographs; for correlations, the lowest and"
         " highest fold."
         f" From `eval/results/{NAME}.json`.",
     )
@@ -61,6 +61,6 @@ def drawn() -> str:
     return table(
         *lines,
         note="MaxSkew@20, mean over 44 occupations, in galleries of 78 women and 78 men; the heads"
-        " did not learn from them. In parentheses: the change, with its 95 % interval over queries."
+        " did not learn from them. In parentheses: the change, with its 95% interval over queries."
         f" From `eval/results/{NAME}.json`.",
     )

@@ -112,7 +112,7 @@ def promises() -> str:
     add("`reference=`: the same", "worse", REFERENCE, "cells", _count)
     twice = "`reference=`: kinds made worse in both draws"
     add(twice, "worse_twice", REFERENCE, "cells", _count)
-    single = "`reference=`: single searches made worse (2.5 % would be by chance)"
+    single = "`reference=`: single searches made worse (2.5% would be by chance)"
     add(single, "worse", REFERENCE, "single searches", _percent)
     add(
         "`reference=`: single searches made better",
@@ -158,7 +158,7 @@ def _reranked() -> list[str]:
     real = read("photographs_rerank")
     covered = real.row(task, "coverage", method)
     width = real.row(task, "width", method)
-    promise = "`rerank`, 100 results checked: the 95 % interval contains the true share of a group"
+    promise = "`rerank`, 100 results checked: the 95% interval contains the true share of a group"
     return [
         promise,
         f"simulated, {len(shares)} settings: {min(shares):.3f} to {max(shares):.3f}",

@@ -38,7 +38,7 @@ def decided() -> str:
             "right is": lambda row: LABELS[row.subset.split(", ")[0]],
             "attribute": lambda row: row.subset.split(", ")[1],
             "n": lambda row: str(row.n["prompts"]),
-            "right [95 %]": span,
+            "right [95%]": span,
         },
         note="From `eval/results/prompt_rules.json`.",
     )
@@ -92,7 +92,7 @@ KINDS = {
 
 def kinds() -> str:
     """Write how often the result equals the label exactly, by kind and writer of the prompts."""
-    lines = [["prompts", "written", "kind", "n", "right [95 %]", "wrong edits [95 %]"]]
+    lines = [["prompts", "written", "kind", "n", "right [95%]", "wrong edits [95%]"]]
     for name, writer in WRITERS.items():
         for row in rows_of(name, "right", "wrong_edits"):
             is_edit = row.metric == "wrong_edits"
@@ -128,7 +128,7 @@ NAMES_OF_KINDS = {
 
 def new_prompts() -> str:
     """Write the scores of prompts that were scored once, and how many were changed wrongly."""
-    lines = [["prompts", "kind", "n", "right [95 %]", "wrong edits [95 %]"]]
+    lines = [["prompts", "kind", "n", "right [95%]", "wrong edits [95%]"]]
     for row in rows_of("prompt_rules_fresh", "right", "wrong_edits"):
         is_edit = row.metric == "wrong_edits"
         if is_edit or row.subset.startswith("kind: "):
@@ -174,7 +174,7 @@ def held_back() -> str:
         {
             "attribute": lambda row: row.task,
             "would otherwise be changed": lambda row: f"{row.n['prompts']:,}",
-            "unchanged because of facts [95 %]": span,
+            "unchanged because of facts [95%]": span,
         },
         note="From `eval/results/public_prompts.json`.",
     )
@@ -194,7 +194,7 @@ def history() -> str:
             "attribute": lambda row: row.task,
             "sources name": lambda row: HISTORY[row.metric][0],
             "n": lambda row: str(row.n["prompts"]),
-            "a value is written [95 %]": span,
+            "a value is written [95%]": span,
             "should be": lambda row: HISTORY[row.metric][1],
         },
         note="From `eval/results/dofair.json`.",
@@ -248,7 +248,7 @@ def service() -> str:
         rows,
         {
             "server": lambda row: row.method,
-            "difference between the images of both values, mean [95 % of the runs]": lambda row: (
+            "difference between the images of both values, mean [95% of the runs]": lambda row: (
                 span(row, ".1f")
             ),
         },

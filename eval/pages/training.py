@@ -16,7 +16,7 @@ BASE = "InfoNCE"
 Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
 CHANGES = (
     "InfoNCE: accuracy; others: change from InfoNCE on the same seeds and images, \\* beyond its"
-    " 95 % interval. {} seeds, 2,000 held-out renders; intervals are not corrected for the arms."
+    " 95% interval. {} seeds, 2,000 held-out renders; intervals are not corrected for the arms."
 )
 
 
@@ -158,9 +158,9 @@ def every_loss() -> str:
         {"loss": lambda row: row.method},
         {
             "clean": "clean",
-            "20 % wrong captions": "20 % wrong",
-            "40 % wrong captions": "40 % wrong",
-            "60 % wrong captions": "60 % wrong",
+            "20% wrong captions": "20% wrong",
+            "40% wrong captions": "40% wrong",
+            "60% wrong captions": "60% wrong",
             "few classes": "few classes",
             "long tail": "long tail",
             "coarse captions": "coarse captions",
@@ -208,7 +208,7 @@ def batch_sizes() -> str:
         cell=cell,
         note=(
             "Zero-shot accuracy on 2,000 held-out renders, mean of three seeds; \\* below InfoNCE"
-            " at the same batch size beyond the 95 % interval of the paired change. From"
+            " at the same batch size beyond the 95% interval of the paired change. From"
             " `eval/results/batch_sizes.json`."
         ),
     )
@@ -249,7 +249,7 @@ def popularity() -> str:
         metrics,
         cell=cell,
         note=(
-            "SogCLR: value; others: change from SogCLR on the same seeds and images, with 95 %"
+            "SogCLR: value; others: change from SogCLR on the same seeds and images, with 95%"
             " intervals. Five seeds, 1,500 steps. From `eval/results/popularity.json`."
         ),
     )
@@ -276,7 +276,7 @@ def other_data() -> str:
         column=lambda row: row.subset or row.task,
         cell=cell,
         note=(
-            "Mean of five seeds with its 95 % interval over them, and the change to InfoNCE on the"
+            "Mean of five seeds with its 95% interval over them, and the change to InfoNCE on the"
             " same seed. From `eval/results/other_data.json`."
         ),
     )
@@ -299,7 +299,7 @@ def real_pairs(name: str) -> str:
         column=lambda row: place_of(row)["share"],
         cell=lambda row: half(row).replace("*", r"\*"),
         note=(
-            f"Mean of three seeds ± half of the 95 % interval, {REAL_PAIRS[name]} held-out"
+            f"Mean of three seeds ± half of the 95% interval, {REAL_PAIRS[name]} held-out"
             f" photographs; \\* differs from {BASE} beyond the interval of the paired change. From"
             f" `eval/results/{name}.json`."
         ),
@@ -310,7 +310,7 @@ def wrong_pairs() -> str:
     """Write how well scores detect wrong pairs, for each share of them and each loss."""
     metrics = ("auroc", "score of right pairs", "score of wrong pairs")
     note = (
-        f"mean over seeds ± 95 % interval of Student's t; * differs from {BASE} on the same seeds"
+        f"mean over seeds ± 95% interval of Student's t; * differs from {BASE} on the same seeds"
         " beyond its interval; from `eval/results/wrong_pairs.json`."
     )
     return crossed(

@@ -280,7 +280,7 @@ def _by_error_rates(
 
 
 def clustered_interval(values: pd.Series[Any], clusters: pd.Series[Any]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean, from resampled clusters."""
+    """Return the 95% interval of the mean, from resampled clusters."""
     sums = values.groupby(clusters).agg(["sum", "count"]).to_numpy()
     rng = np.random.default_rng(0)
     drawn = sums[rng.integers(0, len(sums), size=(RESAMPLES, len(sums)))].sum(axis=1)
@@ -289,7 +289,7 @@ def clustered_interval(values: pd.Series[Any], clusters: pd.Series[Any]) -> tupl
 
 
 METRICS = {
-    "coverage": Metric("coverage", "true shares inside their 95 % interval", bounds=(0.0, 1.0)),
+    "coverage": Metric("coverage", "true shares inside their 95% interval", bounds=(0.0, 1.0)),
     "width": Metric("width", "mean width of the intervals", bounds=(0.0, 1.0)),
     "is there": Metric("is there", "lists with an interval", bounds=(0.0, 1.0)),
 }

@@ -5,7 +5,7 @@ The same is measured on the portraits of the miniature, for queries of two kinds
 
 Every gallery contains as many images of each value as of the rarest. The reference is a third of
 all images, without labels, and shares none with the gallery. Galleries and references are sampled
-twice. A kind of query in a gallery (a cell) is made worse if the 95 % interval of the change of
+twice. A kind of query in a gallery (a cell) is made worse if the 95% interval of the change of
 MaxSkew@k is above 0; the same applies to a single search. k is a twentieth of the gallery, at least
 10.
 

@@ -170,7 +170,7 @@ def test_weighted_estimates_are_unbiased_and_precise_and_unweighted_ones_are_wro
         ).shares[1]
         rows.append((estimate.shares[1], plain, truth[labelled].mean(), holds_truth))
     corrected, plain, unweighted, holds_truth = np.array(rows).T
-    # 60 % of the population are women. Means of SETS estimates vary by std / sqrt(SETS); a 95 %
+    # 60% of the population are women. Means of SETS estimates vary by std / sqrt(SETS); a 95%
     # interval should cover the truth in 91 to 99 of 100 sets.
     for values in (corrected, plain):
         assert abs(values.mean() - 0.6) < 4 * values.std() / SETS**0.5

@@ -384,7 +384,7 @@ class TestUnknownModel:
 def test_counted_shares_lean_if_even_shares_would_rarely_give_them(
     texts: Texts, hits: int, n: int, leans: bool
 ) -> None:
-    """Use the two-sided exact binomial test at the 5 % level, with tails from tables."""
+    """Use the two-sided exact binomial test at the 5% level, with tails from tables."""
     judged = pd.DataFrame({"prompt": JOBS[:1], "male": [n - hits], "female": [hits]})
     result = vldebias.audit(JOBS[:1], "gender", texts=texts, calibration=judged)
     advice = result.provenance[0].settings["prompts"][JOBS[0]]
@@ -523,7 +523,7 @@ class TestAudit:
         shuffled = judged.assign(
             male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order]
         )
-        # 60 % of each share comes from another prompt, so texts predict little. With 100 %, they
+        # 60% of each share comes from another prompt, so texts predict little. With 100%, they
         # predict nothing.
         shares = {kind: 0.4 * judged[kind] + 0.6 * shuffled[kind] for kind in ("male", "female")}
         faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))

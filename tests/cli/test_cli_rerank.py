@@ -70,7 +70,7 @@ def test_a_column_of_verified_groups_yields_true_shares(tmp_path: Path) -> None:
     assert query["expected"] == {"f": [0.25] * 3, "m": [0.75] * 3}
     assert query["checked"] == 7
     assert query["to check"] == []
-    assert "true shares, 95 % intervals: f 25% [25%, 25%]" in done.stderr
+    assert "true shares, 95% intervals: f 25% [25%, 25%]" in done.stderr
     with pytest.raises(InvalidInputError, match="name it with --checked COLUMN"):
         run(file, "--k", 4, "--attribute", "gender", "--checked", "zzzz")
 

@@ -13,7 +13,7 @@ from vldebias.report.result import Measurement, Result, TaskProvenance
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Matches "0.97", ".97" and "97 %", but not "3.11.7", "v4.4" or a part of a path.
+# Matches "0.97", ".97" and "97%", but not "3.11.7", "v4.4" or a part of a path.
 FIGURE = re.compile(r"(?<![\w./=-])[-+]?\d*\.\d+\b(?!\.\d)|\b\d+(?:\.\d+)? ?%")
 SOURCE = re.compile(
     r"\w+\.(?:json|csv|txt|parquet)\b|python -m eval|vldebias (?:eval|quickstart|records)"
@@ -21,7 +21,7 @@ SOURCE = re.compile(
 # Numbers that are not our measurements: tables, sections, theorems, confidence levels, versions.
 NO_FIGURE = re.compile(
     r"(?:Tables?|[Ss]ections?|Theorem|Lemma|eq\.|[Cc]hapter|Definition)\s+[\w.]*\d[\d.,\s-]*"
-    r"(?:(?:and|to)\s+[\d.]+)?|95 %"
+    r"(?:(?:and|to)\s+[\d.]+)?|95%"
     r"|(?:Diffusion|[Pp]ython:?|WordNet|SD|BY-SA)\s+[\d.]+(?:\s+to\s+[\d.]+)?"
     r"|arXiv[: ][\d.]+|https?://\S+|\]\([^)]*\)"
 )
@@ -79,7 +79,7 @@ def test_pages_have_many_figures_and_one_without_a_source_is_detected() -> None:
     total = sum(unsourced(path.read_text(encoding="utf-8"))[0] for path in PAGES)
     assert total > 1000
     assert unsourced("# A\n\nIt is .97 of `none`.\n\n# B\n\n.5, from `x.json`.") == (2, [".97"])
-    assert unsourced("# A\n\nSee Table 7.1 and Python 3.11.2, at 95 %.") == (0, [])
+    assert unsourced("# A\n\nSee Table 7.1 and Python 3.11.2, at 95%.") == (0, [])
 
 
 def test_files_that_a_page_names_exist() -> None:

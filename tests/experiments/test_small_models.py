@@ -35,7 +35,7 @@ def test_open_captions_of_a_job_follow_its_shares_and_explicit_ones_are_more_eve
     women = {True: [], False: []}
     for _ in range(4000):
         sample = painter.sample()
-        if sample.person is not None and sample.person.job == "baker":  # 92 % women
+        if sample.person is not None and sample.person.job == "baker":  # 92% women
             is_stated = any(word in sample.caption for word in SEXES)
             women[is_stated].append(sample.person.sex == "female")
     assert np.mean(women[False]) > 0.8

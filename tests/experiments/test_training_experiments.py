@@ -38,7 +38,7 @@ class TestIntervals:
 
 class TestImages:
     def test_intervals_cover_other_seeds_and_other_images(self) -> None:
-        """With crossed effects of seeds and images, 95 % intervals over both cover the truth; those
+        """With crossed effects of seeds and images, 95% intervals over both cover the truth; those
         over seeds alone do so far too rarely."""
         generator = np.random.default_rng(1)
         both = 0
@@ -233,7 +233,7 @@ class TestEachOnNextToNothing:
     def test_every_loss_runs(self, arm: str, renders: None) -> None:
         experiment = Experiment.read("every_loss")
         place = {**experiment.given, "arm": arm, "seed": 0, "steps": 2, "temperature": 0.1}
-        cell = {**place, "settings": experiment.arms[arm], "data": "20 % wrong captions"}
+        cell = {**place, "settings": experiment.arms[arm], "data": "20% wrong captions"}
         figures_of_cell = every_loss.every_loss(cell)
         names = {"zero_shot_accuracy", "recall@1 text->image", "worst group"}
         assert names <= set(figures_of_cell)

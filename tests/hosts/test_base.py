@@ -185,7 +185,7 @@ def test_other_weights_change_the_fingerprint_and_a_cast_does_not(seed: int) -> 
         assert weights_fingerprint(cast).matches(weights_fingerprint(module))
     assert not weights_fingerprint(module).matches(weights_fingerprint(tower(seed + 1)))
     assert not weights_fingerprint(module).matches(weights_fingerprint(perturbed(module, 0.02)))
-    # bfloat16 rounds by up to 0.4 %, and the change is 2 %.
+    # bfloat16 rounds by up to 0.4%, and the change is 2%.
     half = copy.deepcopy(module).to(torch.bfloat16)
     assert not weights_fingerprint(half).matches(weights_fingerprint(perturbed(module, 0.02)))
 

@@ -37,7 +37,7 @@ def test_a_page_is_one_safe_file_that_starts_with_the_summary(made: Result, tmp_
     assert "<script" not in page
     assert "http" not in page.replace("data:image", "")
     first = page.index("<details")
-    assert "95 % intervals" in page
+    assert "95% intervals" in page
     assert page.index("used labels of other images") < first, "below the table with the mark"
     for word in (
         "ViT-L-14/openai",

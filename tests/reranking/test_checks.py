@@ -43,7 +43,7 @@ def test_without_checks_no_interval_is_printed() -> None:
     assert unchecked.to_dict()["expected"] is None
     assert "true shares unknown" in str(unchecked)
     assert "to_check" in str(unchecked)
-    assert "95 %" not in str(unchecked)
+    assert "95%" not in str(unchecked)
 
 
 def test_fewer_than_twenty_checks_yield_no_interval() -> None:

@@ -48,7 +48,7 @@ def test_rates_and_ratios_are_computed_by_sex_race_and_both(tmp_path: Path) -> N
     assert found["by race", "impact_ratio", "Black"][0] == pytest.approx(0.2 / (60 / 201))
     both = "by sex and race"
     assert found[both, "impact_ratio", "female/Black"][0] == pytest.approx(0.25)
-    # Categories with fewer than 2 % of applicants are listed with their rate, but without a ratio.
+    # Categories with fewer than 2% of applicants are listed with their rate, but without a ratio.
     assert found[both, "selection_rate", "male/Samoan"][0] == 1 / 3
     assert (both, "impact_ratio", "male/Samoan") not in found
     sentences = result.provenance[2].settings["advice"]

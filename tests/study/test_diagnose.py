@@ -52,7 +52,7 @@ class TestReaders:
     def test_random_labels_are_at_chance_and_an_attribute_is_not(self) -> None:
         rows, codes = two_values()
         read = [readable(rows, np.random.default_rng(i).permutation(codes)) for i in range(8)]
-        # Chance exceeds its own limit once in 20, and more than two of eight times in 0.6 % of
+        # Chance exceeds its own limit once in 20, and more than two of eight times in 0.6% of
         # seeds.
         assert sum(probe.accuracy <= probe.limit for probe in read) >= 6
         reading = readable(rows, codes)
@@ -67,7 +67,7 @@ class TestReaders:
         reading = readable(
             rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]), reader
         )
-        # Always predicting the most frequent value is right in 70 %; balanced over the values, in a
+        # Always predicting the most frequent value is right in 70%; balanced over the values, in a
         # third.
         assert reading.accuracy == pytest.approx(1 / 3, abs=0.06)
         assert 1 / 3 < reading.limit < 1 / 3 + 0.1

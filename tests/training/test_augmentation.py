@@ -125,7 +125,7 @@ def test_blur_preserves_the_mean_and_removes_fine_detail() -> None:
         assert abs(float(before.mean() - after.mean())) < 0.02
         assert float(after.std()) <= float(before.std()) + 1e-5
         blurred += float(after.std()) < 0.95 * float(before.std())
-    # Half of the images are blurred; a small sigma changes them by less than 5 %.
+    # Half of the images are blurred; a small sigma changes them by less than 5%.
     assert 25 <= blurred <= 65, "half of them, some with only a small sigma"
 
 

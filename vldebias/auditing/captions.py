@@ -75,7 +75,7 @@ def _share(hits: float, n: int) -> Interval:
 def audit_captions(
     captions: Sequence[Sequence[str]], attribute_set: str | Path | PromptSet
 ) -> Result:
-    """Measure which values training captions state, and for which nouns, such as "nurse" 91 %
+    """Measure which values training captions state, and for which nouns, such as "nurse" 91%
     female.
 
     Args:
@@ -84,7 +84,7 @@ def audit_captions(
 
     Returns:
         Rows `stated` (the share of persons with a stated value) and `stated_share` (the share of
-        each value among them), with Wilson's 95 % intervals over images, for all persons and for
+        each value among them), with Wilson's 95% intervals over images, for all persons and for
         the most frequent nouns that do not state a value themselves.
 
     Raises:
@@ -135,7 +135,7 @@ def audit_captions(
             settings={
                 "advice": _sentences(total, counts_of_noun, shown, prompts, n_texts, n_foreign),
                 "by_category": {"stated": "value stated", "stated_share": _head(names)},
-                "intervals": "Wilson, 95 %, over images",
+                "intervals": "Wilson, 95%, over images",
             },
         )
     )

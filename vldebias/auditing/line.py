@@ -233,7 +233,7 @@ class ShareLine:
     def interval(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the lower and upper ends, (m,) each, of the intervals at leans (m,)."""
         n = len(self.x)
-        # With fewer than 19 prompts, there is no order statistic for 95 %.
+        # With fewer than 19 prompts, there is no order statistic for 95%.
         rank = int(np.ceil(LEVEL * (n + 1)))
         if rank > n:
             return np.zeros(len(x)), np.ones(len(x))

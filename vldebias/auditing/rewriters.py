@@ -35,7 +35,7 @@ def audit_rewriter(
         attribute_set: the prompt set of the attribute, such as "gender".
 
     Returns:
-        Rows `invented` with Wilson's 95 % intervals over persons whose value the originals leave
+        Rows `invented` with Wilson's 95% intervals over persons whose value the originals leave
         open: for any value, for each value, and for the nouns that were changed most often.
 
     Raises:

@@ -79,7 +79,7 @@ def rerank_command(
 
     If some groups may be wrong, check a random sample of the results (--json lists one under
     "to check"), store their true groups in a column, and pass it as --checked to get the true
-    shares with 95 % intervals.
+    shares with 95% intervals.
 
     Use dots for values in nested objects: --attribute payload.gender.
 

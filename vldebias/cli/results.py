@@ -131,7 +131,7 @@ def gate(
 ) -> None:
     """Check a result against limits, for continuous integration.
 
-    Exits with code 1 if the whole 95 % interval of a figure is beyond its limit, 0 if none is, and
+    Exits with code 1 if the whole 95% interval of a figure is beyond its limit, 0 if none is, and
     2 if nothing could be checked. A figure whose interval contains the limit is undecided and
     passes. docs/how-to/gate.md contains a workflow.
 
@@ -226,7 +226,7 @@ def runs(
             {"runs": [row._asdict() for row in listed.rows], "unreadable": listed.unreadable}
         )
     else:
-        head = ("run", "model", "task", "method", "measure", "value [95 %]", "date")
+        head = ("run", "model", "task", "method", "measure", "value [95%]", "date")
         cells = []
         for row in listed.rows:
             date = row.date[:10] or "not recorded"

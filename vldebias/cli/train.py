@@ -354,4 +354,4 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
             cells += [moved(conclusion.change), conclusion.verdict]
         rows.append(cells)
     if rows:
-        print_grid(("score on held-out data", *stages, "change, 95 %", "verdict"), rows)
+        print_grid(("score on held-out data", *stages, "change, 95%", "verdict"), rows)

@@ -34,7 +34,7 @@ def odd_values(labels: Labels) -> list[str]:
     """Describe probable mistakes in a column of groups, each with a remedy.
 
     These are different spellings of a value (`spellings.written_twice`), sentences, scores, codes
-    of missing values, groups with fewer than five rows and 2 % of all, and rare values that are
+    of missing values, groups with fewer than five rows and 2% of all, and rare values that are
     probably typing errors.
     """
     rows = {name: number for name, number in labels.counts.items() if number}

@@ -351,7 +351,7 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
         resamples: number of draws for the interval (DeLong et al., 1988).
 
     Returns:
-        The area with its 95 % interval.
+        The area with its 95% interval.
     """
     values, mask = vectors(scores=scores, wrong=wrong)
     if values.dtype.kind not in "iufb":

@@ -169,7 +169,7 @@ def wilson_interval(hits: float, n: float, level: float = 0.95) -> tuple[float, 
 
 
 def images_for_width(width: float) -> tuple[int, int]:
-    """Return the number of images per prompt for a 95 % Wilson interval of at most this width.
+    """Return the number of images per prompt for a 95% Wilson interval of at most this width.
 
     Args:
         width: width of the interval, in (0, 1).
@@ -195,7 +195,7 @@ def images_for_width(width: float) -> tuple[int, int]:
 
 
 def widest_interval(images: int) -> float:
-    """Return the width of Wilson's 95 % interval for a share of one half."""
+    """Return the width of Wilson's 95% interval for a share of one half."""
     z = NormalDist().inv_cdf(0.975)
     return float(z / (images + z * z) ** 0.5)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Method of rows for the unedited model, the baseline of all changes.
 NONE = "none"
-# Method of rows for random rankings and draws: their mean, and their central 95 %.
+# Method of rows for random rankings and draws: their mean, and their central 95%.
 CHANCE = "random"
 # Method of rows for shares that are as even as possible: the chance level of a method that assigns
 # values to images.
@@ -48,15 +48,15 @@ Bounds = tuple[float, float]
 
 
 class Measurement(BaseModel, extra="forbid"):
-    """Store one value with its 95 % interval and its change.
+    """Store one value with its 95% interval and its change.
 
     Attributes:
         task: the task, such as "birds" or "portraits".
         metric: the metric, such as "worst_group" or "max_skew@10".
         method: the method, such as "none" or "cali".
         value: the value.
-        interval: its 95 % interval.
-        change: paired difference to "none", with its 95 % interval.
+        interval: its 95% interval.
+        change: paired difference to "none", with its 95% interval.
         better: direction, "higher", "lower" or "neither".
         n: what was resampled -> its number.
         subset: part of the data, such as a group, a query or "unseen professions"; "" for all.
@@ -164,7 +164,7 @@ class TaskResult:
             metric: a metric or its name.
             method: name of the method.
             value: the value.
-            interval: its 95 % interval; None: the value is exact.
+            interval: its 95% interval; None: the value is exact.
             n: unit -> sample size; the first unit is the one that was resampled.
             change: paired difference from "none", with its interval; ignored for "none", random
                 rankings and facts.
@@ -217,7 +217,7 @@ class TaskResult:
             draws: method -> values in shared resamples (b,); None: the values are exact.
             n: what was resampled -> its number.
             interval: function that returns the interval of a value with these draws; default: the
-                central 95 % of the draws. It is clipped to the bounds of the metric.
+                central 95% of the draws. It is clipped to the bounds of the metric.
             subset: part of the data; "" for all.
         """
 

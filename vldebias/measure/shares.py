@@ -216,7 +216,7 @@ class CorrectedShares:
 
 
 def _reach(norms: Floats) -> float:
-    """Return the 95 % radius of the draws from their norms (2, b), under the wider prior."""
+    """Return the 95% radius of the draws from their norms (2, b), under the wider prior."""
     return float(np.quantile(norms, LEVEL, axis=1).max())
 
 

@@ -21,7 +21,7 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
     For images of the same model it is well above 1. For noise, or images of another model, it is 1
     on average. With S the covariance of the images and M the mean projector on the k principal
-    directions of the texts with 99 % of their variance, scaled to traces d and 1, its variance over
+    directions of the texts with 99% of their variance, scaled to traces d and 1, its variance over
     rotations R is (Schur's lemma on symmetric matrices)
 
         var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2)).

@@ -23,7 +23,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 
 class Change(NamedTuple):
-    """Store the change of a gap with its 95 % interval; a negative change shrinks the gap."""
+    """Store the change of a gap with its 95% interval; a negative change shrinks the gap."""
 
     value: float
     low: float

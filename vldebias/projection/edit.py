@@ -114,7 +114,7 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
         lam: its weight; 0 if nothing is attached.
         reason: a sentence that says what was tested, and on which data; if nothing is attached,
             also what to do.
-        change: the change of the gap in that test with its 95 % interval, (value, low, high); None
+        change: the change of the gap in that test with its 95% interval, (value, low, high); None
             if nothing was tested. It is a gap between the values that texts read in images, or
             between texts; the gap between true values may be smaller.
     """

@@ -126,7 +126,7 @@ def label_matrix(labels: Sequence[LabelCounts], values: Sequence[str]) -> Floats
 def share_with_interval(
     counts: Floats, place: int, people: Floats | None = None
 ) -> tuple[float, float, float]:
-    """Return a share with its 95 % interval.
+    """Return a share with its 95% interval.
 
     Args:
         counts: number of images of each prompt by the judge's answer (p, k + 1), unknown last;

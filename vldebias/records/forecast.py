@@ -22,7 +22,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval, wilson_interval
 from vldebias.records.schema import NEUTRAL, Record
 
-# Coverage counts as shown if the lower end of its own 95 % interval is at least this high.
+# Coverage counts as shown if the lower end of its own 95% interval is at least this high.
 SHOWN = 0.8
 # Number of other models that must have counted a subject before their mean is used.
 OTHERS = 2
@@ -67,7 +67,7 @@ class Forecast:
     Attributes:
         subject: subject of the prompt.
         kind: "counted", "predicted", or "abstains".
-        share, low, high: share of the value with its 95 % interval; None if nothing is predicted.
+        share, low, high: share of the value with its 95% interval; None if nothing is predicted.
         other_models: mean share of the other models; None if fewer than OTHERS counted the subject.
         images: number of images needed to decide whether more than half show the value, assuming
             that the estimated share is right; 0 if the interval already decides it, None if there
@@ -225,7 +225,7 @@ def models_needed() -> int:
 def images_to_settle(share: float) -> int:
     """Return how many images of a prompt are needed to decide whether more than half show a value.
 
-    If the observed share is `share`, Wilson's 95 % interval for this number of images excludes one
+    If the observed share is `share`, Wilson's 95% interval for this number of images excludes one
     half. Shares within NARROW of one half are treated as NARROW away.
 
     >>> images_to_settle(1.0), images_to_settle(0.6), images_to_settle(0.5)

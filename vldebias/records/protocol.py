@@ -93,7 +93,7 @@ def numbers_for_width(width: float, prompts: int, error: float = ERROR) -> Numbe
     a share `error` of the images.
 
     Args:
-        width: largest width of the 95 % interval, such as 0.1.
+        width: largest width of the 95% interval, such as 0.1.
         prompts: number of prompts of a wording.
         error: assumed error rate of the judge.
 

@@ -144,7 +144,7 @@ class Figure(Strict):
             of the distance from even shares), or "unknown", the share of images with unknown value.
         value: attribute value of a share.
         qualifier: the wording.
-        estimate, low, high: the figure with its 95 % interval.
+        estimate, low, high: the figure with its 95% interval.
         images, prompts: number of images and prompts.
         labels: number of human labels that correct the figure; 0 if it is uncorrected.
     """

@@ -118,7 +118,7 @@ class Comparison:
             for row in ordered.head(HTML_ROWS).itertuples():
                 sides = _sides_of(row)
                 rows.append((row.task, row.measure, row.name, *sides, row.moved, row.verdict))
-            head = ("task", "measure", "method", *self.names, "change [95 %]", "verdict")
+            head = ("task", "measure", "method", *self.names, "change [95%]", "verdict")
             caption = f"{min(HTML_ROWS, len(ordered))} of {len(ordered)} figures that changed"
             parts.append(html_table(caption, head, rows))
         if self.warnings:
@@ -184,7 +184,7 @@ class Comparison:
         """Return the figures that changed, with values and verdict, in at most `room` lines."""
         changed = self.frame[self.frame.verdict != "equal"]
         changed = changed[changed.is_summary] if changed.is_summary.any() else changed
-        lines = ["values, and changes with 95 % intervals"]
+        lines = ["values, and changes with 95% intervals"]
         remaining = Counter(self.frame.verdict)
         del remaining["equal"]
         for (task, measure), rows in changed.groupby(["task", "measure"], sort=False):

@@ -58,7 +58,7 @@ class Conclusion(BaseModel, extra="forbid"):
         method: readable name of the method.
         before: value of the measure without the method.
         after: value with the method.
-        interval: 95 % interval of `after`.
+        interval: 95% interval of `after`.
         change: the change with its interval: value, low, high.
         chance: value for random rankings or images; None if unknown.
         chance_after: the same for the method, if it assigns values to images.

@@ -52,7 +52,7 @@ class GateCheck:
 def check_limits(
     result: Result, limits: Mapping[str, float], *, method: str | None = None
 ) -> list[GateCheck]:
-    """Compare the figures of one method with limits, by their 95 % intervals.
+    """Compare the figures of one method with limits, by their 95% intervals.
 
     Args:
         result: the result to check.

@@ -213,7 +213,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "prompts": prompts,
         "remedies": commands_of_remedies(prompts, result.provenance[0].prompts) if prompts else [],
         "ranges": ranges_of_prompts(frame),
-        "ends": ends or ("0 %", "100 %"),
+        "ends": ends or ("0%", "100%"),
         "is_even": ends is not None,
         "explained": explained,
         "most_prompts": PROMPTS,
@@ -437,7 +437,7 @@ def notebook(result: Result) -> str:
     rows: list[Sequence[object]] = []
     if concluded and not advice:
         # Each method is shown next to the value without one.
-        head = ("task", "measure", "method", "before [95 %]", "after [95 %]", "change", "verdict")
+        head = ("task", "measure", "method", "before [95%]", "after [95%]", "change", "verdict")
         for group in front_groups(front_rows(frame, concluded)):
             for row in group["rows"]:
                 after = ", ".join(filter(None, (row.number, row.few)))
@@ -445,7 +445,7 @@ def notebook(result: Result) -> str:
                 rows.append((group["task"], group["measure"], row.name, *cells))
     else:
         # There are no methods to compare. Advice is based on all figures.
-        head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")
+        head = ("task", "measure", "method", "value [95%]", "change [95%]", "verdict")
         columns = ["task", "measure", "name", "number", "moved", "verdict"]
         shown = frame if advice else frame[frame.is_summary].head(MOST)
         rows += shown[columns].itertuples(index=False)

@@ -213,7 +213,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         """Return values by name for `mlflow.log_metrics`, `wandb.log` and TensorBoard.
 
         A name is task/metric/method, with the part of the task and lambda if there are any;
-        NAME/low and NAME/high are the bounds of the 95 % interval. Characters that trackers reject
+        NAME/low and NAME/high are the bounds of the 95% interval. Characters that trackers reject
         are replaced, and names that are then equal are numbered. Values that are not finite are
         omitted.
 

@@ -34,7 +34,7 @@ class RunRow(NamedTuple):
         measure: title of the figure, with its part of the task.
         better: "higher", "lower" or "neither".
         value: the figure.
-        low: lower bound of its 95 % interval.
+        low: lower bound of its 95% interval.
         high: upper bound of the interval.
         number: figure and interval as text.
         verdict: whether the method changed the figure; "" if nothing is compared.

@@ -92,7 +92,7 @@ NOTHING = "nothing to remove"
 GAP = "discrepancy"
 SQUARED = "discrepancy_squared"
 # For each resampled unit and metric, the smallest simulated number of units for which at least .92
-# of the 95 % intervals contained the true value (`eval/results/coverage_large.json`); infinite if
+# of the 95% intervals contained the true value (`eval/results/coverage_large.json`); infinite if
 # there is none. "unknown" and "recognised" were simulated by shares near 0 or 1, and all rankings
 # by a skewed mean.
 ENOUGH = {
@@ -121,7 +121,7 @@ ENOUGH = {
     },
 }
 NARROW_INTERVAL = "narrow interval"
-FEW_NOTE = "few, narrow: in simulations, under 92 % of such intervals contain the truth."
+FEW_NOTE = "few, narrow: in simulations, under 92% of such intervals contain the truth."
 KEYS = ["task", "metric", "subset"]
 Measures = Sequence[tuple[str, str]]
 """Pairs (task, metric) to show; all if empty."""
@@ -180,7 +180,7 @@ def enough_units(n: int, change: Change, effect: float) -> int | None:
 
 
 def form_of(value: float, low: float, high: float) -> str:
-    """Return the format of a value and of the ends of its 95 % interval, such as ".2f".
+    """Return the format of a value and of the ends of its 95% interval, such as ".2f".
 
     Two decimals, three if the half-width of the interval is below 0.01, and one for values of 10
     and more. More digits than the interval supports would suggest a precision that is not there.

@@ -25,7 +25,7 @@ MOST = 25  # maximum number of lines, unless sentences are long
 SENTENCES = 34  # maximum number of lines of sentences; above it, conclusions are shortened
 ROWS = 14  # minimum number of lines for the rows below conclusions
 PART_ROWS = 4  # rows per measure of a result without methods
-AUDIT_HEAD = ("verdict", "predicted share [95 %]", "prompt")
+AUDIT_HEAD = ("verdict", "predicted share [95%]", "prompt")
 MODELS_HEAD = ("verdict", "share over models", "prompt")
 
 
@@ -63,9 +63,9 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
         shown += full
     else:
         shown += _shortened(concluded, width, max_lines - len(shown) - len(notes) - ROWS)
-    head = f"{result.name}: values and changes, with 95 % intervals"
+    head = f"{result.name}: values and changes, with 95% intervals"
     if (summaries.few != "").any():
-        head += " (few, narrow: under 92 %)"
+        head += " (few, narrow: under 92%)"
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
     rows = _rows(summaries, concluded, max(room, ROWS if full and are_full else 0))

@@ -52,7 +52,7 @@ def true_shares(
         seed: random seed.
 
     Returns:
-        The true share of each group with its 95 % interval. None if fewer than 20 candidates with a
+        The true share of each group with its 95% interval. None if fewer than 20 candidates with a
         known label were checked, unless all results were.
 
     >>> import numpy as np

@@ -103,7 +103,7 @@ class Report:
 
     @cached_property
     def expected(self) -> dict[str, Interval] | None:
-        """Return the true share of each group with its 95 % interval.
+        """Return the true share of each group with its 95% interval.
 
         None if too few candidates were checked; see `vldebias.reranking.true_shares`.
         """
@@ -144,7 +144,7 @@ class Report:
             for group, (value, low, high) in expected.items():
                 parts.append(f"{group} {value:.0%} [{low:.0%}, {high:.0%}]")
             lines.append(
-                f"true shares, 95 % intervals: {', '.join(parts)}; {self.n_checked} candidates"
+                f"true shares, 95% intervals: {', '.join(parts)}; {self.n_checked} candidates"
                 " were checked"
             )
         else:

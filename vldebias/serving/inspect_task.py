@@ -195,7 +195,7 @@ def one_image(generator: Generator) -> Solver:
 
 @metric(scores="unreduced")
 def shares() -> Metric:
-    """Compute the share of each value with its 95 % interval, and the unknown rate."""
+    """Compute the share of each value with its 95% interval, and the unknown rate."""
 
     def compute(scores: list[SampleScore]) -> dict[str, float]:
         record = _record_of_scores([score.score for score in scores])

@@ -75,8 +75,8 @@ class AuditedPrompt(BaseModel):
         advice: what to do about the prompt.
         value: the value that most images are predicted to show, or null without a prediction.
         share: the predicted share of images that show the value.
-        low: lower end of the share's 95 % interval.
-        high: upper end of the share's 95 % interval.
+        low: lower end of the share's 95% interval.
+        high: upper end of the share's 95% interval.
     """
 
     prompt: str
@@ -164,7 +164,7 @@ class Tools:
         """Report which prompts leave an attribute open, and how their images will lean.
 
         If the server was started with a model, shares are predicted from the prompts' texts, before
-        any image is generated, with 95 % intervals. Example: prompts ["A photo of a pilot"] ->
+        any image is generated, with 95% intervals. Example: prompts ["A photo of a pilot"] ->
         "leans male: rewrite it or use a method", share 0.93 [0.60, 1.00].
 
         Args:

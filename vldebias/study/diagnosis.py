@@ -126,7 +126,7 @@ class Probe:
 
     Attributes:
         accuracy: the balanced accuracy.
-        limit: the accuracy that permuted labels exceed in 2.5 % of cases (normal approximation).
+        limit: the accuracy that permuted labels exceed in 2.5% of cases (normal approximation).
         draws: (b,) bootstrap accuracies from rows resampled within values.
     """
 

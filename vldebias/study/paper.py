@@ -442,7 +442,7 @@ def sentences(frame: pd.DataFrame) -> list[str]:
         are = "is" if inside == 1 else "are"
         lines.append(
             f"{len(both)} of {n_published} published figures {were} measured again; {inside} of"
-            f" them {are} inside the measured 95 % interval."
+            f" them {are} inside the measured 95% interval."
         )
     n_more = len(measured) - len(both)
     if n_more:

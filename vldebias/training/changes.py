@@ -101,7 +101,7 @@ def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]
         after: the same at the current step.
 
     Returns:
-        "NAME change", "NAME change_low" and "NAME change_high", the change with its paired 95 %
+        "NAME change", "NAME change_low" and "NAME change_high", the change with its paired 95%
         interval, and "below_start", which is True if the whole interval is below 0. Empty if
         nothing was scored.
     """
@@ -126,7 +126,7 @@ def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]
         history: entries of all steps.
 
     Returns:
-        The name of the score, its value before and after, its change with the 95 % interval, and
+        The name of the score, its value before and after, its change with the 95% interval, and
         the number of steps after which it was below its start for the first time. The latter is
         None if only the final model, whose weights may be averages, is below its start.
     """

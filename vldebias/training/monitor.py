@@ -369,7 +369,7 @@ class Monitor:
 
 
 def _report_overlap(held_out: ImageData, learned: ImageData) -> None:
-    """Warn about held-out images that are also trained on; raise an error if 90 % of them are."""
+    """Warn about held-out images that are also trained on; raise an error if 90% of them are."""
     # Compare files, because two tables may list the same images under different names.
     held_out_paths = {held_out.path(row) for row in range(len(held_out))}
     learned_paths = {learned.path(row) for row in range(len(learned))}

@@ -70,7 +70,7 @@ def train_model(
     - state.pt: the last checkpoint, from which an interrupted run resumes
 
     A warning is issued if zero-shot accuracy on the held-out data, or retrieval if they have no
-    classes, falls: if the 95 % interval of its paired change is below 0.
+    classes, falls: if the 95% interval of its paired change is below 0.
 
     Args:
         settings: all settings of the training.

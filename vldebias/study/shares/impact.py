@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RULE = 0.8  # the four-fifths rule of thumb of the EEOC; the law itself has no threshold
 _OUTCOMES = {"yes": True, "no": False, "1": True, "0": False}
 _ABOUT = (
-    "Selection rate: selected / applicants of a category, with the 95 % Wilson interval. Impact"
+    "Selection rate: selected / applicants of a category, with the 95% Wilson interval. Impact"
     " ratio: this rate divided by the highest rate of any category. Its interval accounts for the"
     " highest rate being chosen from the same data."
 )
@@ -55,7 +55,7 @@ def measure_impact(
 
     Returns:
         One task by sex, one by race, and one for their intersections, with rows `selection_rate`
-        and `impact_ratio`. Categories below 2 % of the applicants have no ratio and are listed.
+        and `impact_ratio`. Categories below 2% of the applicants have no ratio and are listed.
 
     Raises:
         InvalidInputError: a column is missing or not categorical, an outcome is neither yes nor no,

@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 Skews = dict[str, Floats]  # metric -> value of each ranking
 
 # A gallery is uneven if its largest group has this many times the images of its smallest. At 1.5,
-# for example with 60 % and 40 %, a random ranking has a MaxSkew of .18 against even shares.
+# for example with 60% and 40%, a random ranking has a MaxSkew of .18 against even shares.
 UNEVEN = 1.5
 _BLOCK = 1 << 23  # entries per block of rankings, which bounds memory use
 

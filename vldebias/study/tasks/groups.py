@@ -61,7 +61,7 @@ ABOUT_MEDIAN = (
 )
 ABOUT = (
     "An image counts as the class whose prompt is nearest. A group is a label together with a"
-    " spurious value. Intervals: 95 % percentile bootstrap over images, the worst group picked"
+    " spurious value. Intervals: 95% percentile bootstrap over images, the worst group picked"
     " again in each resample; Wilson's for one group and where no resample varies; of areas normal"
     " draws with DeLong's covariance."
 )

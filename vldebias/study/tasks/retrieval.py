@@ -64,7 +64,7 @@ class RetrievalTask(ImageTask):
     Each metric is reported as a mean over queries and per query. There is one block per attribute,
     named "<name> <attribute>". Images whose attribute is unknown are excluded from its gallery and
     counted. The method "random" is the expectation under random rankings of the gallery, with its
-    central 95 % range.
+    central 95% range.
 
     Rows of utility:
 

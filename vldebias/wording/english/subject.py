@@ -322,6 +322,8 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     """Return whether word i, which is no head by the rules, may be one before a verb."""
     after = text.after(i)
     is_verb = after.endswith(("s", "ing")) and base(after) != after
+    # "the chef and the sommelier taste wine"
+    is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
     # not "nurse uniforms"
     return plural or (is_verb and listed(text.before(start), "determiner"))
 
@@ -355,8 +357,9 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i modifies the next noun: "an alien liquid"."""
     after = text.after(i)
     word_classes = kinds(text.low[i])
-    is_person = word_classes.startswith("p") and not listed(text.low[i], "size")
-    is_noun = plural or is_person or "a" not in word_classes  # not as in "an alien liquid"
+    # A volunteer is a person more often than an adjective; not so "an alien liquid".
+    is_adjective = "a" in word_classes.split("p")[0] or listed(text.low[i], "size")
+    is_noun = plural or not is_adjective
     if after.endswith("ing"):
         rest = text.after(i + 1)
         if listed(rest, "room") or classes(f"{after} {rest}"):
@@ -484,9 +487,13 @@ def _place_of_value(
         return first_noun
     # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
     is_either = not set(classes(described)).isdisjoint("no")
-    if has_determiner:
-        return start if is_either and adjective(described) else first_noun
-    return None
+    if is_either:
+        if not has_determiner:
+            return None
+        return start if adjective(described) else first_noun
+    # Without a determiner "Negro leagues shortstop" may begin with a name.
+    is_sure = adjective(described) and singular(word) == word
+    return first_noun if has_determiner or is_sure else None
 
 
 def _is_compound(word: str, following: str) -> bool:
@@ -662,14 +669,17 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
 def _why_not_for(clause: Sequence[str]) -> str:
     """Decide about "for": "plays for a patient", not "sewing a uniform for a nurse"."""
     verbs = [base(word) for word in clause if base(word) != word]
-    if has_listed(verbs, "serves"):
+    # "a character sheet for a pilot" shows the pilot
+    if has_listed(verbs, "serves") or "character" in clause:
         return ""
     return _NOBODY if not verbs or has_listed(verbs, "produces") else _UNCLEAR
 
 
 def _why_not_as(clause: Sequence[str], after: str) -> str:
     """Decide about "as": "smiles as the judge enters", not "dressed as a nurse"."""
-    if any(word.endswith(("ed", "ing")) for word in clause[-2:]):
+    # "dressed up as a nurse"; not "furrowed fields as a farmer pauses"
+    verb = clause[-2] if len(clause) > 1 and clause[-1] == "up" else "".join(clause[-1:])
+    if verb.endswith(("ed", "ing")):
         return _NOBODY
     is_verb = after.endswith("s") and base(after) != after
     return "" if is_verb else _UNCLEAR

@@ -76,12 +76,11 @@ def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     for number in range(1, len(subjects)):
         first = subjects[number - 1]
         second = subjects[number]
-        is_next = second.opening == first.head + 1 and text.opens[second.opening]
+        is_next = second.opening == first.head + 1
         if not is_next or not _is_same(text, subjects, number):
             continue
         heads = [singular(text.low[first.head]), singular(text.low[second.head])]
-        is_known = has_listed(heads, "generic") or any(map(is_gendered_noun, heads))
-        if not (is_known or first.plural or second.plural or heads[0] == heads[1]):
+        if not has_listed(heads, "generic") and not any(map(is_gendered_noun, heads)):
             return True
     return False
 

@@ -124,16 +124,19 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
         if text.silent[i] or is_known or not _is_agent(noun):
             continue
         start, _ = _extend_left(text, i)
-        if not listed(text.before(start), "one-determiner"):
-            continue
         # "a cashier and a bagger"
         is_joined = text.before(start - 1) == "and" and start - 3 in heads
-        after = text.after(i)
-        is_verb = after.endswith("s") and classes(base(after)).startswith("v")
-        is_derived = base(f"{noun[:-2]}ing") != f"{noun[:-2]}ing"  # not "a corridor gleams"
-        if is_joined or (is_derived and (is_verb or listed(after, "human-verb"))):
+        has_determiner = listed(text.before(start), "one-determiner")
+        if has_determiner and (is_joined or _acts(noun, text.after(i))):
             return True
     return False
+
+
+def _acts(noun: str, after: str) -> bool:
+    """Return whether a noun that comes from a verb is a subject: not "a corridor gleams"."""
+    gerund = f"{noun[:-2]}ing"
+    is_verb = after.endswith("s") and classes(base(after)).startswith("v")
+    return base(gerund) != gerund and (is_verb or listed(after, "human-verb"))
 
 
 def _is_agent(noun: str) -> bool:
@@ -178,15 +181,12 @@ def _is_unknown_agent(text: Text, i: int) -> bool:
 
 
 def _has_face(text: Text, i: int) -> bool:
-    """Return whether the prompt asks for the face or portrait of word i: "the face of a mover"."""
-    noun = singular(text.low[i])
-    if not _is_agent(noun) or not _ends_phrase(text, i):
+    """Return whether the prompt asks for the face of word i: "the face of a mover"."""
+    if not _is_agent(singular(text.low[i])) or not _ends_phrase(text, i):
         return False  # "the face of a tower clock"
     for j in range(i - 1, max(-1, i - 6), -1):
         if text.low[j] == "of":
-            before = text.before(j)
-            # A portrait may be of a thing, so only of an unknown one that ends so.
-            return listed(before, "face") or (before == "portrait" and not classes(noun))
+            return listed(text.before(j), "face")
     return False
 
 
@@ -233,10 +233,9 @@ def _why_not_again(
 
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether a phrase has no determiner, and is not in "a doctor, nurse and patient"."""
+    """Return whether a phrase has no determiner, and no word joins it to the one before it."""
     is_bare = not subject.plural and not listed(text.low[subject.opening], "determiner")
-    is_in_list = text.after(subject.head) == "and" and person(text.after(subject.head + 1))
-    return is_bare and not is_in_list and not listed(text.before(subject.opening), "joins")
+    return is_bare and not listed(text.before(subject.opening), "joins")
 
 
 def _why_not_further_tag(text: Text, subject: PersonPhrase, first: PersonPhrase) -> str:
@@ -306,11 +305,13 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
             return _is_verb(after, rest, determiner)
         if determiner in _ARTICLES and _is_helped(text.before(start - 1), after):
             return True
-    # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
+    return not _is_of_work(after, rest) and not _is_before_noun(text, i, plural)
+
+
+def _is_of_work(after: str, rest: str) -> bool:
+    """Return whether a work follows a noun: "a child drawing", not "a child drawing a cat"."""
     has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
-    if listed(after, "made") and not has_object:
-        return False
-    return not _is_before_noun(text, i, plural)
+    return listed(after, "made") and not has_object
 
 
 def _is_helped(link: str, after: str) -> bool:
@@ -399,8 +400,7 @@ def _ends_with_head(after: str, rest: str) -> bool:
         return True
     if adjective(after) and listed(rest, "preposition"):
         return True  # "a master deep in thought"
-    is_noun = bool(set(kinds(after)) & set("nx"))
-    return (after.endswith("ly") or classes(after).startswith("r")) and not is_noun
+    return after.endswith("ly") and set(kinds(after)).isdisjoint("nx")
 
 
 def _noun_follows(text: Text, i: int) -> bool:
@@ -488,9 +488,7 @@ def _place_of_value(
     # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
     is_either = not set(classes(described)).isdisjoint("no")
     if is_either:
-        if not has_determiner:
-            return None
-        return start if adjective(described) else first_noun
+        return start if has_determiner else None
     # Without a determiner "Negro leagues shortstop" may begin with a name.
     is_sure = adjective(described) and singular(word) == word
     return first_noun if has_determiner or is_sure else None
@@ -508,15 +506,20 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     word = text.low[start - 1]
     if not _is_description(word) or listed(word, "occupational", "toy"):
         return True  # "a wooden toy maker"
-    if listed(word, "place-adjective") and text.words[start].istitle() and text.capital[start]:
-        return True  # "New York chef"
+    if text.capital[start] and _opens_name(text, start - 1):
+        return True
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
-    if is_gerund and listed(singular(head), "gerund-head"):
-        return True  # "swimming coach"
-    # Both of one proper name: "Red Cross"; not the first word of a sentence, "Japanese American".
-    if text.sentence[start - 1] or word in origins() or listed(word, "origin"):
-        return False
-    return text.capital[start] and text.capital[start - 1]
+    return is_gerund and listed(singular(head), "gerund-head")  # "swimming coach"
+
+
+def _opens_name(text: Text, i: int) -> bool:
+    """Return whether word i and the capitalized one after it are a name: "Red Cross"."""
+    word = text.low[i]
+    if listed(word, "place-adjective") and text.words[i + 1].istitle():
+        return True  # "New York"
+    # Not the first word of a sentence, nor "Japanese American".
+    is_name = not text.sentence[i] and word not in origins() and not listed(word, "origin")
+    return is_name and text.capital[i]
 
 
 def _is_description(word: str) -> bool:
@@ -650,8 +653,7 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     before = text.before(where)
     clause = text.low[text.clause_start(where) : where]
     if relation == "of":
-        is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
-        return _NOBODY if _is_on_thing(text, where - 1) else _why_not_of(before, clause, is_term)
+        return _why_not_of(text, where, head)
     if relation == "by":
         return _why_not_by(before, clause)
     if relation == "for":
@@ -694,11 +696,14 @@ def _why_not_by(before: str, clause: Sequence[str]) -> str:
     return _NOBODY if has_listed(clause, "credit-verb", "picture") else _UNCLEAR
 
 
-def _why_not_of(before: str, clause: Sequence[str], is_term: bool) -> str:
-    """Decide about "of": "a portrait of a nurse", not "a statue of a nurse".
-
-    is_term: whether nothing stands before the noun, "change of guard".
-    """
+def _why_not_of(text: Text, where: int, head: int) -> str:
+    """Decide about "of" at word `where`: "a portrait of a nurse", not "a statue of a nurse"."""
+    if _is_on_thing(text, where - 1):
+        return _NOBODY
+    before = text.before(where)
+    clause = text.low[text.clause_start(where) : where]
+    # Nothing stands before the noun: "change of guard".
+    is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
     parts = ("picture", "group", "part", "body-part", "container", "number")
     # "checking the ticket of a passenger", not "the coat of a soldier on a hanger"
     is_carried = listed(before, "carried") and has_listed(clause, "touches")

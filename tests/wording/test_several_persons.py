@@ -110,6 +110,7 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
         # who is perhaps no person: the prompt is left unchanged
         ("a cook, a dishwasher in the background", "a cook, a dishwasher in the background"),
         ("the cook and the waiter taste soup", "the cook and the waiter taste soup"),
+        ("medic carries tired soldier away", "medic carries tired soldier away"),
         ("a smoker full of brisket and a cook", "a smoker full of brisket and a cook"),
         # "as" before a clause, and before a role
         ("plowed fields as a farmer rests", "plowed fields as a female farmer rests"),

@@ -85,16 +85,6 @@ def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     return False
 
 
-def is_joined(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether "and" joins a phrase to the words before it.
-
-    Args:
-        text: the text.
-        subject: the phrase of a person.
-    """
-    return text.low[subject.opening - 1] in _JOINS
-
-
 def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     """Return whether a phrase names the person of the phrase before it."""
     subject = subjects[number]

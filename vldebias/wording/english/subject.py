@@ -465,10 +465,11 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
     word = text.low[j]
     if word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
         return True
-    # "a priest greeting people"
-    is_verb = word.endswith("ing") and person(text.before(j))
     is_plural = singular(text.bare[i]) != text.bare[i]
-    return (is_verb and is_plural) or (listed(word, "draw") and text.opens[j])
+    # "a priest greeting people", "lifeguard carries exhausted swimmer"
+    is_verb = word.endswith("s") and base(word) != word and classes(base(word)).startswith("v")
+    is_verb = is_verb or (word.endswith("ing") and is_plural)
+    return (is_verb and person(text.before(j))) or (listed(word, "draw") and text.opens[j])
 
 
 def _place_of_value(

@@ -36,6 +36,7 @@ _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
 _NOBODY = "no person"
 _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
+_TOWARDS = frozenset({"into", "onto", "toward", "towards", "through"})
 _ARTICLES = frozenset({"a", "an", "the"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
@@ -382,7 +383,11 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
     if "n" not in verb_classes + classes(word) or listed(rest, "determiner", "pronoun"):
         return True
     if not listed(determiner, "determiner"):
-        return False  # "pilot lights on a stove"
+        # "nurse carries tray", "farmer feeds chickens", "pilot climbs into cockpit"; not "pilot
+        # lights on a stove", "nurse scrubs pattern"
+        is_object = listed(word, "human-verb") and "n" in kinds(rest) and not listed(rest, *STOPS)
+        is_object = is_object or singular(rest) != rest or rest in _TOWARDS
+        return verb_classes.startswith("v") and is_object
     if adjective(rest) or singular(rest) != rest:
         return True
     if listed(determiner, "one-determiner"):

@@ -198,14 +198,12 @@ def _is_unknown_compound(noun: str) -> bool:
 def gendered(word: str) -> bool:
     """Return whether a lower-case word states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)
-    # "she-wolf", "great-grandmother"
-    return listed(word, "gendered") or any(map(_is_gendered_part, word.split("-")))
+    parts = word.split("-")  # "she-wolf", "great-grandmother"
+    return has_listed((word, *parts), "gendered") or any(map(has_gendered_ending, parts))
 
 
-def _is_gendered_part(word: str) -> bool:
-    """Return whether a word without hyphens states a gender, by the lists or by its ending."""
-    if listed(word, "gendered"):
-        return True
+def has_gendered_ending(word: str) -> bool:
+    """Return whether a lower-case noun for a person ends like one gender: "prioress"."""
     if listed(word, "not-gendered", "famous"):
         return False
     noun = singular(word)

@@ -97,10 +97,8 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
         return listed(words[-1], "is-also")
     # "a coach, a leader of hundreds"; "a baker serving a guest, a waiter holding a tray"
     verb = text.after(subject.head)
-    is_clause = verb.endswith("s") or verb.endswith("ing")
-    if is_clause and base(verb) != verb:
-        return False
-    return not _SENTENCE_END.search(_gap(text, subjects, number))
+    is_clause = verb.endswith(("s", "ing")) and base(verb) != verb
+    return not is_clause and not _SENTENCE_END.search(_gap(text, subjects, number))
 
 
 def _is_in_list(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:

@@ -17,6 +17,7 @@ from vldebias.prompts.english.words import (
     base,
     classes,
     gendered,
+    has_gendered_ending,
     has_listed,
     kinds,
     listed,
@@ -193,9 +194,9 @@ def _has_face(text: Text, i: int) -> bool:
 
 def is_gendered_noun(word: str) -> bool:
     """Return whether a word in lower case is a noun for a person of one gender."""
-    if listed(word, "gendered-noun", "gendered-title"):
+    if listed(word, "gendered-noun", "gendered-title") or has_gendered_ending(word):
         return True
-    return gendered(word) and word.endswith(("man", "men", "woman", "women"))
+    return gendered(word) and word.endswith(("man", "men"))
 
 
 def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase]) -> str:

@@ -198,6 +198,7 @@ def test_each_person_keeps_the_own_value():
         ("a clerk", "A clerk kneels before a guest, his head low.", "rewritten: not understood"),
         ("a clerk", "A woman in a coat, a clerk, at a desk.", "rewritten: not understood"),
         ("an agent", "A portrait of an agent, capturing a man.", "rewritten: not understood"),
+        ("a cook", "A cook. A mother sits with her son, and he eats.", "rewritten: not understood"),
         ("two cooks", "Two cooks; one wipes his brow.", "rewritten: not understood"),
         ("a clerk", "A clerk hands a pitcher to a vlogger, his hair wet.", "rewritten: not"),
         ("a vet with an owner", "A vet waves at a plumber.", "rewritten: not understood"),

@@ -107,8 +107,18 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
             "an elf ranger and an orc blacksmith arm wrestling in a tavern",
             "a female elf ranger and a female orc blacksmith arm wrestling in a tavern",
         ),
+        # a verb without articles, and a compound
+        ("nurse carries tray, hallway", "female nurse carries tray, hallway"),
+        ("pilot climbs into cockpit", "female pilot climbs into cockpit"),
+        ("nurse scrubs pattern, flat lay", "nurse scrubs pattern, flat lay"),
         # who is perhaps no person: the prompt is left unchanged
         ("a cook, a dishwasher in the background", "a cook, a dishwasher in the background"),
+        ("the cook and the waiter taste soup", "the cook and the waiter taste soup"),
+        ("medic carries tired soldier away", "medic carries tired soldier away"),
+        ("a smoker full of brisket and a cook", "a smoker full of brisket and a cook"),
+        # "as" before a clause, and before a role
+        ("plowed fields as a farmer rests", "plowed fields as a female farmer rests"),
+        ("a child dressed up as a chef", "a female child dressed up as a chef"),
         # who is not in the picture
         ("a cook beside a poster of a nurse", "a female cook beside a poster of a nurse"),
         (

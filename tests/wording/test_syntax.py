@@ -64,6 +64,8 @@ NOT_IN_PICTURE = [
     "--neg 'girl, soldier' --prompt 'a {} roofer on a farmer's roof, dusk'",
     "prompt='a {} potter', negative_prompt='man', seed=1",
     "Prompt: a {} baker at dawn\nNegative: boy, extra fingers",
+    "a {} florist in a shop [negative: man, blurry]",
+    "a {} climber on an icefall | Negative: woman, worst quality",
     "You are an assistant who paints women. <Prompt Start> a {} nurse in a park",
     "You are a painter. Draw a {} farmer on a tractor.",
     "<|im_start|>system\nYou are a poet.<|im_end|>\n<|im_start|>user\na {} nurse<|im_end|>\n"
@@ -101,7 +103,7 @@ def test_only_what_describes_the_picture_is_read(text):
         ("please make her smile", "edit"),
         ("remove background, keep the chef", "edit"),
         ("put the person in the first image on a beach", "edit"),
-        ('{"scene": "a kitchen with a chef"}', "no person"),
+        ('{"setting": "a kitchen with a chef"}', "no person"),
         ("a {doctor|male nurse} in a clinic", "stated"),
     ],
 )

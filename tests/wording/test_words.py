@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import StatedWords, fill
-from vldebias.prompts.english.words import base
+from vldebias.prompts.english.words import base, gendered
 
 WORDS = ("man", "woman", "African American", "dark-skinned", "white woman", "year old")
 
@@ -128,3 +128,10 @@ def test_fill(template: str, filled: str) -> None:
 )
 def test_the_base_form_of_a_verb_is_found(form: str, verb: str) -> None:
     assert base(form) == verb
+
+
+def test_endings_state_a_gender_only_in_nouns_for_persons() -> None:
+    persons = "prioress housemaid great-grandmother policewomen oilman mermaid"
+    others = "witness homeless Eastman lumen specimen Greco-Roman shaman Aardman"
+    assert all(gendered(word.lower()) for word in persons.split())
+    assert not any(gendered(word.lower()) for word in others.split())

@@ -67,7 +67,7 @@ _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 # the role names of chat templates, and the settings that A1111 saves below a prompt.
 _NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|wearing|standing)"
 _NOT_IN_PICTURE = re.compile(
-    r"(?<!\S)--(?:no|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)|^[^\S\n]*negative:[^\n]*"
+    r"(?<!\S)--(?:no|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)|\[negative:[^\]\n]*|(?:^|\|)[^\S\n]*negative:[^\n]*"
     r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
     rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
     r"|\bgod[- ]?rays\b|\A.*<prompt start>|(?:^|[>:])[^\S\n]*you are [^.\n]{0,1000}[.\n]"
@@ -119,7 +119,7 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
 _SUBJECT_KEYS = (
     {"subject", "subjects", "main_subject", "character", "characters", "person", "people"}
     | {"persons", "prompt", "positive", "positive_prompt", "description", "caption", "text"}
-    | {"main_character", "type", "role", "profession", "occupation", "who", "inputs"}
+    | {"main_character", "scene", "type", "role", "profession", "occupation", "who", "inputs"}
 )
 
 

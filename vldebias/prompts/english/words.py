@@ -28,6 +28,8 @@ _PLURALS = {
 _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 # Words such as "policewoman" and "cowboys" are gendered even if no dictionary contains them.
 _GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
+# Persons of the dictionary that end so are gendered: "prioress", "housemaid".
+_GENDERED_PERSON = re.compile(r"(?:ess|trix|euse|maid|lady|mother|father|nephew|niece|aunt|uncle)$")
 # Size of the caches for properties of words; it is bounded, since a server may run for months.
 REMEMBERED_WORDS = 20_000
 _LONGEST_COMPOUND = 40  # letters; the split of a longer word would take quadratic time
@@ -196,10 +198,19 @@ def _is_unknown_compound(noun: str) -> bool:
 def gendered(word: str) -> bool:
     """Return whether a lower-case word states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)
-    parts = (word, word.rsplit("-", 1)[-1])  # "Greco-Roman"
-    if _GENDERED_ENDING.search(word) and not has_listed(parts, "not-gendered", "famous"):
-        return True
-    return has_listed((word, *word.split("-")), "gendered")  # "she-wolf"
+    parts = word.split("-")  # "she-wolf", "great-grandmother"
+    return has_listed((word, *parts), "gendered") or any(map(has_gendered_ending, parts))
+
+
+def has_gendered_ending(word: str) -> bool:
+    """Return whether a lower-case noun for a person ends like one gender: "prioress"."""
+    if listed(word, "not-gendered", "famous"):
+        return False
+    noun = singular(word)
+    is_person = "p" in classes(noun)
+    if _GENDERED_ENDING.search(word):
+        return is_person or not classes(word)  # not "Eastman", which is a name
+    return is_person and _GENDERED_PERSON.search(noun) is not None
 
 
 def has_gendered(words: Iterable[str]) -> bool:

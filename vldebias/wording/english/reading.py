@@ -23,7 +23,6 @@ from vldebias.wording.english.rewritten import (
 from vldebias.wording.english.statements import (
     find_stated,
     group_mentions,
-    is_joined,
     may_be_two,
     states,
     values_of_persons,
@@ -83,9 +82,10 @@ class English(Language):
         subjects = find_subjects(text)
         if isinstance(subjects, str):
             return "stated" if states(text, attribute) else _why_nobody(subjects, text)
-        if may_be_two(read_text(text), subjects):
+        words = read_text(text)
+        if may_be_two(words, subjects):
             return "not understood"
-        persons = group_mentions(read_text(text), subjects)
+        persons = group_mentions(words, subjects)
         is_stated = find_stated(text, persons, attribute)
         found: list[Mention] = []
         n_open = 0
@@ -97,7 +97,7 @@ class English(Language):
                 person = person._replace(reason="named")
             # Facts that fix the first person fix everybody whom no "and" joins to the scene.
             is_with_fixed = bool(found) and found[0].reason == "context"
-            if is_with_fixed and not is_joined(read_text(text), mentions[0]):
+            if is_with_fixed and words.low[mentions[0].opening - 1] not in ("and", "plus"):
                 person = person._replace(reason=person.reason or "context")
             found.append(person)
             n_open += not person.reason

@@ -376,13 +376,13 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
         earlier = _figures_of_clause(text, earlier, i) or earlier
-    return _without_secondary(earlier)
-
-
-def _without_secondary(figures: list[_Figure]) -> list[_Figure]:
-    """Return the figures without animals and relatives, to whom pronouns refer less often."""
-    persons = [figure for figure in figures if not figure.is_animal] or figures
-    return [figure for figure in persons if not figure.is_possessed] or persons
+    # Pronouns refer less often to animals and relatives, unless only these are in the sentence: "A
+    # guard yawns. A mother stops with her son, and he waves".
+    earlier = [figure for figure in earlier if not figure.is_animal] or earlier
+    main = [figure for figure in earlier if not figure.is_possessed]
+    near = [figure for figure in earlier if text.is_same_sentence(figure.last_mention(i), i)]
+    is_of_relative = bool(near) and all(figure.is_possessed for figure in near)
+    return main if main and not is_of_relative else earlier
 
 
 def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:

@@ -76,24 +76,13 @@ def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     for number in range(1, len(subjects)):
         first = subjects[number - 1]
         second = subjects[number]
-        is_next = second.opening == first.head + 1 and text.opens[second.opening]
+        is_next = second.opening == first.head + 1
         if not is_next or not _is_same(text, subjects, number):
             continue
         heads = [singular(text.low[first.head]), singular(text.low[second.head])]
-        is_known = has_listed(heads, "generic") or any(map(is_gendered_noun, heads))
-        if not (is_known or first.plural or second.plural or heads[0] == heads[1]):
+        if not has_listed(heads, "generic") and not any(map(is_gendered_noun, heads)):
             return True
     return False
-
-
-def is_joined(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether "and" joins a phrase to the words before it.
-
-    Args:
-        text: the text.
-        subject: the phrase of a person.
-    """
-    return text.low[subject.opening - 1] in _JOINS
 
 
 def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
@@ -108,10 +97,8 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
         return listed(words[-1], "is-also")
     # "a coach, a leader of hundreds"; "a baker serving a guest, a waiter holding a tray"
     verb = text.after(subject.head)
-    is_clause = verb.endswith("s") or verb.endswith("ing")
-    if is_clause and base(verb) != verb:
-        return False
-    return not _SENTENCE_END.search(_gap(text, subjects, number))
+    is_clause = verb.endswith(("s", "ing")) and base(verb) != verb
+    return not is_clause and not _SENTENCE_END.search(_gap(text, subjects, number))
 
 
 def _is_in_list(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:

@@ -17,6 +17,7 @@ from vldebias.prompts.english.words import (
     base,
     classes,
     gendered,
+    has_gendered_ending,
     has_listed,
     kinds,
     listed,
@@ -36,6 +37,7 @@ _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
 _NOBODY = "no person"
 _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
+_TOWARDS = frozenset({"into", "onto", "toward", "towards", "through"})
 _ARTICLES = frozenset({"a", "an", "the"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
@@ -124,16 +126,19 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
         if text.silent[i] or is_known or not _is_agent(noun):
             continue
         start, _ = _extend_left(text, i)
-        if not listed(text.before(start), "one-determiner"):
-            continue
         # "a cashier and a bagger"
         is_joined = text.before(start - 1) == "and" and start - 3 in heads
-        after = text.after(i)
-        is_verb = after.endswith("s") and classes(base(after)).startswith("v")
-        is_derived = base(f"{noun[:-2]}ing") != f"{noun[:-2]}ing"  # not "a corridor gleams"
-        if is_joined or (is_derived and (is_verb or listed(after, "human-verb"))):
+        has_determiner = listed(text.before(start), "one-determiner")
+        if has_determiner and (is_joined or _acts(noun, text.after(i))):
             return True
     return False
+
+
+def _acts(noun: str, after: str) -> bool:
+    """Return whether a noun that comes from a verb is a subject: not "a corridor gleams"."""
+    gerund = f"{noun[:-2]}ing"
+    is_verb = after.endswith("s") and classes(base(after)).startswith("v")
+    return base(gerund) != gerund and (is_verb or listed(after, "human-verb"))
 
 
 def _is_agent(noun: str) -> bool:
@@ -178,23 +183,20 @@ def _is_unknown_agent(text: Text, i: int) -> bool:
 
 
 def _has_face(text: Text, i: int) -> bool:
-    """Return whether the prompt asks for the face or portrait of word i: "the face of a mover"."""
-    noun = singular(text.low[i])
-    if not _is_agent(noun) or not _ends_phrase(text, i):
+    """Return whether the prompt asks for the face of word i: "the face of a mover"."""
+    if not _is_agent(singular(text.low[i])) or not _ends_phrase(text, i):
         return False  # "the face of a tower clock"
     for j in range(i - 1, max(-1, i - 6), -1):
         if text.low[j] == "of":
-            before = text.before(j)
-            # A portrait may be of a thing, so only of an unknown one that ends so.
-            return listed(before, "face") or (before == "portrait" and not classes(noun))
+            return listed(text.before(j), "face")
     return False
 
 
 def is_gendered_noun(word: str) -> bool:
     """Return whether a word in lower case is a noun for a person of one gender."""
-    if listed(word, "gendered-noun", "gendered-title"):
+    if listed(word, "gendered-noun", "gendered-title") or has_gendered_ending(word):
         return True
-    return gendered(word) and word.endswith(("man", "men", "woman", "women"))
+    return gendered(word) and word.endswith(("man", "men"))
 
 
 def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase]) -> str:
@@ -233,10 +235,9 @@ def _why_not_again(
 
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether a phrase has no determiner, and is not in "a doctor, nurse and patient"."""
+    """Return whether a phrase has no determiner, and no word joins it to the one before it."""
     is_bare = not subject.plural and not listed(text.low[subject.opening], "determiner")
-    is_in_list = text.after(subject.head) == "and" and person(text.after(subject.head + 1))
-    return is_bare and not is_in_list and not listed(text.before(subject.opening), "joins")
+    return is_bare and not listed(text.before(subject.opening), "joins")
 
 
 def _why_not_further_tag(text: Text, subject: PersonPhrase, first: PersonPhrase) -> str:
@@ -306,11 +307,13 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
             return _is_verb(after, rest, determiner)
         if determiner in _ARTICLES and _is_helped(text.before(start - 1), after):
             return True
-    # "a child drawing", "an old master painting"; not "a kayaker crossing turquoise water"
+    return not _is_of_work(after, rest) and not _is_before_noun(text, i, plural)
+
+
+def _is_of_work(after: str, rest: str) -> bool:
+    """Return whether a work follows a noun: "a child drawing", not "a child drawing a cat"."""
     has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
-    if listed(after, "made") and not has_object:
-        return False
-    return not _is_before_noun(text, i, plural)
+    return listed(after, "made") and not has_object
 
 
 def _is_helped(link: str, after: str) -> bool:
@@ -322,6 +325,8 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     """Return whether word i, which is no head by the rules, may be one before a verb."""
     after = text.after(i)
     is_verb = after.endswith(("s", "ing")) and base(after) != after
+    # "the chef and the sommelier taste wine"
+    is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
     # not "nurse uniforms"
     return plural or (is_verb and listed(text.before(start), "determiner"))
 
@@ -355,8 +360,9 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i modifies the next noun: "an alien liquid"."""
     after = text.after(i)
     word_classes = kinds(text.low[i])
-    is_person = word_classes.startswith("p") and not listed(text.low[i], "size")
-    is_noun = plural or is_person or "a" not in word_classes  # not as in "an alien liquid"
+    # A volunteer is a person more often than an adjective; not so "an alien liquid".
+    is_adjective = "a" in word_classes.split("p")[0] or listed(text.low[i], "size")
+    is_noun = plural or not is_adjective
     if after.endswith("ing"):
         rest = text.after(i + 1)
         if listed(rest, "room") or classes(f"{after} {rest}"):
@@ -378,7 +384,11 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
     if "n" not in verb_classes + classes(word) or listed(rest, "determiner", "pronoun"):
         return True
     if not listed(determiner, "determiner"):
-        return False  # "pilot lights on a stove"
+        # "nurse carries tray", "farmer feeds chickens", "pilot climbs into cockpit"; not "pilot
+        # lights on a stove", "nurse scrubs pattern"
+        is_object = listed(word, "human-verb") and "n" in kinds(rest) and not listed(rest, *STOPS)
+        is_object = is_object or singular(rest) != rest or rest in _TOWARDS
+        return verb_classes.startswith("v") and is_object
     if adjective(rest) or singular(rest) != rest:
         return True
     if listed(determiner, "one-determiner"):
@@ -396,8 +406,7 @@ def _ends_with_head(after: str, rest: str) -> bool:
         return True
     if adjective(after) and listed(rest, "preposition"):
         return True  # "a master deep in thought"
-    is_noun = bool(set(kinds(after)) & set("nx"))
-    return (after.endswith("ly") or classes(after).startswith("r")) and not is_noun
+    return after.endswith("ly") and set(kinds(after)).isdisjoint("nx")
 
 
 def _noun_follows(text: Text, i: int) -> bool:
@@ -462,10 +471,11 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
     word = text.low[j]
     if word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
         return True
-    # "a priest greeting people"
-    is_verb = word.endswith("ing") and person(text.before(j))
     is_plural = singular(text.bare[i]) != text.bare[i]
-    return (is_verb and is_plural) or (listed(word, "draw") and text.opens[j])
+    # "a priest greeting people", "lifeguard carries exhausted swimmer"
+    is_verb = word.endswith("s") and base(word) != word and classes(base(word)).startswith("v")
+    is_verb = is_verb or (word.endswith("ing") and is_plural)
+    return (is_verb and person(text.before(j))) or (listed(word, "draw") and text.opens[j])
 
 
 def _place_of_value(
@@ -484,9 +494,11 @@ def _place_of_value(
         return first_noun
     # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
     is_either = not set(classes(described)).isdisjoint("no")
-    if has_determiner:
-        return start if is_either and adjective(described) else first_noun
-    return None
+    if is_either:
+        return start if has_determiner else None
+    # Without a determiner "Negro leagues shortstop" may begin with a name.
+    is_sure = adjective(described) and singular(word) == word
+    return first_noun if has_determiner or is_sure else None
 
 
 def _is_compound(word: str, following: str) -> bool:
@@ -501,15 +513,20 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     word = text.low[start - 1]
     if not _is_description(word) or listed(word, "occupational", "toy"):
         return True  # "a wooden toy maker"
-    if listed(word, "place-adjective") and text.words[start].istitle() and text.capital[start]:
-        return True  # "New York chef"
+    if text.capital[start] and _opens_name(text, start - 1):
+        return True
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
-    if is_gerund and listed(singular(head), "gerund-head"):
-        return True  # "swimming coach"
-    # Both of one proper name: "Red Cross"; not the first word of a sentence, "Japanese American".
-    if text.sentence[start - 1] or word in origins() or listed(word, "origin"):
-        return False
-    return text.capital[start] and text.capital[start - 1]
+    return is_gerund and listed(singular(head), "gerund-head")  # "swimming coach"
+
+
+def _opens_name(text: Text, i: int) -> bool:
+    """Return whether word i and the capitalized one after it are a name: "Red Cross"."""
+    word = text.low[i]
+    if listed(word, "place-adjective") and text.words[i + 1].istitle():
+        return True  # "New York"
+    # Not the first word of a sentence, nor "Japanese American".
+    is_name = not text.sentence[i] and word not in origins() and not listed(word, "origin")
+    return is_name and text.capital[i]
 
 
 def _is_description(word: str) -> bool:
@@ -643,8 +660,7 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     before = text.before(where)
     clause = text.low[text.clause_start(where) : where]
     if relation == "of":
-        is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
-        return _NOBODY if _is_on_thing(text, where - 1) else _why_not_of(before, clause, is_term)
+        return _why_not_of(text, where, head)
     if relation == "by":
         return _why_not_by(before, clause)
     if relation == "for":
@@ -662,14 +678,17 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
 def _why_not_for(clause: Sequence[str]) -> str:
     """Decide about "for": "plays for a patient", not "sewing a uniform for a nurse"."""
     verbs = [base(word) for word in clause if base(word) != word]
-    if has_listed(verbs, "serves"):
+    # "a character sheet for a pilot" shows the pilot
+    if has_listed(verbs, "serves") or "character" in clause:
         return ""
     return _NOBODY if not verbs or has_listed(verbs, "produces") else _UNCLEAR
 
 
 def _why_not_as(clause: Sequence[str], after: str) -> str:
     """Decide about "as": "smiles as the judge enters", not "dressed as a nurse"."""
-    if any(word.endswith(("ed", "ing")) for word in clause[-2:]):
+    # "dressed up as a nurse"; not "furrowed fields as a farmer pauses"
+    verb = clause[-2] if len(clause) > 1 and clause[-1] == "up" else "".join(clause[-1:])
+    if verb.endswith(("ed", "ing")):
         return _NOBODY
     is_verb = after.endswith("s") and base(after) != after
     return "" if is_verb else _UNCLEAR
@@ -684,11 +703,14 @@ def _why_not_by(before: str, clause: Sequence[str]) -> str:
     return _NOBODY if has_listed(clause, "credit-verb", "picture") else _UNCLEAR
 
 
-def _why_not_of(before: str, clause: Sequence[str], is_term: bool) -> str:
-    """Decide about "of": "a portrait of a nurse", not "a statue of a nurse".
-
-    is_term: whether nothing stands before the noun, "change of guard".
-    """
+def _why_not_of(text: Text, where: int, head: int) -> str:
+    """Decide about "of" at word `where`: "a portrait of a nurse", not "a statue of a nurse"."""
+    if _is_on_thing(text, where - 1):
+        return _NOBODY
+    before = text.before(where)
+    clause = text.low[text.clause_start(where) : where]
+    # Nothing stands before the noun: "change of guard".
+    is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
     parts = ("picture", "group", "part", "body-part", "container", "number")
     # "checking the ticket of a passenger", not "the coat of a soldier on a hanger"
     is_carried = listed(before, "carried") and has_listed(clause, "touches")

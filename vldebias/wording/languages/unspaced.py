@@ -6,6 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.wording.groups import Group
@@ -112,8 +113,7 @@ class UnspacedLanguage(ListedLanguage):
         matches = self.matches(text)
         stated = self._stated(text, attribute)
         stated_matches = [match for match in matches if _is_stated(text, match, stated)]
-        # If several people are joined, the value of one says nothing about the others.
-        if len(stated) > len(stated_matches) or (stated and not self._joins(text, matches)):
+        if len(stated) > len(stated_matches) or not self._are_apart(text, matches, stated_matches):
             return "stated"
         if self.is_named(text, matches):
             return "named"
@@ -125,9 +125,13 @@ class UnspacedLanguage(ListedLanguage):
             for match in matches
         )
 
-    def _joins(self, text: str, matches: Sequence[Match]) -> bool:
-        """Return whether a conjunction joins several people."""
-        return len(matches) > 1 and self._has(text, "joining")
+    def _are_apart(self, text: str, matches: Sequence[Match], stated: Sequence[Match]) -> bool:
+        """Return whether a conjunction separates the people with a stated value from the others."""
+        for match, following in pairwise(matches):
+            is_same = (match in stated) == (following in stated)
+            if not is_same and not self._has(text[match.end : following.start], "joining"):
+                return False
+        return len(matches) > len(stated) or not stated
 
     def _may_be_owner(self, text: str, match: Match) -> bool:
         """Return whether a noun may only say whose a thing is: 厨师的刀."""

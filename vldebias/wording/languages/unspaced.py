@@ -86,10 +86,8 @@ class UnspacedLanguage(ListedLanguage):
     def _covers(self, text: str, start: int, name: str) -> bool:
         """Return whether a word of a list extends over an offset."""
         longest = max(map(len, self.entries(name)), default=0)
-        for match in self.pattern(name).finditer(text, max(0, start - longest), start + longest):
-            if match.start() <= start < match.end():
-                return True
-        return False
+        found = self.pattern(name).finditer(text, max(0, start - longest), start + longest)
+        return any(match.start() <= start < match.end() for match in found)
 
     def _has(self, text: str, name: str) -> bool:
         """Return whether a text has a word of a list."""
@@ -176,14 +174,9 @@ class UnspacedLanguage(ListedLanguage):
             text: the prompt.
             match: the noun.
         """
-        trades = tuple(self.entries("trade"))  # "人物，职业：焊工"
-        before = text[: self._start_of_noun(text, match)]
-        if before.rstrip(" :\uff1a\n\t").endswith(trades):
-            return True
-        for words in self.entries("role-behind"):
-            if text.startswith(words.replace("_", " "), match.end):
-                return True
-        return False
+        before = text[: self._start_of_noun(text, match)].rstrip(" :\uff1a\n\t")
+        is_trade = before.endswith(self.entries("trade"))  # "人物，职业：焊工"
+        return is_trade or text.startswith(self.entries("role-behind"), match.end)
 
     def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
         """Join nouns that directly follow each other: 医生助理 is one person."""
@@ -219,10 +212,8 @@ class UnspacedLanguage(ListedLanguage):
         if re.match(rf"[가이은는도がはも]?\s?(?:{absent})", behind):
             return True  # 사람 없음
         before = text[max(0, match.start - 6) : match.start].rstrip()
-        for name in ("thing-before", "animal-before", "not-subject"):
-            if any(before.endswith(word) for word in self.entries(name)):
-                return True
-        return False
+        names = ("thing-before", "animal-before", "not-subject")
+        return any(before.endswith(self.entries(name)) for name in names)
 
     def _stated(self, text: str, attribute: Attribute) -> list[re.Match[str]]:
         """Return the words that state a value."""
@@ -338,8 +329,7 @@ class UnspacedLanguage(ListedLanguage):
 
 def _is_stated(text: str, match: Match, stated: Sequence[re.Match[str]]) -> bool:
     """Return whether a word for a gender or another value belongs to a noun: 女医生, 女性の医者."""
-    for word in stated:
-        is_joined = text[word.end() : match.start] in ("の", " ")
-        if match.start - 2 <= word.start() < match.end or is_joined:
-            return True
-    return False
+    return any(
+        match.start - 2 <= word.start() < match.end or text[word.end() : match.start] in ("の", " ")
+        for word in stated
+    )

@@ -69,9 +69,8 @@ class Japanese(UnspacedLanguage):
         surname = self.pattern("surname").pattern
         for match in matches:
             before = rf"(?:^|[、。\s])(?:{surname})(?:(?!の)[\u4e00-\u9fff\u3040-\u309f]){{0,3}}$"
-            if re.search(before, text[: match.start]):
-                return True
-            if re.match(rf"の?(?:{surname})", text[match.end :]):
+            behind = rf"の?(?:{surname})"
+            if re.search(before, text[: match.start]) or re.match(behind, text[match.end :]):
                 return True
         return bool(re.search(rf"(?:{surname})[^\s、。]{{0,3}}(?:さん|様|氏|君|ちゃん|先生)", text))
 

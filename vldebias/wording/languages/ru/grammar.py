@@ -106,10 +106,8 @@ class Russian(SpacedLanguage):
         word = forms[0]
         for form in plurals:
             nouns.setdefault(form, Noun(word, word, number="many"))
-        cases_of_form: dict[str, tuple[int, ...]] = {}
-        for case, form in enumerate(forms):
-            cases_of_form[form] = (*cases_of_form.get(form, ()), case)
-        for form, cases in cases_of_form.items():
+        for form in forms:
+            cases = tuple(case for case, other in enumerate(forms) if other == form)
             # "учителя" is a genitive or, at the start of a sentence, a plural; so is "судьи".
             number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
             nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
@@ -135,11 +133,9 @@ class Russian(SpacedLanguage):
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
-        if self.matcher("not-stated").has(token):
-            return False
-        if self.matcher("female").has(token) or self.matcher("male").has(token):
-            return True
-        return token.low.startswith(_HUMANS_OF_GENDER)
+        is_listed = self.matcher("female").has(token) or self.matcher("male").has(token)
+        is_human = is_listed or token.low.startswith(_HUMANS_OF_GENDER)
+        return is_human and not self.matcher("not-stated").has(token)
 
     # ---- phrases
 
@@ -196,21 +192,19 @@ class Russian(SpacedLanguage):
         if number == "many":
             return Phrase(start, i, plural=True)
         # "судьи" is one judge in "портрет судьи" and "моего судьи"; else it may be several.
-        is_behind_picture = self.matcher("before-genitive").has(tokens.before(i))
-        is_genitive = first < i or (is_behind_picture and tokens[i - 1].opens)
-        if number == "any" and not is_genitive:
+        is_of_picture = self.matcher("before-genitive").has(tokens.before(i))
+        if number == "any" and first == i and not (is_of_picture and tokens[i - 1].opens):
             return None
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
 
     def _is_plural_adjective(self, token: Token) -> bool:
         """Return whether a word is an adjective in the plural: "опытные", but not "решение"."""
-        low = token.low
         if self.matcher("pronoun-plural").has(token):
             return True
         if self.noun_of(token) or self.matcher("no-plural-adjective").has(token):
             return False
         # The "н" of "древние" follows a consonant, the "н" of "решение" a vowel.
-        return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", low) is not None
+        return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", token.low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is a noun for women or men."""
@@ -238,30 +232,20 @@ class Russian(SpacedLanguage):
         return is_owner and not self.matcher("preposition").has(before[-1])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        if super().is_role(tokens, person, phrase):
-            return True
-        if phrase.case != "instrumental" or person.plural:
-            return False
-        return self.matcher("role-verb").has(tokens[phrase.first - 1])
+        is_instrumental = phrase.case == "instrumental" and not person.plural
+        is_behind_verb = self.matcher("role-verb").has(tokens[phrase.first - 1])
+        return (is_instrumental and is_behind_verb) or super().is_role(tokens, person, phrase)
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is an adjective before its noun."""
-        is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS) and i + 1 < len(tokens)
-        if not is_adjectival or tokens[i + 1].opens:
-            return False
-        return self.noun_of(tokens[i + 1]) is not None
+        is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS)
+        return is_adjectival and self.noun_of(tokens.after(i)) is not None
 
     def _describes(self, token: Token) -> bool:
         low = token.low
-        if low in _PRONOUNS:
-            return True
-        if self.noun_of(token) and low not in ("молодой",):
-            return False
-        return (
-            len(low) > 4
-            and low.endswith(_ADJECTIVE_ENDINGS)
-            and not self.matcher("no-adjective").has(token)
-        )
+        is_noun = self.noun_of(token) is not None or self.matcher("no-adjective").has(token)
+        is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
+        return is_adjective or low in _PRONOUNS
 
     def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
         """Return the case of a phrase by its noun or, if that is ambiguous, by the word before."""
@@ -355,11 +339,10 @@ class Russian(SpacedLanguage):
 
 def is_participle(word: str) -> bool:
     """Return whether a word after a comma is a participle in the masculine."""
-    for part in ("щ", "вш", "нн", "т", "м"):
-        for ending in _ADJECTIVE_ENDINGS:
-            if len(word) > 5 and word.endswith(part + ending):
-                return True
-    return word.endswith(("щийся", "щегося", "щемуся", "щимся", "вшийся", "вшегося"))
+    if word.endswith(("щийся", "щегося", "щемуся", "щимся", "вшийся", "вшегося")):
+        return True
+    stems = [word.removesuffix(ending) for ending in _ADJECTIVE_ENDINGS if word.endswith(ending)]
+    return len(word) > 5 and any(stem.endswith(("щ", "вш", "нн", "т", "м")) for stem in stems)
 
 
 def feminine_adjective(word: str, case: int) -> str:
@@ -374,10 +357,8 @@ def feminine_adjective(word: str, case: int) -> str:
     """
     if word in _PRONOUNS:
         return _PRONOUNS[word][case]
-    reflexive = ""
-    if word.endswith("ся"):
-        word = word.removesuffix("ся")
-        reflexive = "ся"
+    reflexive = "ся" if word.endswith("ся") else ""
+    word = word.removesuffix("ся")
     for ending in _ADJECTIVE_ENDINGS:
         if word.endswith(ending):
             stem = word.removesuffix(ending)

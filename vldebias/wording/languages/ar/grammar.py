@@ -236,10 +236,9 @@ class Arabic(SpacedLanguage):
         replacements = super().write(text, assignments)
         tokens = self.read(text)
         phrases = self.phrases(tokens)
-        men = self.matcher("male").words
         women = [self.words_of([assignment])[0] for assignment in assignments].count("female")
-        for phrase in phrases:
-            women += phrase.stated and tokens[phrase.head].low.removeprefix("و") not in men
+        stated = [tokens[phrase.head].low.removeprefix("و") for phrase in phrases if phrase.stated]
+        women += sum(word not in self.entries("male") for word in stated)
         if 1 < len(phrases) == women:  # "تتحدثان" are two women, "يتحدثان" a woman and a man
             of_two = [i for i, token in enumerate(tokens) if self._is_of_two(token)]
             changes = {i: _feminine_verb(tokens[i].text) for i in of_two}
@@ -286,8 +285,9 @@ class Arabic(SpacedLanguage):
             # An adjective of relation is part of the noun: مهندس معماري رجل.
             while place + 1 in phrase.behind and self._is_relation(tokens[place + 1].low):
                 place += 1
-            man = "الرجل" if _is_definite(prefix) else "رجل"
-            return {place: f"{tokens[place].text} {man}"}
+            article = "ال" if _is_definite(prefix) else ""
+            man = "ذكر" if noun.masculine in self.entries("child") else "رجل"
+            return {place: f"{tokens[place].text} {article}{man}"}
         # Nothing can stand between the nouns of "a bus driver"; one is definite by the next.
         is_next_definite = following.low.startswith("ال")
         article = "ال" if _is_definite(prefix) and not is_next_definite else ""

@@ -63,7 +63,8 @@ class Japanese(UnspacedLanguage):
         return super()._without_heads(text, kept)
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
-        if super().is_named(text, matches):
+        # "看護師さん" and "おばあさん" are no names.
+        if super().is_named(re.sub("(?:お..?|[師士者員手])さん", "", text), matches):
             return True
         # 田中先生, 医師の佐藤
         surname = self.pattern("surname").pattern

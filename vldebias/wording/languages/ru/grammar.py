@@ -298,10 +298,10 @@ class Russian(SpacedLanguage):
         assert phrase.noun is not None
         token = tokens[place]
         case = CASES.index(phrase.case)
-        human = (_WOMAN if is_woman else _MAN)[case]
-        if phrase.noun.kind == "child":
-            return self._like(token, (_GIRL if is_woman else _BOY)[case])
-        if phrase.noun.kind == "human":
+        is_child = self.matcher("child").has(tokens[phrase.head])
+        female, male = (_GIRL, _BOY) if is_child else (_WOMAN, _MAN)
+        human = (female if is_woman else male)[case]
+        if phrase.noun.kind in ("child", "human"):
             return self._like(token, human)
         first, hyphen, trade = token.text.partition("-")
         if first.lower() in _HUMAN:

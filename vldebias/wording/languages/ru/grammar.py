@@ -57,7 +57,7 @@ for _forms in _PRONOUNS.values():
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
 # With those of the instrumental.
 _NOT_BEFORE_GENITIVE = _PREPOSITIONAL | {"с", "со", "за", "над", "под", "перед", "между", "во"}
-_PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
+_PAST = re.compile(".+[аиеяуёы]л|.+лся")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
 _RELATIVE = {"который": "которая", "чей": "чья"}
 _BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "которым", "котором"), "которой")
@@ -123,13 +123,9 @@ class Russian(SpacedLanguage):
         return []
 
     def noun_of(self, token: Token) -> Noun | None:
-        noun = self._nouns.get(token.low)
-        if noun is None and "-" in token.low:
-            first, last = token.low.rsplit("-", 1)
-            if first in self.matcher("group-left-unchanged").words:
-                return None  # "дети-сироты"
-            return self._nouns.get(last)  # "инженер-механик"
-        return noun
+        first, _, last = token.low.rpartition("-")  # "инженер-механик", but not "дети-сироты"
+        is_group = first in self.matcher("group-left-unchanged").words
+        return self._nouns.get(token.low) or (None if is_group else self._nouns.get(last))
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
@@ -242,7 +238,7 @@ class Russian(SpacedLanguage):
         return is_adjectival and self.noun_of(tokens.after(i)) is not None
 
     def _describes(self, token: Token) -> bool:
-        low = token.low
+        low = token.low.removesuffix("ся") if is_participle(token.low) else token.low
         is_noun = self.noun_of(token) is not None or self.matcher("no-adjective").has(token)
         is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
         return is_adjective or low in _PRONOUNS
@@ -315,15 +311,16 @@ class Russian(SpacedLanguage):
 
     def _agree_behind(self, tokens: Reading, head: int, case: int, changes: Changes) -> None:
         """Change what agrees after a noun: participles, "который", verbs of the past."""
-        verb = tokens.after(head)
-        if verb.low.endswith(_PAST_ENDINGS) and len(verb.low) > 3:
-            changes[head + 1] = verb.text + "а"
-        elif verb.low.endswith("лся"):
-            changes[head + 1] = verb.text[:-2] + "ась"
+        no_verbs = self.entries("no-verb")
+        is_subject = True  # of the next verb
         for i in range(head + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 return
+            is_subject = is_subject and not (token.opens or token.low.endswith(_VERB_ENDINGS))
+            if is_subject and _PAST.fullmatch(token.low) and token.low not in no_verbs:
+                stem = re.sub("ш[её]л$", "шл", token.text.removesuffix("ся")).replace("ёл", "ел")
+                changes[i] = stem + ("ась" if token.low.endswith("ся") else "а")
             if not token.opens:
                 continue
             if token.low in _RELATIVE:

@@ -6,6 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.wording.groups import Group
@@ -85,10 +86,8 @@ class UnspacedLanguage(ListedLanguage):
     def _covers(self, text: str, start: int, name: str) -> bool:
         """Return whether a word of a list extends over an offset."""
         longest = max(map(len, self.entries(name)), default=0)
-        for match in self.pattern(name).finditer(text, max(0, start - longest), start + longest):
-            if match.start() <= start < match.end():
-                return True
-        return False
+        found = self.pattern(name).finditer(text, max(0, start - longest), start + longest)
+        return any(match.start() <= start < match.end() for match in found)
 
     def _has(self, text: str, name: str) -> bool:
         """Return whether a text has a word of a list."""
@@ -112,8 +111,7 @@ class UnspacedLanguage(ListedLanguage):
         matches = self.matches(text)
         stated = self._stated(text, attribute)
         stated_matches = [match for match in matches if _is_stated(text, match, stated)]
-        # If several people are joined, the value of one says nothing about the others.
-        if len(stated) > len(stated_matches) or (stated and not self._joins(text, matches)):
+        if len(stated) > len(stated_matches) or not self._are_apart(text, matches, stated_matches):
             return "stated"
         if self.is_named(text, matches):
             return "named"
@@ -125,9 +123,13 @@ class UnspacedLanguage(ListedLanguage):
             for match in matches
         )
 
-    def _joins(self, text: str, matches: Sequence[Match]) -> bool:
-        """Return whether a conjunction joins several people."""
-        return len(matches) > 1 and self._has(text, "joining")
+    def _are_apart(self, text: str, matches: Sequence[Match], stated: Sequence[Match]) -> bool:
+        """Return whether a conjunction separates the people with a stated value from the others."""
+        for match, following in pairwise(matches):
+            is_same = (match in stated) == (following in stated)
+            if not is_same and not self._has(text[match.end : following.start], "joining"):
+                return False
+        return len(matches) > len(stated) or not stated
 
     def _may_be_owner(self, text: str, match: Match) -> bool:
         """Return whether a noun may only say whose a thing is: 厨师的刀."""
@@ -172,14 +174,9 @@ class UnspacedLanguage(ListedLanguage):
             text: the prompt.
             match: the noun.
         """
-        trades = tuple(self.entries("trade"))  # "人物，职业：焊工"
-        before = text[: self._start_of_noun(text, match)]
-        if before.rstrip(" :\uff1a\n\t").endswith(trades):
-            return True
-        for words in self.entries("role-behind"):
-            if text.startswith(words.replace("_", " "), match.end):
-                return True
-        return False
+        before = text[: self._start_of_noun(text, match)].rstrip(" :\uff1a\n\t")
+        is_trade = before.endswith(self.entries("trade"))  # "人物，职业：焊工"
+        return is_trade or text.startswith(self.entries("role-behind"), match.end)
 
     def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
         """Join nouns that directly follow each other: 医生助理 is one person."""
@@ -215,10 +212,8 @@ class UnspacedLanguage(ListedLanguage):
         if re.match(rf"[가이은는도がはも]?\s?(?:{absent})", behind):
             return True  # 사람 없음
         before = text[max(0, match.start - 6) : match.start].rstrip()
-        for name in ("thing-before", "animal-before", "not-subject"):
-            if any(before.endswith(word) for word in self.entries(name)):
-                return True
-        return False
+        names = ("thing-before", "animal-before", "not-subject")
+        return any(before.endswith(self.entries(name)) for name in names)
 
     def _stated(self, text: str, attribute: Attribute) -> list[re.Match[str]]:
         """Return the words that state a value."""
@@ -334,8 +329,7 @@ class UnspacedLanguage(ListedLanguage):
 
 def _is_stated(text: str, match: Match, stated: Sequence[re.Match[str]]) -> bool:
     """Return whether a word for a gender or another value belongs to a noun: 女医生, 女性の医者."""
-    for word in stated:
-        is_joined = text[word.end() : match.start] in ("の", " ")
-        if match.start - 2 <= word.start() < match.end or is_joined:
-            return True
-    return False
+    return any(
+        match.start - 2 <= word.start() < match.end or text[word.end() : match.start] in ("の", " ")
+        for word in stated
+    )

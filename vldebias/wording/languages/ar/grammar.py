@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from vldebias.prompts.attribute import Attribute
-from vldebias.wording.language import Mention
+from vldebias.wording.language import Assignment, Mention, Replacement
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
@@ -17,6 +17,8 @@ _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
 _DEFECTIVE = frozenset((
     "محام", "قاض", "طاه", "راع", "مغن", "ساع", "ساق", "مرب", "مشتر", "مسترخ", "منطو",
 ))  # fmt: skip
+# Common patterns of adjectives: مجنون, غريب, ضائع, أشقر, عطشان.
+_LIKE_ADJECTIVE = re.compile("(?:م.{2,}|..ي.|.ا..|أ...|.{3}ان)(?<![ةه])(?<!ات)")
 _FACES_OF = ("وجه", "لوجه")  # "face of", "for a face of"
 _ONE_OF = ("أحد", "لأحد", "احد")
 _HUMAN = "شخص"
@@ -59,13 +61,17 @@ class Arabic(SpacedLanguage):
         for noun in self._nouns.values():
             if noun.number == "one":
                 forms.update((noun.feminine, noun.feminine[:-1] + "ات"))
-        return frozenset(forms - set(self.entries("not-stated")))
+        return frozenset(forms)
+
+    @cached_property
+    def _people(self) -> frozenset[str]:
+        return frozenset(self.entries("female") + self.entries("male"))
 
     def _split(self, token: Token) -> tuple[str, str]:
         """Return the prefix of a noun, and the noun."""
         ((joined, article, noun),) = _PREFIX.findall(token.low)
         for prefix, rest in (("", token.low), (joined + article, noun), (joined, article + noun)):
-            if rest in self._nouns or rest in self._feminine_nouns:
+            if rest in self._nouns or rest in self._feminine_nouns or rest in self._people:
                 return prefix, rest
         return "", token.low
 
@@ -90,21 +96,19 @@ class Arabic(SpacedLanguage):
         plain = token.low.removeprefix("و")
         if plain == "عجوز" and self._follows_person(tokens, i):
             return False  # "old", of a man as well
-        for word in (token.low, plain):
-            if word in self.matcher("female").words or word in self.matcher("male").words:
-                return True
+        if self._people & {token.low, plain}:
+            return True
         prefix, noun = self._split(token)
         if noun not in self._feminine_nouns or noun in self._nouns:
             return False
-        # "الأنظمة الكهربائية", "منتجات": an adjective or a plural of things.
-        is_sure = not noun.endswith(("ية", "ات"))
+        # "الأنظمة الكهربائية", "منتجات", "ورشة نجارة": an adjective, things or a trade.
+        is_sure = not noun.endswith(("ية", "ات")) and noun not in self.entries("trade-or-woman")
         return is_sure or prefix.startswith(("و", "ل", "ب")) or self._is_head(tokens, i)
 
     def _is_head(self, tokens: Reading, i: int) -> bool:
         """Return whether a noun opens a phrase: at the start, after "face of" or "one of"."""
-        if tokens[i].opens:
-            return True
-        return tokens[i - 1].low in ("وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
+        before = tokens.before(i).low
+        return before in ("", "وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         if self.matcher("famous").find(tokens) is not None:
@@ -116,10 +120,9 @@ class Arabic(SpacedLanguage):
             if self.matcher("given").has(token) and not is_adjective:
                 return True
             after = tokens.after(i)
-            is_word = self.matcher("no-adjective").has(after) or after.low.startswith("ال")
-            if self.matcher("title").has(token) and after.text:
-                if not is_word and not self._is_verb(after):
-                    return True
+            is_word = self._ends_noun(after) or after.low.startswith("ال")
+            if self.matcher("title").has(token) and not is_word:
+                return True
         return False
 
     # ---- phrases
@@ -140,6 +143,15 @@ class Arabic(SpacedLanguage):
             return Phrase(i if size is None else i - 1, i, plural=True, size=size)
         return Phrase(i, i, noun, behind=self._adjectives(tokens, i, prefix, noun))
 
+    def _are_apart(self, tokens: Reading, phrase: Phrase, following: Phrase) -> bool:
+        is_group = phrase.plural or following.plural  # "three doctors, two women and a man"
+        is_joined = self._is_joined_person(tokens[following.head]) and not is_group
+        return is_joined or super()._are_apart(tokens, phrase, following)
+
+    def _is_joined_person(self, token: Token) -> bool:
+        """Return whether "and" is the first letter of a person: "وامرأة", but not "وزير"."""
+        return self._split(token)[0].startswith("و")
+
     def _is_thing(self, tokens: Reading, i: int, noun: Noun) -> bool:
         """Return whether a noun is a thing, as some are unless "face of" precedes them."""
         things = self.matcher("not-person")
@@ -147,8 +159,10 @@ class Arabic(SpacedLanguage):
         return things.length_at(tokens, i) > 0 or (noun.masculine in things.words and not is_face)
 
     def _follows_person(self, tokens: Reading, i: int) -> bool:
-        """Return whether the previous word is a person whose kind this word names."""
-        return self.noun_of(tokens.before(i)) is not None
+        """Return whether this word describes the person or medium before it: "تصوير رياضي"."""
+        before = tokens.before(i)
+        is_of_medium = self.matcher("medium").has(before) and self._is_relation(tokens[i].low)
+        return is_of_medium or self.noun_of(before) is not None
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
         """Return the positions of the adjectives after a noun; they have its article."""
@@ -171,8 +185,7 @@ class Arabic(SpacedLanguage):
     def _may_describe_human(self, token: Token, word: str) -> bool:
         """Return whether a word directly after "a human" can be an adjective, as most are."""
         is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
-        is_known = self.matcher("no-adjective").has(token) or self._is_verb(token)
-        return not is_other_word and not is_known
+        return not is_other_word and not self._ends_noun(token)
 
     def _is_relation(self, word: str) -> bool:
         """Return whether a word ends like an adjective of relation: كهربائي, ألماني."""
@@ -182,31 +195,34 @@ class Arabic(SpacedLanguage):
 
     def _is_verb(self, token: Token) -> bool:
         low = token.low.removeprefix("و")
-        is_listed = low in self.matcher("not-verb").words
-        return len(low) > 2 and low.startswith("ي") and not is_listed
+        return len(low) > 2 and low[0] == "ي" and low not in self.matcher("not-verb").words
+
+    def _is_of_two(self, token: Token) -> bool:
+        """Return whether a word is a verb with two people as its subject."""
+        return token.low.endswith("ان") and self._is_verb(token)
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        if super().is_unsure(tokens, phrase):
+        is_joined = self._is_joined_person(tokens[phrase.first])
+        if super().is_unsure(tokens, phrase) and not is_joined:
             return True
-        i = phrase.head + 2
-        is_apart = phrase.noun is not None and not phrase.behind and i < len(tokens)
-        is_apart = is_apart and not any(token.opens for token in tokens[i - 1 : i + 1])
-        # In "سائق حافلة متعب" it cannot be of the bus.
-        is_apart = is_apart and not tokens[i - 1].low.endswith("ة")
-        return is_apart and self.matcher("adjective").has(tokens[i])
+        following = tokens.after(phrase.head)
+        if phrase.noun is None or phrase.behind or not following.text:
+            return False
+        # An adjective that is not listed would have to agree: "طبيب مجنون".
+        is_listed = self._ends_noun(following) or self.matcher("of-noun").has(following)
+        if _LIKE_ADJECTIVE.fullmatch(following.low) and not is_listed:
+            return True
+        # In "سائق حافلة متعب" the adjective cannot be of the bus.
+        is_adjective = self.matcher("adjective").has(tokens.after(phrase.head + 1))
+        return is_adjective and not following.low.endswith("ة")
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        return (
-            len(before) == 1
-            and not self.matcher("place").has(before[0])
-            and not self._is_verb(before[0])
-        )
+        is_other_word = self.matcher("place").has(before[0]) or self._is_verb(before[0])
+        return len(before) == 1 and not is_other_word
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        if super().is_role(tokens, person, phrase):
-            return True
-        prefix, _ = self._split(tokens[phrase.head])
-        return phrase.noun is not None and prefix == "ك" and not person.plural
+        is_like = phrase.noun is not None and self._split(tokens[phrase.head])[0] == "ك"
+        return (is_like and not person.plural) or super().is_role(tokens, person, phrase)
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         if role.noun is None or gender != "female":
@@ -215,6 +231,19 @@ class Arabic(SpacedLanguage):
         return {role.head: prefix + role.noun.feminine}
 
     # ---- writing
+
+    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
+        replacements = super().write(text, assignments)
+        tokens = self.read(text)
+        phrases = self.phrases(tokens)
+        women = [self.words_of([assignment])[0] for assignment in assignments].count("female")
+        stated = [tokens[phrase.head].low.removeprefix("و") for phrase in phrases if phrase.stated]
+        women += sum(word not in self.entries("male") for word in stated)
+        if 1 < len(phrases) == women:  # "تتحدثان" are two women, "يتحدثان" a woman and a man
+            of_two = [i for i, token in enumerate(tokens) if self._is_of_two(token)]
+            changes = {i: _feminine_verb(tokens[i].text) for i in of_two}
+            replacements += self._replace_words(tokens, changes)
+        return replacements
 
     def lacks_form(self, phrase: Phrase) -> bool:
         # "One of the engineers" takes none: أحد المهندسين.
@@ -251,19 +280,25 @@ class Arabic(SpacedLanguage):
         if noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
         following = tokens.after(phrase.head)
-        is_whole = not following.text or phrase.head + 1 in phrase.behind
-        if is_whole or self._is_verb(following) or self.matcher("no-adjective").has(following):
+        if phrase.behind or self._ends_noun(following):
             place = phrase.head
             # An adjective of relation is part of the noun: مهندس معماري رجل.
             while place + 1 in phrase.behind and self._is_relation(tokens[place + 1].low):
                 place += 1
-            man = "الرجل" if _is_definite(prefix) else "رجل"
-            return {place: f"{tokens[place].text} {man}"}
+            article = "ال" if _is_definite(prefix) else ""
+            man = "ذكر" if noun.masculine in self.entries("child") else "رجل"
+            return {place: f"{tokens[place].text} {article}{man}"}
         # Nothing can stand between the nouns of "a bus driver"; one is definite by the next.
-        if following.low.startswith("ال") and not _is_definite(prefix):
+        is_next_definite = following.low.startswith("ال")
+        article = "ال" if _is_definite(prefix) and not is_next_definite else ""
+        if is_next_definite and not _is_definite(prefix):
             prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
-        article = "ال" if _is_definite(prefix) and not following.low.startswith("ال") else ""
         return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
+
+    def _ends_noun(self, following: Token) -> bool:
+        """Return whether a word is no part of the noun before it."""
+        is_function_word = not following.text or self.matcher("no-adjective").has(following)
+        return is_function_word or self._is_verb(following) or self._is_joined_person(following)
 
     def _agree(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
         """Change words that agree with a noun into the feminine, up to the next person."""
@@ -271,12 +306,9 @@ class Arabic(SpacedLanguage):
         if self._is_verb(verb):
             changes[phrase.head - 1] = _feminine_verb(verb.text)
         is_subject = True  # of the next verb: there is no verb or preposition in between
-        for i in range(phrase.head + 1, len(tokens)):
-            if i > phrase.last:
-                if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
-                    break
-            if i in changes:
-                continue
+        for i in range(phrase.last + 1, len(tokens)):
+            if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
+                break
             is_place = self.matcher("place").has(tokens[i])
             is_verb = self._is_verb(tokens[i]) and not self.matcher("place").has(tokens[i - 1])
             text = ""
@@ -297,21 +329,19 @@ class Arabic(SpacedLanguage):
         before = tokens[i - 1]
         is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
         is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
-        if is_subject or is_joined or is_of_definite:
-            return _feminine_verb(tokens[i].text)
-        return ""
+        is_own = is_subject or is_joined or is_of_definite
+        return _feminine_verb(tokens[i].text) if is_own and not self._is_of_two(tokens[i]) else ""
 
     def _feminine_behind(self, tokens: Reading, i: int, is_subject: bool) -> str:
         """Return the feminine of a word that agrees with the person before it, else ""."""
         token = tokens[i]
         before = tokens[i - 1]
-        if token.low == "نفسه":
-            return "نفسها"
         if token.low == "الذي" and is_subject:
             return "التي"
         # A thing of somebody, after a verb or a preposition: "in his studio".
         is_object = self.matcher("place").has(before) or self._is_verb(before)
-        if token.low.endswith("ته") or (is_object and self._is_possessed(token.low)):
+        is_possessed = token.low.endswith("ته") or (is_object and self._is_possessed(token.low))
+        if is_possessed or token.low == "نفسه":
             return token.text + "ا"
         # A masculine adjective after a feminine noun belongs to the person: لاعب كرة سلة طويل.
         adjectives = self.matcher("adjective").words
@@ -355,13 +385,16 @@ def feminine(word: str) -> str:
     >>> feminine("طبيب"), feminine("قاض")
     ('طبيبة', 'قاضية')
     """
-    if word.removeprefix("ال") in _DEFECTIVE:
+    stem = word.removeprefix("ال")
+    if stem in _DEFECTIVE:
         return word + "ية"
     irregular = {
         "عجوز": "عجوز", "أبيض": "بيضاء", "أسود": "سوداء", "أسمر": "سمراء", "رحالة": "رحالة",
+        "أشقر": "شقراء", "أصلع": "صلعاء", "أعرج": "عرجاء", "أعمى": "عمياء", "أحدب": "حدباء",
+        "أحمق": "حمقاء", "أصم": "صماء", "بشوش": "بشوش", "دؤوب": "دؤوب", "جريح": "جريحة",
     }  # fmt: skip
-    if word in irregular:
-        return irregular[word]
+    if stem in irregular:
+        return word.removesuffix(stem) + irregular[stem]
     return word if word.endswith("ة") else word + "ة"
 
 

@@ -63,15 +63,15 @@ class Japanese(UnspacedLanguage):
         return super()._without_heads(text, kept)
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
-        if super().is_named(text, matches):
+        # "看護師さん" and "おばあさん" are no names.
+        if super().is_named(re.sub("(?:お..?|[師士者員手])さん", "", text), matches):
             return True
         # 田中先生, 医師の佐藤
         surname = self.pattern("surname").pattern
         for match in matches:
             before = rf"(?:^|[、。\s])(?:{surname})(?:(?!の)[\u4e00-\u9fff\u3040-\u309f]){{0,3}}$"
-            if re.search(before, text[: match.start]):
-                return True
-            if re.match(rf"の?(?:{surname})", text[match.end :]):
+            behind = rf"の?(?:{surname})"
+            if re.search(before, text[: match.start]) or re.match(behind, text[match.end :]):
                 return True
         return bool(re.search(rf"(?:{surname})[^\s、。]{{0,3}}(?:さん|様|氏|君|ちゃん|先生)", text))
 

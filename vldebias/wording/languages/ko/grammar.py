@@ -67,10 +67,8 @@ class Korean(UnspacedLanguage):
         return bool(re.search(r"[가-힣]{2,4} ?씨(?:가|는|의|를|와|,|\s|$)", text))
 
     def _start_of_word(self, text: str, match: Match) -> int:
-        start = match.start
-        while start and not re.match(r"[\s,.!?(\"'“‘\[]", text[start - 1]):
-            start -= 1
-        return start
+        before = re.split(r"[\s,.!?(\"'“‘\[]", text[: match.start])[-1]
+        return match.start - len(before)
 
     def _count_of(self, text: str, match: Match) -> str:
         behind = _COUNT_BEHIND.match(text, match.end)

@@ -57,7 +57,7 @@ for _forms in _PRONOUNS.values():
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
 # With those of the instrumental.
 _NOT_BEFORE_GENITIVE = _PREPOSITIONAL | {"с", "со", "за", "над", "под", "перед", "между", "во"}
-_PAST_ENDINGS = ("ал", "ил", "ел", "ял", "ул", "ёл")
+_PAST = re.compile(".+[аиеяуёы]л|.+лся")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
 _RELATIVE = {"который": "которая", "чей": "чья"}
 _BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "которым", "котором"), "которой")
@@ -106,10 +106,8 @@ class Russian(SpacedLanguage):
         word = forms[0]
         for form in plurals:
             nouns.setdefault(form, Noun(word, word, number="many"))
-        cases_of_form: dict[str, tuple[int, ...]] = {}
-        for case, form in enumerate(forms):
-            cases_of_form[form] = (*cases_of_form.get(form, ()), case)
-        for form, cases in cases_of_form.items():
+        for form in forms:
+            cases = tuple(case for case, other in enumerate(forms) if other == form)
             # "учителя" is a genitive or, at the start of a sentence, a plural; so is "судьи".
             number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
             nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
@@ -125,21 +123,15 @@ class Russian(SpacedLanguage):
         return []
 
     def noun_of(self, token: Token) -> Noun | None:
-        noun = self._nouns.get(token.low)
-        if noun is None and "-" in token.low:
-            first, last = token.low.rsplit("-", 1)
-            if first in self.matcher("group-left-unchanged").words:
-                return None  # "дети-сироты"
-            return self._nouns.get(last)  # "инженер-механик"
-        return noun
+        first, _, last = token.low.rpartition("-")  # "инженер-механик", but not "дети-сироты"
+        is_group = first in self.matcher("group-left-unchanged").words
+        return self._nouns.get(token.low) or (None if is_group else self._nouns.get(last))
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
-        if self.matcher("not-stated").has(token):
-            return False
-        if self.matcher("female").has(token) or self.matcher("male").has(token):
-            return True
-        return token.low.startswith(_HUMANS_OF_GENDER)
+        is_listed = self.matcher("female").has(token) or self.matcher("male").has(token)
+        is_human = is_listed or token.low.startswith(_HUMANS_OF_GENDER)
+        return is_human and not self.matcher("not-stated").has(token)
 
     # ---- phrases
 
@@ -196,21 +188,19 @@ class Russian(SpacedLanguage):
         if number == "many":
             return Phrase(start, i, plural=True)
         # "судьи" is one judge in "портрет судьи" and "моего судьи"; else it may be several.
-        is_behind_picture = self.matcher("before-genitive").has(tokens.before(i))
-        is_genitive = first < i or (is_behind_picture and tokens[i - 1].opens)
-        if number == "any" and not is_genitive:
+        is_of_picture = self.matcher("before-genitive").has(tokens.before(i))
+        if number == "any" and first == i and not (is_of_picture and tokens[i - 1].opens):
             return None
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
 
     def _is_plural_adjective(self, token: Token) -> bool:
         """Return whether a word is an adjective in the plural: "опытные", but not "решение"."""
-        low = token.low
         if self.matcher("pronoun-plural").has(token):
             return True
         if self.noun_of(token) or self.matcher("no-plural-adjective").has(token):
             return False
         # The "н" of "древние" follows a consonant, the "н" of "решение" a vowel.
-        return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", low) is not None
+        return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", token.low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is a noun for women or men."""
@@ -238,30 +228,20 @@ class Russian(SpacedLanguage):
         return is_owner and not self.matcher("preposition").has(before[-1])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        if super().is_role(tokens, person, phrase):
-            return True
-        if phrase.case != "instrumental" or person.plural:
-            return False
-        return self.matcher("role-verb").has(tokens[phrase.first - 1])
+        is_instrumental = phrase.case == "instrumental" and not person.plural
+        is_behind_verb = self.matcher("role-verb").has(tokens[phrase.first - 1])
+        return (is_instrumental and is_behind_verb) or super().is_role(tokens, person, phrase)
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is an adjective before its noun."""
-        is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS) and i + 1 < len(tokens)
-        if not is_adjectival or tokens[i + 1].opens:
-            return False
-        return self.noun_of(tokens[i + 1]) is not None
+        is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS)
+        return is_adjectival and self.noun_of(tokens.after(i)) is not None
 
     def _describes(self, token: Token) -> bool:
-        low = token.low
-        if low in _PRONOUNS:
-            return True
-        if self.noun_of(token) and low not in ("молодой",):
-            return False
-        return (
-            len(low) > 4
-            and low.endswith(_ADJECTIVE_ENDINGS)
-            and not self.matcher("no-adjective").has(token)
-        )
+        low = token.low.removesuffix("ся") if is_participle(token.low) else token.low
+        is_noun = self.noun_of(token) is not None or self.matcher("no-adjective").has(token)
+        is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
+        return is_adjective or low in _PRONOUNS
 
     def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
         """Return the case of a phrase by its noun or, if that is ambiguous, by the word before."""
@@ -314,10 +294,10 @@ class Russian(SpacedLanguage):
         assert phrase.noun is not None
         token = tokens[place]
         case = CASES.index(phrase.case)
-        human = (_WOMAN if is_woman else _MAN)[case]
-        if phrase.noun.kind == "child":
-            return self._like(token, (_GIRL if is_woman else _BOY)[case])
-        if phrase.noun.kind == "human":
+        is_child = self.matcher("child").has(tokens[phrase.head])
+        female, male = (_GIRL, _BOY) if is_child else (_WOMAN, _MAN)
+        human = (female if is_woman else male)[case]
+        if phrase.noun.kind in ("child", "human"):
             return self._like(token, human)
         first, hyphen, trade = token.text.partition("-")
         if first.lower() in _HUMAN:
@@ -331,15 +311,16 @@ class Russian(SpacedLanguage):
 
     def _agree_behind(self, tokens: Reading, head: int, case: int, changes: Changes) -> None:
         """Change what agrees after a noun: participles, "который", verbs of the past."""
-        verb = tokens.after(head)
-        if verb.low.endswith(_PAST_ENDINGS) and len(verb.low) > 3:
-            changes[head + 1] = verb.text + "а"
-        elif verb.low.endswith("лся"):
-            changes[head + 1] = verb.text[:-2] + "ась"
+        no_verbs = self.entries("no-verb")
+        is_subject = True  # of the next verb
         for i in range(head + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 return
+            is_subject = is_subject and not (token.opens or token.low.endswith(_VERB_ENDINGS))
+            if is_subject and _PAST.fullmatch(token.low) and token.low not in no_verbs:
+                stem = re.sub("ш[её]л$", "шл", token.text.removesuffix("ся")).replace("ёл", "ел")
+                changes[i] = stem + ("ась" if token.low.endswith("ся") else "а")
             if not token.opens:
                 continue
             if token.low in _RELATIVE:
@@ -355,11 +336,10 @@ class Russian(SpacedLanguage):
 
 def is_participle(word: str) -> bool:
     """Return whether a word after a comma is a participle in the masculine."""
-    for part in ("щ", "вш", "нн", "т", "м"):
-        for ending in _ADJECTIVE_ENDINGS:
-            if len(word) > 5 and word.endswith(part + ending):
-                return True
-    return word.endswith(("щийся", "щегося", "щемуся", "щимся", "вшийся", "вшегося"))
+    if word.endswith(("щийся", "щегося", "щемуся", "щимся", "вшийся", "вшегося")):
+        return True
+    stems = [word.removesuffix(ending) for ending in _ADJECTIVE_ENDINGS if word.endswith(ending)]
+    return len(word) > 5 and any(stem.endswith(("щ", "вш", "нн", "т", "м")) for stem in stems)
 
 
 def feminine_adjective(word: str, case: int) -> str:
@@ -374,10 +354,8 @@ def feminine_adjective(word: str, case: int) -> str:
     """
     if word in _PRONOUNS:
         return _PRONOUNS[word][case]
-    reflexive = ""
-    if word.endswith("ся"):
-        word = word.removesuffix("ся")
-        reflexive = "ся"
+    reflexive = "ся" if word.endswith("ся") else ""
+    word = word.removesuffix("ся")
     for ending in _ADJECTIVE_ENDINGS:
         if word.endswith(ending):
             stem = word.removesuffix(ending)

@@ -13,6 +13,7 @@ _MEASURE = re.compile(rf"(?:[{_NUMBER}]|这|那|這|某|每)(?:位|名|个|個)"
 _BREAK = re.compile(
     r"[的了着过在是有和与跟及给为让被把对从到张幅正很地得，。、；：！？（）()\[\],.;:!?\s\"“”「」《》]"
 )
+_ADJECTIVE = "年[轻輕迈邁]|[中老]年|老|退休|资深|著名|专业|疯狂|邪恶|神秘|勇敢|疲惫|孤独"
 _LONGEST_MODIFIER = 8
 _LONGEST_BARE_MODIFIER = 4
 
@@ -64,12 +65,8 @@ class Chinese(UnspacedLanguage):
             if re.match(behind, text[match.end :]):
                 return True
             before = re.split(r"[，。,.；\s]", text[: match.start])[-1]
-            if (
-                re.fullmatch(rf"[{surname}](?:[\u4e00-\u9fff]{{0,2}})", before)
-                and len(before) < 4
-                and not before.endswith("的")  # 高大的
-                and not self._covers(text, match.start - 1, "modifier")
-            ):
+            is_name = re.fullmatch(rf"[{surname}][\u4e00-\u9fff]{{0,2}}(?<!的)", before)
+            if is_name and not self._covers(text, match.start - 1, "modifier"):
                 return True
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
 
@@ -86,10 +83,7 @@ class Chinese(UnspacedLanguage):
             before = text[: match.start()]
             is_human = before.endswith("的") or bool(_MEASURED.search(before))
             # 医生一个人 is "alone"; a person is 一个人 at the start of a clause or after a verb.
-            alone = re.search("一[个個]$", before)
-            if alone and not re.search(
-                "(?:^|[有是的了着，。、,.;；:：\\s])$", before[: alone.start()]
-            ):
+            if re.search(r"[^有是的了着，。、,.;；:：\s]一[个個]$", before):
                 continue
             if is_human and not self._covers(text, match.start(), "not-human"):
                 matches.append(Match(match.start(), match.end(), "人"))
@@ -98,7 +92,7 @@ class Chinese(UnspacedLanguage):
     def _place_of(self, text: str, match: Match) -> int:
         start = self._start_of_noun(text, match)
         # "年轻的女科学家" and "年轻女科学家": an adjective without 的 precedes 女.
-        young = re.match("年轻|年輕|年迈|年邁|中年|老年", text[start : match.start])
+        young = re.match(_ADJECTIVE, text[start : match.start])
         if young:
             start += young.end()
         gendered = re.search("[女男]性?$", text[:start])

@@ -117,15 +117,28 @@ def _latin_language(text: str) -> Language | None:
     is_english = english > 0 and english >= best
     # "a café owner": the letter suggests Portuguese, whose article is also "a".
     only_letters = english > 0 and best - english <= LETTER_SCORE + 1e-9
+    # English knows a noun of the text; "CEO" is one in many languages.
+    words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
+    is_person_english = any(map(person, words))
     if not is_english and (english >= _ENGLISH_SHARE * best or only_letters):
-        # English knows a noun of the text; "CEO" is one in many languages.
-        words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
-        is_english = any(map(person, words))
-    if not is_english:
-        language = _foreign_language(text, scores)
-        if language is not None:
-            return language
-    return ENGLISH if english or ENGLISH.reads(text) else None
+        is_english = is_person_english
+    language = None if is_english else _foreign_language(text, scores)
+    if language is None and not is_person_english:
+        language = _language_of_subject(text)
+    return language or (ENGLISH if english or ENGLISH.reads(text) else None)
+
+
+def _language_of_subject(text: str) -> Language | None:
+    """Return the language of "soldador, cinematic lighting", whose style alone is in English."""
+    subject = re.split("[,;.]", text)[0]
+    if subject == text or not subject.islower():
+        return None  # a capital may be of a name
+    scores = latin_scores(subject)
+    language = None if "en" in scores else _foreign_language(subject, scores)
+    if language is None or language.code not in _LATIN:
+        return None
+    is_read = _number_of_words(subject, language.code) == len(subject.split())
+    return language if is_read else None
 
 
 def _is_mostly_english(text: str) -> bool:

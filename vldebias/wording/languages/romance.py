@@ -121,7 +121,9 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[first]
             if self.matcher("feminine-article").has(token):
                 return True
-            if not self._is_adjective_before(token) and not self.is_adjective(token):
+            # In "une infirmière aide un patient" the word before the noun is one itself.
+            is_adjective = self._is_adjective_before(token) or self.is_adjective(token)
+            if not is_adjective or token.low in self.feminine_nouns:
                 return False
         return False
 
@@ -229,8 +231,6 @@ class RomanceLanguage(SpacedLanguage):
             return None
         behind = self._adjectives_behind(tokens, phrase.head)
         phrase = phrase._replace(noun=noun, behind=behind)
-        if self._has_unsure_complement(tokens, phrase.last):
-            return None
         if noun.gender == "f":
             return phrase
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
@@ -450,14 +450,17 @@ class RomanceLanguage(SpacedLanguage):
             return True
         if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
             return False
+        if self._has_unsure_complement(tokens, phrase.last):
+            return True
         return self._is_unsure_behind(tokens, phrase.last) or self._agree(tokens, phrase) is None
 
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether the next word is an adjective or a verb: "un médecin ronflant"."""
         word = tokens.after(last)
         is_known = any(self.matcher(name).has(word) for name in ("no-adjective", "behind-noun"))
-        if self.noun_of(word) is not None:
-            return True  # "un chef cuisinier"
+        noun = self.noun_of(word)
+        if noun is not None:
+            return noun.gender != "mf"  # "un chef cuisinier", but "un guerrier nomade"
         if is_known or not word.low.endswith(self.entries("unsure-ending")):
             return False
         if self.entries("adjective-ending"):

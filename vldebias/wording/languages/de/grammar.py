@@ -477,7 +477,9 @@ class German(SpacedLanguage):
         if noun is None or noun.kind != "pair":
             return False
         # An unlisted compound may be a thing: "Scheinwerfer".
-        return noun.masculine.endswith("er") and noun.masculine.lower() not in self._nouns
+        low = noun.masculine.lower()
+        is_sure = low in self._nouns or low.endswith(self.entries("sure-part"))
+        return low.endswith("er") and not is_sure
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         return phrase.case == "genitive" or super().is_genitive(before, phrase)

@@ -137,8 +137,8 @@ def _language_of_subject(text: str) -> Language | None:
     language = None if "en" in scores else _foreign_language(subject, scores)
     if language is None or language.code not in _LATIN:
         return None
-    is_read = _number_of_words(subject, language.code) == len(subject.split())
-    return language if is_read else None
+    n_read, _ = _fit_of(subject, language.code)
+    return language if n_read == len(subject.split()) else None
 
 
 def _is_mostly_english(text: str) -> bool:
@@ -147,13 +147,16 @@ def _is_mostly_english(text: str) -> bool:
     return 2 * sum(1 for word in words if kinds(word)) > len(words)
 
 
-def _number_of_words(text: str, code: str) -> int:
-    """Return how many words of a text a language reads as phrases for people."""
+def _fit_of(text: str, code: str) -> tuple[int, int]:
+    """Return the number of words read as people, and minus that of words of other languages."""
     language = load_language(code)
     assert isinstance(language, SpacedLanguage)
     tokens = language.read(text)
     phrases = [language.phrase_at(tokens, i) for i in range(len(tokens))]
-    return sum(phrase.last - phrase.first + 1 for phrase in phrases if phrase)
+    parts = language.entries("foreign-letters")
+    n_foreign = sum(any(part in f" {token.low} " for part in parts) for token in tokens)
+    n_read = sum(phrase.last - phrase.first + 1 for phrase in phrases if phrase)
+    return n_read, -n_foreign
 
 
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
@@ -172,7 +175,7 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     if readers:
         # "un vigile urbano" is Italian: French reads only two of its words.
         ties = [code for code in readers if scores.get(code, 0) == scores.get(readers[0], 0)]
-        return load_language(max(ties, key=lambda code: _number_of_words(text, code)))
+        return load_language(max(ties, key=lambda code: _fit_of(text, code)))
     knowing = [code for code in likely if load_language(code).knows(text)]
     if knowing or best < _SURE:
         return load_language(knowing[0]) if knowing else None

@@ -88,12 +88,12 @@ class RomanceLanguage(SpacedLanguage):
     @cached_property
     def feminine_nouns(self) -> frozenset[str]:
         """Return the nouns for women, singular and plural."""
+        not_stated = self.matcher("not-stated").words
         forms: set[str] = set()
         for noun in self.nouns.values():
-            if noun.gender == "m" and noun.number == "one":
-                forms.add(noun.feminine)
-                forms.update(self.plurals_of(noun.feminine))
-        return frozenset(forms - self.matcher("not-stated").words - self.nouns.keys())
+            if noun.gender == "m" and noun.number == "one" and noun.feminine not in not_stated:
+                forms.update((noun.feminine, *self.plurals_of(noun.feminine)))
+        return frozenset(forms - not_stated - self.nouns.keys())
 
     def noun_of(self, token: Token) -> Noun | None:
         return self.nouns.get(token.low)

@@ -120,8 +120,8 @@ def _latin_language(text: str) -> Language | None:
     # English knows a noun of the text; "CEO" is one in many languages.
     words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
     is_person_english = any(map(person, words))
-    if not is_english and (english >= _ENGLISH_SHARE * best or only_letters):
-        is_english = is_person_english
+    is_close = english >= _ENGLISH_SHARE * best or only_letters
+    is_english = is_english or (is_close and is_person_english)
     language = None if is_english else _foreign_language(text, scores)
     if language is None and not is_person_english:
         language = _language_of_subject(text)
@@ -174,10 +174,11 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     readers = [code for code in candidates if load_language(code).reads(text)]
     if readers:
         # "un vigile urbano" is Italian: French reads only two of its words.
-        ties = [code for code in readers if scores.get(code, 0) == scores.get(readers[0], 0)]
-        return load_language(max(ties, key=lambda code: _fit_of(text, code)))
+        return load_language(
+            max(readers, key=lambda code: (scores.get(code, 0), _fit_of(text, code)))
+        )
     knowing = [code for code in likely if load_language(code).knows(text)]
-    if knowing or best < _SURE:
-        return load_language(knowing[0]) if knowing else None
-    # The likeliest of those that have a grammar, if there is one.
-    return load_language(min(likely, key=lambda code: code not in CODES))
+    if not knowing and best >= _SURE:
+        # The likeliest of those that have a grammar, if there is one.
+        knowing = sorted(likely, key=lambda code: code not in CODES)
+    return load_language(knowing[0]) if knowing else None

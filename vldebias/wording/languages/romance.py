@@ -478,12 +478,10 @@ class RomanceLanguage(SpacedLanguage):
 
     def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether a later word may agree with "una persona"."""
-        for token in tokens[last + 1 :]:
-            if (
-                token.low.endswith(self.entries("feminine-participle-ending"))
-                and token.low not in self.nouns
-            ):
-                return True
+        endings = self.entries("feminine-participle-ending")
+        later = [token.low for token in tokens[last + 1 :]]
+        if any(word.endswith(endings) and word not in self.nouns for word in later):
+            return True
         following = tokens.after(last)
         return bool(following.text) and not self.matcher("behind-noun").has(following)
 

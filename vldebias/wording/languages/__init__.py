@@ -117,15 +117,28 @@ def _latin_language(text: str) -> Language | None:
     is_english = english > 0 and english >= best
     # "a café owner": the letter suggests Portuguese, whose article is also "a".
     only_letters = english > 0 and best - english <= LETTER_SCORE + 1e-9
-    if not is_english and (english >= _ENGLISH_SHARE * best or only_letters):
-        # English knows a noun of the text; "CEO" is one in many languages.
-        words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
-        is_english = any(map(person, words))
-    if not is_english:
-        language = _foreign_language(text, scores)
-        if language is not None:
-            return language
-    return ENGLISH if english or ENGLISH.reads(text) else None
+    # English knows a noun of the text; "CEO" is one in many languages.
+    words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
+    is_person_english = any(map(person, words))
+    is_close = english >= _ENGLISH_SHARE * best or only_letters
+    is_english = is_english or (is_close and is_person_english)
+    language = None if is_english else _foreign_language(text, scores)
+    if language is None and not is_person_english:
+        language = _language_of_subject(text)
+    return language or (ENGLISH if english or ENGLISH.reads(text) else None)
+
+
+def _language_of_subject(text: str) -> Language | None:
+    """Return the language of "soldador, cinematic lighting", whose style alone is in English."""
+    subject = re.split("[,;.]", text)[0]
+    if subject == text or not subject.islower():
+        return None  # a capital may be of a name
+    scores = latin_scores(subject)
+    language = None if "en" in scores else _foreign_language(subject, scores)
+    if language is None or language.code not in _LATIN:
+        return None
+    n_read, _ = _fit_of(subject, language.code)
+    return language if n_read == len(subject.split()) else None
 
 
 def _is_mostly_english(text: str) -> bool:
@@ -134,13 +147,16 @@ def _is_mostly_english(text: str) -> bool:
     return 2 * sum(1 for word in words if kinds(word)) > len(words)
 
 
-def _number_of_words(text: str, code: str) -> int:
-    """Return how many words of a text a language reads as phrases for people."""
+def _fit_of(text: str, code: str) -> tuple[int, int]:
+    """Return the number of words read as people, and minus that of words of other languages."""
     language = load_language(code)
     assert isinstance(language, SpacedLanguage)
     tokens = language.read(text)
     phrases = [language.phrase_at(tokens, i) for i in range(len(tokens))]
-    return sum(phrase.last - phrase.first + 1 for phrase in phrases if phrase)
+    parts = language.entries("foreign-letters")
+    n_foreign = sum(any(part in f" {token.low} " for part in parts) for token in tokens)
+    n_read = sum(phrase.last - phrase.first + 1 for phrase in phrases if phrase)
+    return n_read, -n_foreign
 
 
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
@@ -158,10 +174,11 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     readers = [code for code in candidates if load_language(code).reads(text)]
     if readers:
         # "un vigile urbano" is Italian: French reads only two of its words.
-        ties = [code for code in readers if scores.get(code, 0) == scores.get(readers[0], 0)]
-        return load_language(max(ties, key=lambda code: _number_of_words(text, code)))
+        return load_language(
+            max(readers, key=lambda code: (scores.get(code, 0), _fit_of(text, code)))
+        )
     knowing = [code for code in likely if load_language(code).knows(text)]
-    if knowing or best < _SURE:
-        return load_language(knowing[0]) if knowing else None
-    # The likeliest of those that have a grammar, if there is one.
-    return load_language(min(likely, key=lambda code: code not in CODES))
+    if not knowing and best >= _SURE:
+        # The likeliest of those that have a grammar, if there is one.
+        knowing = sorted(likely, key=lambda code: code not in CODES)
+    return load_language(knowing[0]) if knowing else None

@@ -88,12 +88,12 @@ class RomanceLanguage(SpacedLanguage):
     @cached_property
     def feminine_nouns(self) -> frozenset[str]:
         """Return the nouns for women, singular and plural."""
+        not_stated = self.matcher("not-stated").words
         forms: set[str] = set()
         for noun in self.nouns.values():
-            if noun.gender == "m" and noun.number == "one":
-                forms.add(noun.feminine)
-                forms.update(self.plurals_of(noun.feminine))
-        return frozenset(forms - self.matcher("not-stated").words - self.nouns.keys())
+            if noun.gender == "m" and noun.number == "one" and noun.feminine not in not_stated:
+                forms.update((noun.feminine, *self.plurals_of(noun.feminine)))
+        return frozenset(forms - not_stated - self.nouns.keys())
 
     def noun_of(self, token: Token) -> Noun | None:
         return self.nouns.get(token.low)
@@ -121,7 +121,9 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[first]
             if self.matcher("feminine-article").has(token):
                 return True
-            if not self._is_adjective_before(token) and not self.is_adjective(token):
+            # In "une infirmière aide un patient" the word before the noun is one itself.
+            is_adjective = self._is_adjective_before(token) or self.is_adjective(token)
+            if not is_adjective or token.low in self.feminine_nouns:
                 return False
         return False
 
@@ -229,8 +231,6 @@ class RomanceLanguage(SpacedLanguage):
             return None
         behind = self._adjectives_behind(tokens, phrase.head)
         phrase = phrase._replace(noun=noun, behind=behind)
-        if self._has_unsure_complement(tokens, phrase.last):
-            return None
         if noun.gender == "f":
             return phrase
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
@@ -450,14 +450,17 @@ class RomanceLanguage(SpacedLanguage):
             return True
         if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
             return False
+        if self._has_unsure_complement(tokens, phrase.last):
+            return True
         return self._is_unsure_behind(tokens, phrase.last) or self._agree(tokens, phrase) is None
 
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether the next word is an adjective or a verb: "un médecin ronflant"."""
         word = tokens.after(last)
         is_known = any(self.matcher(name).has(word) for name in ("no-adjective", "behind-noun"))
-        if self.noun_of(word) is not None:
-            return True  # "un chef cuisinier"
+        noun = self.noun_of(word)
+        if noun is not None:
+            return noun.gender != "mf"  # "un chef cuisinier", but "un guerrier nomade"
         if is_known or not word.low.endswith(self.entries("unsure-ending")):
             return False
         if self.entries("adjective-ending"):
@@ -475,12 +478,10 @@ class RomanceLanguage(SpacedLanguage):
 
     def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether a later word may agree with "una persona"."""
-        for token in tokens[last + 1 :]:
-            if (
-                token.low.endswith(self.entries("feminine-participle-ending"))
-                and token.low not in self.nouns
-            ):
-                return True
+        endings = self.entries("feminine-participle-ending")
+        later = [token.low for token in tokens[last + 1 :]]
+        if any(word.endswith(endings) and word not in self.nouns for word in later):
+            return True
         following = tokens.after(last)
         return bool(following.text) and not self.matcher("behind-noun").has(following)
 

@@ -349,14 +349,10 @@ class German(SpacedLanguage):
         return self._is_adjective(token)
 
     def _is_adjective(self, token: Token) -> bool:
-        is_number = token.low.isdigit() or token.low in self._numbers  # "vier"
+        is_number = token.low.isdigit() or self.number_of(token.low) is not None  # "vier"
         if is_number or self.matcher("no-adjective").has(token) or _is_capital_inside(token):
             return False
         return len(token.low) > 3 and token.low.endswith(("e", "en", "er", "es", "em"))
-
-    @cached_property
-    def _numbers(self) -> frozenset[str]:
-        return frozenset("/".join(self.entries("number")).split("/"))
 
     def _with_determiner(
         self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun
@@ -450,19 +446,16 @@ class German(SpacedLanguage):
             changes = self._feminine(tokens, phrase)
         elif gender:
             adjectives = [*adjectives, self.entries(f"say-{gender}")[0]]
-            if phrase.noun.kind == "star":
-                changes = self._without_sign(tokens, phrase)
+            changes = self._without_sign(tokens, phrase)
         if not adjectives:
             return changes
         noun_gender = "f" if is_feminine else phrase.noun.gender[0]
         ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
         # Before the noun with all its parts: "Luft- und Raumfahrtingenieur".
         position = phrase.first + (phrase.article is not None)
-        if phrase.before:
-            position = phrase.before[-1] + 1
-        else:
-            while self.matcher("adverb").has(tokens[position]):
-                position += 1
+        position = phrase.before[-1] + 1 if phrase.before else position
+        while not phrase.before and self.matcher("adverb").has(tokens[position]):
+            position += 1
         words = " ".join(word + ending for word in adjectives)
         token = tokens[position]
         if position == 0 or tokens.text.isupper():
@@ -477,7 +470,9 @@ class German(SpacedLanguage):
         if noun is None or noun.kind != "pair":
             return False
         # An unlisted compound may be a thing: "Scheinwerfer".
-        return noun.masculine.endswith("er") and noun.masculine.lower() not in self._nouns
+        low = noun.masculine.lower()
+        is_sure = low in self._nouns or low.endswith(self.entries("sure-part"))
+        return low.endswith("er") and not is_sure
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         return phrase.case == "genitive" or super().is_genitive(before, phrase)
@@ -504,13 +499,14 @@ class German(SpacedLanguage):
         if self._is_in_relative_clause(tokens, role):
             # The pronoun agrees with the person: "ein weiblicher Mensch, der Pilotin ist".
             role = role._replace(article=None)
-        if gender == "female":
-            return self._feminine(tokens, role)
-        return self._without_sign(tokens, role) if noun.kind == "star" else {}
+        write = self._feminine if gender == "female" else self._without_sign
+        return write(tokens, role)
 
     def _without_sign(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the masculine noun and article instead of those with a sign."""
         assert phrase.noun is not None
+        if phrase.noun.kind != "star":
+            return {}
         changes = {phrase.head: self._declined(phrase.noun.masculine, phrase.case)}
         if phrase.article is not None:
             article = tokens[phrase.article]

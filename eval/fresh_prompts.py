@@ -6,7 +6,9 @@
       --json eval/results/languages/fresh_kinds.json
 
 Each line holds a prompt and two lists of acceptable texts: "female" if every open person is given
-that value, "male" likewise. Both contain only the prompt itself if it must stay unchanged.
+that value, "male" likewise. Both contain only the prompt itself if it must stay unchanged. Both are
+the same list of mixtures for a group, such as "five engineers, three women and two men", which even
+shares produce; such a prompt is scored with even shares.
 "original" is the prompt that a language model rewrote; "kind" and "language" name the rows of the
 table in which the prompt counts. A prompt is right if both texts are listed. A wrong edit changes
 it into a text that is not listed; a missed prompt is left unchanged. Intervals are 95% Wilson
@@ -31,11 +33,17 @@ _VALUES = ("female", "male")
 def decide(row: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Return "right", "missed" or "wrong edit", and the two texts that the rules produce."""
     prompt = row["prompt"]
+    original = row.get("original")
     texts: list[str] = []
-    for value in _VALUES:
-        shares = {name: float(name == value) for name in _VALUES}
-        balanced = balance_prompts(prompt, "gender", shares=shares, original=row.get("original"))
-        texts += balanced.prompts
+    if row["female"] == row["male"] != [prompt]:
+        # With one image for each value, the larger number falls on each value once.
+        originals = None if original is None else [original] * len(_VALUES)
+        prompts = [prompt] * len(_VALUES)
+        texts += balance_prompts(prompts, "gender", original=originals, seed=0).prompts
+    else:
+        for value in _VALUES:
+            shares = {name: float(name == value) for name in _VALUES}
+            texts += balance_prompts(prompt, "gender", shares=shares, original=original).prompts
     if all(text in row[value] for text, value in zip(texts, _VALUES, strict=True)):
         return "right", texts
     is_listed = [text in (prompt, *row[v]) for text, v in zip(texts, _VALUES, strict=True)]

@@ -118,6 +118,8 @@ SCORED_ONCE = {
     "held_out_prompts_before": _KINDS_OF_NEW_PROMPTS,
     "held_out_prompts": _KINDS_OF_NEW_PROMPTS,
     "held_out_prompts_2": _KINDS_OF_NEW_PROMPTS,
+    "held_out_prompts_3_first": _KINDS_OF_NEW_PROMPTS,
+    "held_out_prompts_3": _KINDS_OF_NEW_PROMPTS,
 }
 NAMES_OF_KINDS = {
     "language": "ten languages",

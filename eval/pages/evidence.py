@@ -64,7 +64,7 @@ def coverages() -> Covered:
 def covered() -> str:
     """Write the coverage of each kind of interval at small and usual sizes, and the metrics for
     which it is too narrow or too wide."""
-    lines = [["intervals", "metric", "small n", "usual n", "width", "outside .92 to .98, usual n"]]
+    lines = [["intervals", "metric", "small n", "usual n", "width", "not 0.92 to 0.98, usual n"]]
     for (kind, figure), cells in coverages().items():
         small = [coverage for size, _, coverage, _ in cells if size == SMALL]
         usual = [cell[1:] for cell in cells if cell[0] == USUAL]
@@ -98,7 +98,7 @@ def covered_by_kind() -> str:
     for (kind, metric), cells in coverages().items():
         rows = rows_of_kind.setdefault(kind, [])
         rows += [(metric, size, coverage) for size, _, coverage, _ in cells]
-    lines = [["intervals", "small n", "usual n", "below .92, usual n", "above .98, usual n"]]
+    lines = [["intervals", "small n", "usual n", "below 0.92, usual n", "above 0.98, usual n"]]
     for kind, rows in rows_of_kind.items():
         small = [coverage for _, size, coverage in rows if size == SMALL]
         usual = [(metric, coverage) for metric, size, coverage in rows if size == USUAL]

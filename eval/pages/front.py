@@ -106,7 +106,7 @@ BIRDS = (
     {
         "average_reweighted": "average accuracy at the training frequencies",
         "average": "with groups as in the test set",
-        "worst_group_auc": "AUC of the worst group",
+        "worst_group_auc": "worst-group AUC",
     },
 )
 AGES = ("rivals_real", "celeba age", "worst_group", {"average": "average accuracy"})
@@ -129,12 +129,12 @@ PACKAGED = (
     "quickstart",
     "photographs gender",
     "max_skew@20",
-    {"kept@20": "hits kept", "recall@10": "titles that find their photograph"},
+    {"kept@20": "hits kept", "recall@10": "titles that retrieve their photograph"},
 )
 WINDOW = (
     Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
     Line(
-        "generating people with Stable Diffusion 3.5, public counts by people",
+        "generating people with Stable Diffusion 3.5, public images counted by people",
         "female and male stated in turn, as `balanced-prompts` does",
         *COUNTED_BY_PEOPLE,
         "balanced-prompts",
@@ -142,7 +142,7 @@ WINDOW = (
     Line("generating people", "the paper's projection, `cali`", *PEOPLE, "cali", WRITTEN),
     Line(
         "generating professions",
-        "no word written, `cross-attention`",
+        "unchanged prompts, `cross-attention`",
         *STEERED,
         "cross-attention",
         GENDER,
@@ -154,7 +154,12 @@ WINDOW = (
         "balanced-prompts",
         GENDER,
     ),
-    Line("searching photographs", "`difference`, by name", *SEARCH, "difference of the values"),
+    Line(
+        "searching photographs",
+        "`difference`, named explicitly",
+        *SEARCH,
+        "difference of the values",
+    ),
     Line(
         "searching photographs",
         "unlabelled photographs, `reference=`",
@@ -175,10 +180,10 @@ WINDOW = (
         "default+equalise",
     ),
     Line(
-        "classifying photographs by age", "texts alone, default", *AGES, "difference of the values"
+        "classifying photographs by age", "text alone, default", *AGES, "difference of the values"
     ),
-    Line("classifying birds", "texts alone, default", *BIRDS, "default"),
-    Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "default+equalise"),
+    Line("classifying birds", "text alone, default", *BIRDS, "default"),
+    Line("classifying birds", "unlabelled images, `reference=`", *BIRDS, "default+equalise"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
 # The first line of each task, those on real images, and the one that does not rewrite prompts; the
@@ -209,8 +214,8 @@ def needs_of_commands() -> str:
         row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")
     ]
     return paragraph(
-        "Both need make, python 3.11 or newer, and once a network, from which they fetch packages"
-        " that fill",
+        "Both need make, Python 3.11 or newer and, the first time, a network connection to download"
+        " packages that take up",
         f"{size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`). Nothing else"
-        " is fetched.",
+        " is downloaded.",
     )

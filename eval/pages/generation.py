@@ -32,7 +32,7 @@ def wordings() -> str:
             "method": lambda row: METHODS[row.method],
             "n": lambda row: f"{row.n['professions']} x {row.n['images each']}",
         },
-        {"recognised": "the profession is recognised", "unknown": "gender cannot be told"},
+        {"recognised": "profession is recognised", "unknown": "gender is unclear"},
         cell=lambda row: span(row, ".2f"),
         note="From `eval/results/wordings.json` (`vldebias eval wordings`).",
     )
@@ -57,8 +57,10 @@ def sampled() -> str:
     result = read("generation")
     rows = rows_in(result, "generation gender", "unseen professions")
     outside = rows_in(result, "generation gender", "outside the fit, portraits")
-    costs = ["subject accuracy", "a person outside the fit stays one"]
-    lines = [["method", "share of the gap from even shares left", "squared, corrected", *costs]]
+    costs = ["subject accuracy", "people outside the fit remain people"]
+    lines = [
+        ["method", "remaining share of the gap from even shares", "squared, corrected", *costs]
+    ]
     for method, name in GENERATED.items():
         gap = rows[method, "discrepancy, share of none"]
         squared = span(rows[method, "discrepancy_squared, share of none"], ".2f")
@@ -124,8 +126,8 @@ def three_models(name: str = "steer_models", command: str = "evidence") -> str:
             cells.append(f"{row.value:.2f}" if is_baseline else span(row, ".2f"))
         lines.append(cells)
     note = (
-        f"Per row {n['jobs']} held-out jobs, {n['images each']} images each, and"
-        f" {n['with another stated']} for each job and stated value; 95% intervals over jobs. From"
+        f"Each row: {n['jobs']} held-out jobs, {n['images each']} images each, and"
+        f" {n['with another stated']} per job and stated value; 95% intervals over jobs. From"
         f" `eval/results/{name}.json` (`python -m eval.experiments.steering_models {command}`)."
     )
     return table(*lines, note=note)
@@ -179,7 +181,7 @@ def gate() -> str:
 AUDITED = {
     "published": "Stable Diffusion 1.5, B/32's texts",
     "retrieval": "CelebA search, B/32's texts",
-    "miniature": "embedded pipeline",
+    "miniature": "packaged pipeline",
 }
 WITHOUT_INTERVAL = ("lean_r2", "interval_width")
 
@@ -206,7 +208,7 @@ def audit_lines() -> str:
             "lean_r2": "R2, left out",
             "side_right": "correct side",
             "said_right": "correct side, if one is predicted",
-            "interval_coverage": "held-out shares covered",
+            "interval_coverage": "held-out shares inside the interval",
             "interval_width": "width",
         },
         cell=predicted,
@@ -226,7 +228,7 @@ def audit_models() -> str:
         {
             "left_out_error": "mean error",
             "lean_r2": "R2, left out",
-            "interval_coverage": "held-out shares covered",
+            "interval_coverage": "held-out shares inside the interval",
             "interval_width": "width",
         },
         cell=predicted,
@@ -242,7 +244,7 @@ def record_coverage() -> str:
     return crossed(
         rows,
         {
-            "images of each prompt": lambda row: row.subset.split()[0],
+            "images per prompt": lambda row: row.subset.split()[0],
             "labels": lambda row: row.subset.split(", ")[1].split()[0],
         },
         {task: f"pictures {task}" for task in dict.fromkeys(r.task for r in rows)},
@@ -292,7 +294,7 @@ def other_models() -> str:
         },
         {
             "left_out_error": "mean error",
-            "interval_coverage": "inside the range of the others",
+            "interval_coverage": "inside the others' range",
             "interval_width": "width of that range",
             "same_lean": "leans the same way",
             "opposite_lean": "leans the opposite way",
@@ -315,7 +317,7 @@ def same_side() -> str:
             "counts": lambda row: f"`{row.task}`",
             "and": lambda row: f"`{row.subset.removeprefix('and ')}`",
             "occupations": lambda row: str(row.n["occupations"]),
-            "lean to the same side": lambda row: span(row, ".2f"),
+            "lean the same way": lambda row: span(row, ".2f"),
         },
         note="From `eval/results/audit_models.json`.",
     )

@@ -100,9 +100,9 @@ def few() -> str:
 
 
 HARM = {
-    "default": "the default, texts alone",
+    "default": "the default, text alone",
     "default+equalise": "the default, `reference=`",
-    "difference": "`difference`, texts alone",
+    "difference": "`difference`, text alone",
     "paper": "`paper`",
 }
 
@@ -123,7 +123,7 @@ def harm() -> str:
 
     return crossed(
         (row for row in families("harm") if row.method in HARM),
-        {"searches for": lambda row: row.task, "method": lambda row: HARM[row.method]},
+        {"searches": lambda row: row.task, "method": lambda row: HARM[row.method]},
         {
             "cells": "cells",
             "harmed": "made worse",
@@ -179,7 +179,7 @@ def reranked() -> str:
         removed = np.mean([draw["removed"] for draw in draws])
         kept = np.mean([draw["kept_first"] for draw in draws])
         # Measured when the default of searches by texts was `difference`, if texts predicted help.
-        method = method.replace("default", "`difference` by texts, tested on texts")
+        method = method.replace("default", "`difference` from text, tested on text")
         method = method.replace("reference=", "the same with `reference=`")
         lines.append([kind, method, *counts, f"{removed + 0.0:.0%}", f"{kept:.2f}"])
     files = ", ".join(f"`eval/results/{name}.json`" for name in RERANK_FILES)
@@ -210,7 +210,7 @@ def closed_form() -> str:
 
 def true_shares() -> str:
     """Write how often the intervals of true shares cover on photographs and in simulations."""
-    lines = [["lists", "which candidates were checked", "n", "coverage", "mean width"]]
+    lines = [["lists", "checked candidates", "n", "coverage", "mean width"]]
     for kind, name in (("photographs", "photographs_rerank"), ("simulated", "rerank_coverage")):
         rows = read(name).rows
         width = {(row.method, row.subset): row.value for row in rows if row.metric == "width"}

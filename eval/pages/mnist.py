@@ -44,7 +44,7 @@ def coarse() -> str:
 def strata() -> str:
     """Return the table of the worst digit under Group DRO."""
     columns = {
-        "worst digit": "accuracy of the worst digit",
+        "worst digit": "worst-digit accuracy",
         "agreement of clusters": "clusters and digits (ARI)",
     }
     note = _note("rare_digit", "no groups")

@@ -12,11 +12,11 @@ RANDOM, NOTHING = "random", "none"
 def encoder() -> str:
     """Write how much worse the packaged text encoder is than the model it replaces."""
     result = read(NAME)
-    lines = [["on titles that nothing learned from", f"`{TEACHER}`", OURS]]
+    lines = [["on titles not used for training", f"`{TEACHER}`", OURS]]
     for metric, title in {
-        "recall@10": "the photograph of a title is among the first 10",
-        "gender_auc": "area under the curve of gender, by “A photo of a woman.” and “A photo of a"
-        " man.”",
+        "recall@10": "a title's photograph is among the first 10",
+        "gender_auc": "area under the curve for gender, from “A photo of a woman.” and “A photo of"
+        " a man.”",
     }.items():
         rows = [result.row("texts", metric, name) for name in (TEACHER, OURS)]
         ((kind, count),) = rows[0].n.items()
@@ -41,7 +41,7 @@ def drawn() -> str:
         "default": "default, `reference=`",
         "difference+equalise": "`difference`, `reference=`",
     }
-    head = ["women chosen by seed", "without", "chance"]
+    head = ["women selected with seed", "no edit", "chance"]
     for title in methods.values():
         head += [title, "hits kept"]
     lines = [head]
@@ -60,7 +60,8 @@ def drawn() -> str:
         lines.append(line)
     return table(
         *lines,
-        note="MaxSkew@20, mean over 44 occupations, in galleries of 78 women and 78 men; the heads"
-        " did not learn from them. In parentheses: the change, with its 95% interval over queries."
+        note="MaxSkew@20, mean over 44 occupations, in galleries of 78 women and 78 men that were"
+        " not used to train the heads. In parentheses: the change, with its 95% interval over"
+        " queries."
         f" From `eval/results/{NAME}.json`.",
     )

@@ -26,10 +26,10 @@ CANDIDATES = {
     BY_TEXTS: "remove the direction of the values (`difference`)",
     HALF: "remove half of it",
     RECENTRED: "move each query to the mean of the class prompts",
-    TRIMMED: "the same for queries that lean further than half a deviation of the class prompts",
+    TRIMMED: "the same, only for queries that lean by more than half a standard deviation",
     BY_NAME: "`difference` with `reference=`, untested",
     REFERENCE: "**the default with `reference=`**",
-    DEFAULT: "**the default, texts alone: nothing**",
+    DEFAULT: "**the default, text alone: nothing**",
 }
 
 
@@ -62,7 +62,7 @@ def by_texts() -> str:
         "rule",
         "kinds of queries made worse",
         "in both draws",
-        "single searches made worse",
+        "individual searches made worse",
         "made better",
         "skew above chance removed",
         "CelebA alone",
@@ -105,28 +105,26 @@ def promises() -> str:
             cells.append(_count(row) if write is _count else _percent(row))
         lines.append([promise, *cells])
 
-    nothing = (
-        "Texts alone: no kind of query gets worse (kinds made worse, in each gallery and draw)"
-    )
+    nothing = "Text alone: no kind of query gets worse (kinds made worse, per gallery and draw)"
     add(nothing, "worse", DEFAULT, "cells", _count)
     add("`reference=`: the same", "worse", REFERENCE, "cells", _count)
     twice = "`reference=`: kinds made worse in both draws"
     add(twice, "worse_twice", REFERENCE, "cells", _count)
-    single = "`reference=`: single searches made worse (2.5% would be by chance)"
+    single = "`reference=`: individual searches made worse (2.5% expected by chance)"
     add(single, "worse", REFERENCE, "single searches", _percent)
     add(
-        "`reference=`: single searches made better",
+        "`reference=`: individual searches made better",
         "better",
         REFERENCE,
         "single searches",
         _percent,
     )
-    removed = "`reference=`: skew above chance removed, where it declines included"
+    removed = "`reference=`: skew above chance removed, including galleries where it declines"
     add(removed, "removed", REFERENCE, "cells", _percent)
-    kept = "`reference=`, its cost: hits of each value that stay among the first k, where it acts"
+    kept = "`reference=`, cost: share of each value's hits still among the first k, where it acts"
     lines.append([kept, *map(_kept, WORLDS)])
-    stated = "Queries that state a value stay bit for bit"
-    zero = "At strength 0 all queries stay bit for bit"
+    stated = "Queries that state a value remain bit-identical"
+    zero = "At strength 0, all queries remain bit-identical"
     for promise, subset in ((stated, "queries that state a value"), (zero, "strength 0")):
         cells = []
         for world in WORLDS:
@@ -205,8 +203,8 @@ def gaps() -> str:
         [
             "gallery",
             "in the test",
-            "between true values",
-            "between true values, `difference` with texts only",
+            "with true values",
+            "with true values, `difference` with text only",
         ]
     ]
     for task in dict.fromkeys(row.task for row in measured().rows):

@@ -16,7 +16,7 @@ def speed() -> str:
     for row in read("bench_speed").rows:
         size = str(place_of(row).get("size", ""))
         figures.setdefault((row.method, size), {})[row.metric] = row.value
-    heads = ["what / beside what", "size", "ours, ms", "the other, ms", "ours / the other"]
+    heads = ["what / compared with", "size", "ours, ms", "the other, ms", "ours / the other"]
     lines = [[*heads, "their results differ by"]]
     for (name, size), seconds in figures.items():
         # A time is meaningless unless the timed results are equal. Older files without `within`
@@ -34,7 +34,7 @@ def speed() -> str:
         "CPU time on one thread (wall time for folders), all from one run. The last column compares"
         " the results of both sides: value and gradient norm for losses, the share of ranks that"
         " float32 changes, the mean in standard errors for skew intervals, features for towers, and"
-        " pixels for pictures. From `eval/results/bench_speed.json`."
+        " pixels for images. From `eval/results/bench_speed.json`."
     )
     return table(*lines, note=note)
 
@@ -82,7 +82,7 @@ def queries() -> str:
         {
             "search, ms": "search",
             "edit, ms": "edit",
-            "edit of lists, ms": "edit of lists",
+            "edit of lists, ms": "edit, lists as input",
             "edit / search": "edit / search",
         },
     )

@@ -16,7 +16,8 @@ BASE = "InfoNCE"
 Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
 CHANGES = (
     "InfoNCE: accuracy; others: change from InfoNCE on the same seeds and images, \\* beyond its"
-    " 95% interval. {} seeds, 2,000 held-out renders; intervals are not corrected for the arms."
+    " 95% interval. {} seeds, 2,000 held-out renders; intervals are not corrected for the number"
+    " of losses."
 )
 
 
@@ -41,7 +42,7 @@ COLUMNS = {"": "", "index": "row numbers", "labels": "classes", "captions": "equ
 
 def declared() -> str:
     """Return the table of the settings of each loss."""
-    lines = [["`--loss`", "settings and their defaults", "also reads"]]
+    lines = [["`--loss`", "settings and their defaults", "also needs"]]
     for loss in BUILT_IN:
         settings = []
         for name, field in loss.settings.model_fields.items():
@@ -53,7 +54,7 @@ def declared() -> str:
 
 def formulas() -> str:
     """Return the table of the formula, purpose and source of each loss."""
-    lines = [["`--loss`", "function", "loss of a pair", "for", "source"]]
+    lines = [["`--loss`", "function", "loss per pair", "for", "source"]]
     for loss in BUILT_IN:
         name = loss.function or str(loss.module).partition(":")[2]
         lines.append(
@@ -66,22 +67,30 @@ def formulas() -> str:
 
 # Situation -> experiment, column of the share, place.
 SITUATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "a model that knows something; captions of other pairs": (
+    "pretrained weights; captions swapped between pairs": (
         "which_loss_heads",
         "share",
         {"noise": "mixture"},
     ),
-    "the same; a class taken for its neighbour": ("which_loss_heads", "share", {"noise": "class"}),
-    "the same; images that show little": ("which_loss_heads", "share", {"noise": "crop"}),
-    "random weights; captions of other pairs": (
+    "the same; classes confused with a neighbour": (
+        "which_loss_heads",
+        "share",
+        {"noise": "class"},
+    ),
+    "the same; images that show little of the subject": (
+        "which_loss_heads",
+        "share",
+        {"noise": "crop"},
+    ),
+    "random weights; captions swapped between pairs": (
         "which_loss_scratch",
         "share",
         {"noise": "mixture"},
     ),
-    "images alone, random weights; classes that are wrong": ("noisy_digits", "eta", {}),
+    "images alone, random weights; wrong classes": ("noisy_digits", "eta", {}),
 }
 ADVICE = {
-    BASE: "InfoNCE; nothing is ahead of it beyond its interval",
+    BASE: "InfoNCE; no loss is ahead of it beyond its interval",
     "not trained": "do not train",
 }
 
@@ -121,16 +130,16 @@ def verdicts() -> str:
         cases = [(situation, noisy)]
         # Without wrong pairs, the cells of other kinds of noise equal those of the first.
         if place.get("noise") not in ("class", "crop"):
-            cases.insert(0, (f"{situation.partition(';')[0]}; nothing is wrong", [clean]))
+            cases.insert(0, (f"{situation.partition(';')[0]}; correct data", [clean]))
         for case, shares in cases:
             arm = best(rows, shares)
             reached = [f"{rows[BASE][share].value:.3f} at {share:g}" for share in shares]
             ahead = "" if arm == BASE else ", ".join(starred(rows[arm][share]) for share in shares)
             lines.append([case, ADVICE.get(arm, arm), ", ".join(reached), ahead, rests])
     note = (
-        "The verdict is the arm with the highest mean over the shares of wrong pairs, if it is"
+        "The verdict is the loss with the highest mean over the shares of wrong pairs, if it is"
         " ahead of InfoNCE beyond its interval (*) at one of them. Intervals are over seeds and"
-        " held-out images, not corrected for the arms."
+        " held-out images, not corrected for the number of losses."
     )
     return table(*lines, note=note)
 
@@ -276,8 +285,8 @@ def other_data() -> str:
         column=lambda row: row.subset or row.task,
         cell=cell,
         note=(
-            "Mean of five seeds with its 95% interval over them, and the change to InfoNCE on the"
-            " same seed. From `eval/results/other_data.json`."
+            "Mean of five seeds with its 95% interval over seeds, and the change from InfoNCE on"
+            " the same seed. From `eval/results/other_data.json`."
         ),
     )
 

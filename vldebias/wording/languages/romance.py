@@ -197,9 +197,7 @@ class RomanceLanguage(SpacedLanguage):
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is an adjective before a noun: "un joven pintor"."""
-        if not self._is_adjective_before(tokens[i]):
-            return False
-        return self.noun_of(tokens.after(i)) is not None
+        return self._is_adjective_before(tokens[i]) and self.noun_of(tokens.after(i)) is not None
 
     def _plural_phrase(self, tokens: Reading, phrase: Phrase, size: int | None) -> Phrase:
         """Return the phrase of several people, with a participle: "tres médicos cansados"."""

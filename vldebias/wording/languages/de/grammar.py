@@ -206,9 +206,8 @@ class German(SpacedLanguage):
             return False
         if not token.text[0].isupper() and not token.small:
             return False
-        if low in self._masculine_of_feminine:
-            return True
-        return any(low[start:] in self._masculine_of_feminine for start in range(2, len(low) - 5))
+        starts = (0, *range(2, len(low) - 5))
+        return any(low[start:] in self._masculine_of_feminine for start in starts)
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
@@ -296,9 +295,7 @@ class German(SpacedLanguage):
         if not tokens[first].opens:
             return True
         is_comma = first > 0 and tokens.gap(first).strip() == ","
-        return (
-            is_comma and self._is_adjective(tokens[first]) and self._is_adjective(tokens[first - 1])
-        )
+        return is_comma and all(map(self._is_adjective, tokens[first - 1 : first + 1]))
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is a noun for women or men: "Frau", "eine Studierende"."""

@@ -53,8 +53,8 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
     """Return (user, password) from the environment; None if a local page has none.
 
     Raises:
-        InvalidInputError: the variable is not user:password, or a public page has no password or a
-            short one.
+        InvalidInputError: If the variable is not user:password, or a public page has no password or
+            a short one.
     """
     login = os.environ.get(AUTH, "")
     user, colon, password = login.partition(":")
@@ -269,7 +269,7 @@ def serve(
         finish: called before the process ends, to wait until answers have been saved.
 
     Raises:
-        InvalidInputError: a public page has no password, or the port is in use.
+        InvalidInputError: If a public page has no password, or the port is in use.
     """
     import gradio as gr
     import uvicorn

@@ -100,7 +100,7 @@ def balance(
             was rewritten.
 
     Raises:
-        InvalidInputError: an argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid; the message names it.
     """
     if isinstance(prompts, str) or not prompts:
         raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of one text or more")
@@ -133,7 +133,7 @@ def single_settings(settings: Mapping[str, Sequence[object]]) -> dict[str, Any]:
     """Return the single value of each setting, which ComfyUI passes as a list.
 
     Raises:
-        InvalidInputError: the values in a list differ.
+        InvalidInputError: If the values in a list differ.
     """
     value_of_setting: dict[str, Any] = {}
     for name, values in settings.items():
@@ -159,8 +159,8 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
         which means even shares.
 
     Raises:
-        InvalidInputError: the attribute or a value is unknown, a value occurs twice, a share is not
-            a number, or the sum is neither 100 nor 1.
+        InvalidInputError: If the attribute or a value is unknown, a value occurs twice, a share is
+            not a number, or the sum is neither 100 nor 1.
     """
     if attribute not in ATTRIBUTES:
         raise InvalidInputError(

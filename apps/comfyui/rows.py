@@ -40,7 +40,7 @@ class Family:
         """Return the number of tokens to which states of different lengths are repeated.
 
         Raises:
-            InvalidInputError: states must not be repeated, or would become too long.
+            InvalidInputError: If states must not be repeated, or would become too long.
         """
         # Repeating all keys does not change the result of attention.
         length = math.lcm(*lengths)
@@ -67,7 +67,7 @@ def family_of(text_encoder: object) -> Family:
     """Return the family of a text encoder.
 
     Raises:
-        UnsupportedHostError: the family is not supported; the message names the class.
+        UnsupportedHostError: If the family is not supported; the message names the class.
     """
     # SD3 and Flux create a subclass for each file, with an underscore after the name.
     class_name = type(text_encoder).__name__.rstrip("_")
@@ -89,7 +89,7 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
         family: family of the model.
 
     Raises:
-        InvalidInputError: the prompts have different lengths that the family cannot join, or
+        InvalidInputError: If the prompts have different lengths that the family cannot join, or
             different options.
     """
     # Hooks create an entry for each part of the sampling.

@@ -23,7 +23,7 @@ def write_records(
         seeds: seeds of the pictures; empty if not connected.
 
     Raises:
-        ValueError: the number of values, prompts or seeds differs from the number of pictures.
+        ValueError: If the number of values, prompts or seeds differs from the number of pictures.
     """
     columns: dict[str, Sequence[str] | Sequence[int]] = {
         "value": values,

@@ -33,7 +33,7 @@ class Engine:
         device, dtype: device and precision of the models.
 
     Raises:
-        InvalidInputError: incompatible options. No model is loaded.
+        InvalidInputError: If options are incompatible. No model is loaded.
     """
 
     def __init__(

@@ -247,7 +247,7 @@ class Work:
         """Generate all rows.
 
         Raises:
-            Stopped: `stop` was set.
+            Stopped: If `stop` was set.
         """
         # Show the empty boxes before a model is loaded.
         self._report(tuple(load_prompts(self.attribute).attributes))

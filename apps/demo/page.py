@@ -49,7 +49,8 @@ def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
     `serve`.
 
     Raises:
-        InvalidInputError: incompatible options, a port in use, or a public page without a password.
+        InvalidInputError: If options are incompatible, the port is in use, or a public page has no
+            password.
     """
     credentials(public=where.get("public", False))  # check the options before anything is built
     engine = Engine(**options)

@@ -34,7 +34,7 @@ def check_text(text: object, name: str) -> str:
     """Return `text` on one line, without control characters.
 
     Raises:
-        InvalidInputError: it is not a text, is empty, or has more than 300 characters.
+        InvalidInputError: If it is not a string, is empty, or has more than 300 characters.
     """
     if not isinstance(text, str):
         raise InvalidInputError(f"{name}: expected a text, got {type(text).__name__}")
@@ -56,7 +56,7 @@ def check_number(value: object, low: float, high: float, name: str) -> float:
     """Return a number in [low, high].
 
     Raises:
-        InvalidInputError: it is not a number, or is outside the range.
+        InvalidInputError: If it is not a number, or is outside the range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise InvalidInputError(
@@ -73,7 +73,7 @@ def check_choice(value: object, choices: tuple[str, ...], name: str) -> str:
     """Return one of the choices.
 
     Raises:
-        InvalidInputError: it is not among them.
+        InvalidInputError: If it is not one of them.
     """
     if value not in choices:
         raise InvalidInputError(f"{name}: expected one of {', '.join(choices)}, got {value!r:.40}")
@@ -115,7 +115,7 @@ class Request:
         """Return the request from a form or a client.
 
         Raises:
-            InvalidInputError: an unavailable value; the message names it.
+            InvalidInputError: If a value is not available; the message names it.
         """
         if number not in NUMBERS:
             raise InvalidInputError(

@@ -81,7 +81,7 @@ def open_gallery(engine: Engine, name: str) -> Gallery:
     """Return the pictures to search, by one of the names in `engine.galleries`.
 
     Raises:
-        InvalidInputError: a file that cannot be read, or has no labels.
+        InvalidInputError: If a file cannot be read, or has no labels.
     """
 
     def load() -> Gallery:
@@ -184,7 +184,7 @@ def search(
     gallery_name: one of `engine.galleries`; None: the first.
 
     Raises:
-        InvalidInputError: no query, an unknown method, column or gallery.
+        InvalidInputError: If there is no query, or the method, a column or the gallery is unknown.
     """
     text = check_text(query, "query")
     place = check_choice(gallery_name or engine.galleries[0], engine.galleries, "pictures")
@@ -261,7 +261,7 @@ def abstention(engine: Engine, column: str, method: str, gallery_name: str) -> s
     """Return why a method changes no search by these groups, "" if it has an effect.
 
     Raises:
-        InvalidInputError: an unknown method or column.
+        InvalidInputError: If a method or column is unknown.
     """
     name = check_choice(column, columns(engine, gallery_name), "groups")
     chosen = check_choice(method, SEARCH_METHODS, "method")
@@ -306,7 +306,7 @@ def classify(
     correctly, those that only the method misclassifies, and the pictures.
 
     Raises:
-        InvalidInputError: an unknown method.
+        InvalidInputError: If a method is unknown.
     """
     chosen = check_choice(method, METHODS, "method")
     gallery = birds(engine)

@@ -67,7 +67,7 @@ def images_proxy(  # noqa: PLR0913
         transport: A transport of httpx2, for tests.
 
     Raises:
-        InvalidInputError: An argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid; the message names it.
 
     >>> app = images_proxy("https://api.openai.com/v1", "gender")  # doctest: +SKIP
     """

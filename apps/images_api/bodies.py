@@ -23,7 +23,7 @@ async def read_fields(request: Request, content: bytes | bytearray) -> Json:
         content: Its body.
 
     Raises:
-        RefusedError: The body is neither a JSON object nor a form.
+        RefusedError: If the body is neither a JSON object nor a form.
     """
     if is_form(request):
         return await _form_fields(request, content)
@@ -71,7 +71,7 @@ def check_parts(content: bytes | bytearray, most: int = _MOST_PARTS) -> None:
         most: Maximum number of lists, objects and commas.
 
     Raises:
-        ValueError: The content has more parts.
+        ValueError: If the content has more parts.
     """
     parts = content.count(b"[") + content.count(b"{") + content.count(b",")
     if parts > most:
@@ -82,7 +82,7 @@ def check_json(body: Mapping[str, object]) -> None:
     """Raise an error for values that Python accepts in JSON, but other servers do not.
 
     Raises:
-        RefusedError: The body contains NaN, infinity, or half of a surrogate pair.
+        RefusedError: If the body contains NaN, infinity, or half of a surrogate pair.
     """
     try:
         encoded_json(body)
@@ -95,7 +95,7 @@ def encoded_json(body: Mapping[str, object]) -> bytes:
     """Encode fields as JSON in UTF-8.
 
     Raises:
-        ValueError: The body contains NaN, infinity, or half of a surrogate pair.
+        ValueError: If the body contains NaN, infinity, or half of a surrogate pair.
     """
     text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode()

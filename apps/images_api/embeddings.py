@@ -33,8 +33,8 @@ class QueryEdits:
         folder: The folder of an edit, written by `save_pretrained`.
 
     Raises:
-        InvalidInputError: The folder contains no edit, or the edit needs other wordings of each
-            query, which a service would have to embed.
+        InvalidInputError: If the folder contains no edit, or the edit needs alternative wordings of
+            each query, which a service would have to embed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -68,7 +68,7 @@ class QueryEdits:
             answer: The service's answer to a request for the embeddings of `CHECKED`.
 
         Raises:
-            RefusedError: The model or its number of dimensions differs.
+            RefusedError: If the model or its number of dimensions differs.
         """
         rows, _ = vectors_of(read_vectors_answer(answer), len(CHECKED))
         try:
@@ -90,7 +90,7 @@ class QueryEdits:
                 tokens.
 
         Raises:
-            RefusedError: The edit does not match the vectors, or the answer contains none.
+            RefusedError: If the edit does not match the vectors, or the answer contains none.
         """
         answer = read_vectors_answer(content)
         rows, are_encoded = vectors_of(answer, None if texts is None else len(texts))
@@ -134,7 +134,7 @@ def read_vectors_answer(content: bytes | bytearray) -> Any:
     """Return the JSON of an answer.
 
     Raises:
-        RefusedError: It is not JSON.
+        RefusedError: If it is not JSON.
     """
     try:
         check_parts(content, _MOST_PARTS)
@@ -154,7 +154,7 @@ def vectors_of(answer: Json, count: int | None = None) -> tuple[np.ndarray, bool
         The vectors (n, d) in float32, in the order of their indices, and whether they are encoded.
 
     Raises:
-        RefusedError: The answer contains no embeddings, too few or too many, or non-finite ones.
+        RefusedError: If the answer contains no embeddings, too few or too many, or non-finite ones.
     """
     rows = []
     are_encoded = False

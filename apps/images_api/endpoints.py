@@ -39,7 +39,7 @@ class Endpoint:
             image_models: Patterns of names of models whose answers are images.
 
         Raises:
-            RefusedError: The request is invalid.
+            RefusedError: If the request is invalid.
         """
         raise NotImplementedError
 
@@ -347,7 +347,7 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
     """Return the requested number of images.
 
     Raises:
-        RefusedError: The number is not a whole number within the limit, or several images should
+        RefusedError: If the number is not a whole number within the limit, or several images should
             be streamed.
     """
     n = fields.get(name)

@@ -28,7 +28,7 @@ def guarded_texts(
         image_models: Patterns of names of models whose answers are images.
 
     Raises:
-        RefusedError: `texts` is not a list of texts.
+        RefusedError: If `texts` is not a list of strings.
     """
     texts = body.get("texts")
     if texts is None:

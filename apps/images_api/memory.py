@@ -38,7 +38,7 @@ class ClientBody:
         """Return the next piece.
 
         Raises:
-            ClientDisconnect: The client closed the connection.
+            ClientDisconnect: If the client closed the connection.
         """
         message: Message = await self.receive()
         if message["type"] == "http.disconnect":
@@ -82,7 +82,8 @@ class IncompleteBodies:
             until: Time of the event loop at which the body must have arrived.
 
         Raises:
-            RefusedError: The body did not arrive in time, or others needed its memory.
+            RefusedError: If the body did not arrive in time, or its memory was needed for other
+                requests.
         """
         content = bytearray()
         async with self._reading(until) as entry:
@@ -148,7 +149,8 @@ class HeldAnswers:
         """Wait until there is space for further bytes, and count them.
 
         Raises:
-            RefusedError: This request alone exceeds its limit, or there was no space for too long.
+            RefusedError: If this request alone exceeds its limit, or no space became available in
+                time.
         """
         await self.memory.take(self, size)
 
@@ -161,7 +163,7 @@ class HeldAnswers:
         """Limit the time for sending an answer; slow clients are dropped if memory is short.
 
         Raises:
-            TimeoutError: The client did not read the answer in time.
+            TimeoutError: If the client did not read the answer in time.
         """
         async with asyncio.timeout(seconds) as deadline:
             self.sending = deadline
@@ -237,7 +239,7 @@ class AnswerMemory:
         """Return whether there is space, and assign the reserve if it is not in use.
 
         Raises:
-            RefusedError: This request alone exceeds its limit.
+            RefusedError: If this request alone exceeds its limit.
         """
         if held.size + size > self.most:
             message = f"the upstream server sent more than {self.most:,} bytes for one request"

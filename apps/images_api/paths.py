@@ -63,7 +63,7 @@ def path_of(scope: Scope) -> RequestPath:
         scope: The ASGI scope of the request.
 
     Raises:
-        RefusedError: The path could leave the base path of the upstream server, contains a null
+        RefusedError: If the path could leave the base path of the upstream server, contains a null
             character, or is not a path.
     """
     raw = scope.get("raw_path")
@@ -95,7 +95,7 @@ def _check(raw: bytes) -> None:
     """Refuse dot segments and null characters, however they are encoded.
 
     Raises:
-        RefusedError: The path contains one of them, or too many layers of percent-encoding.
+        RefusedError: If the path contains one of them, or too many layers of percent-encoding.
     """
     decoded = raw
     for _ in range(_LAYERS):

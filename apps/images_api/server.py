@@ -78,7 +78,7 @@ def serve(
         announce: Called with the address once the server listens.
 
     Raises:
-        InvalidInputError: The address cannot be opened.
+        InvalidInputError: If the address cannot be opened.
     """
     listening = _listen(host, port)
     number = listening.getsockname()[1]

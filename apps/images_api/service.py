@@ -137,7 +137,7 @@ class Service:
         """Return the client of the upstream server for the running event loop.
 
         Raises:
-            RefusedError: There is no server.
+            RefusedError: If there is no server.
         """
         if self.address is None:
             message = "there is no upstream server; start the proxy with --upstream URL"
@@ -219,7 +219,7 @@ class Service:
             balancer: Assigns values to the prompt.
 
         Raises:
-            RefusedError: The request cannot be answered, or the server sends no valid answer.
+            RefusedError: If the request cannot be answered, or the server sends no valid answer.
         """
         content = await self._read(exchange)
         # A request only counts once its body has arrived, so that stalled clients do not block it.
@@ -246,7 +246,7 @@ class Service:
         """Return the complete body of a request.
 
         Raises:
-            RefusedError: The body is too large or compressed.
+            RefusedError: If the body is too large or compressed.
         """
         content = await self._read(exchange)
         await self._check_size(exchange)
@@ -260,7 +260,7 @@ class Service:
         """Raise an error if the body is larger than the limit.
 
         Raises:
-            RefusedError: The body is too large.
+            RefusedError: If the body is too large.
         """
         if exchange.body.is_complete:
             return
@@ -280,7 +280,7 @@ class Service:
         """Parse a request, or return the reason why it is not balanced.
 
         Raises:
-            RefusedError: The request is invalid.
+            RefusedError: If the request is invalid.
         """
         headers = exchange.request.headers
         is_strict = isinstance(endpoint, ImagesEndpoint)
@@ -389,7 +389,7 @@ class Service:
         """Return the unchanged answer to a request with one call.
 
         Raises:
-            RefusedError: The call failed, or its answer does not match the API.
+            RefusedError: If the call failed, or its answer does not match the API.
         """
         if isinstance(result, RefusedError):
             raise result
@@ -410,7 +410,7 @@ class Service:
         """Return an answer with all images that were received, or the first error of the server.
 
         Raises:
-            RefusedError: No call was answered.
+            RefusedError: If no call was answered.
         """
         answers: list[Json | None] = []
         first: Reply | None = None
@@ -451,7 +451,7 @@ class Service:
         """Return the answer of a server that sent no list of images.
 
         Raises:
-            RefusedError: The answer does not match the API.
+            RefusedError: If the answer does not match the API.
         """
         for result, call in zip(results, calls, strict=True):
             if not isinstance(result, Reply) or not result.is_success:
@@ -470,7 +470,7 @@ class Service:
         """Return the first error of the server unchanged.
 
         Raises:
-            RefusedError: The server did not send an error.
+            RefusedError: If the server did not send an error.
         """
         for result in results:
             if not isinstance(result, Reply):
@@ -499,7 +499,8 @@ class Service:
             edits: The edits.
 
         Raises:
-            RefusedError: The edit belongs to another model, or the server sends no valid answer.
+            RefusedError: If the edit belongs to a different model, or the server sends no valid
+                answer.
         """
         from .embeddings import CHECKED, is_of_queries, texts_of
 
@@ -542,7 +543,7 @@ class Service:
         """Return the server's own error.
 
         Raises:
-            RefusedError: Its status cannot be forwarded.
+            RefusedError: If its status cannot be forwarded.
         """
         if not reply.has_valid_status:
             raise unreadable()
@@ -556,7 +557,7 @@ class Service:
             balancer: Assigns values to the prompt.
 
         Raises:
-            RefusedError: The body does not match that API.
+            RefusedError: If the body does not match that API.
         """
         content = await self._read_whole(exchange)
         body = await read_fields(exchange.request, content)
@@ -586,7 +587,7 @@ class Service:
             content: The beginning of the body, which has been read.
 
         Raises:
-            RefusedError: The server cannot be reached.
+            RefusedError: If the server cannot be reached.
         """
         headers = forwarded(exchange.headers)
         request = exchange.request
@@ -607,7 +608,7 @@ class Service:
         """Forward a request with this content; return the answer before its body is read.
 
         Raises:
-            RefusedError: The server cannot be reached, takes too long or has an invalid status.
+            RefusedError: If the server cannot be reached, takes too long or has an invalid status.
         """
         upstream = self.upstream
         target = upstream.target(path.raw, exchange.query)
@@ -632,7 +633,7 @@ async def _unless_disconnected(exchange: Exchange, work: Coroutine[object, objec
     """Run a coroutine, and cancel it if the client disconnects.
 
     Raises:
-        ClientDisconnect: The client disconnected.
+        ClientDisconnect: If the client disconnected.
     """
     working = asyncio.create_task(work)
     watching = asyncio.create_task(_disconnected(exchange.body))
@@ -674,7 +675,7 @@ def _index_of(request: Request) -> int | None:
     """Return the position of the first image in the client's count; None without a count.
 
     Raises:
-        RefusedError: The header is not a whole number.
+        RefusedError: If the header is not a whole number.
     """
     text = request.headers.get(INDEX)
     if text is None:

@@ -65,7 +65,7 @@ def checked_address(upstream: str) -> str:
         The URL, without a slash at the end.
 
     Raises:
-        InvalidInputError: It does not have the form http://HOST/... or https://HOST/...
+        InvalidInputError: If it does not have the form http://HOST/... or https://HOST/...
     """
     shown = "no address"
     try:
@@ -147,7 +147,7 @@ class Upstream:
             content: `content` or `files`, see httpx2.Request.
 
         Raises:
-            RefusedError: The target is too long or not printable.
+            RefusedError: If the target is too long or not printable.
             httpx2.RequestError: The server cannot be reached.
         """
         extensions = {"timeout": self._timeout.as_dict(), "target": target}
@@ -181,7 +181,7 @@ class Upstream:
             as_form: Whether to send the fields as a multipart form, not as JSON.
 
         Raises:
-            RefusedError: The server cannot be reached, or its answer is too large or unreadable.
+            RefusedError: If the server cannot be reached, or its answer is too large or unreadable.
         """
         headers = [*headers, (b"accept-encoding", b"gzip, deflate")]
         if not as_form:

@@ -85,7 +85,7 @@ class Labelling:
         seed: seed of the order.
 
     Raises:
-        InvalidInputError: the name of an annotator is invalid, the log cannot be read, or one of
+        InvalidInputError: If the name of an annotator is invalid, the log cannot be read, or one of
             its answers is not among the choices.
     """
 
@@ -137,7 +137,7 @@ class Labelling:
         """Return the position of the first question without an answer by an annotator.
 
         Raises:
-            InvalidInputError: the name is invalid.
+            InvalidInputError: If the name is invalid.
         """
         self._read()  # another server may have appended answers
         # "ada" continues as "Ada" if there are answers by Ada.
@@ -157,8 +157,8 @@ class Labelling:
                 saved, it belongs to the previous picture and corrects that answer.
 
         Raises:
-            InvalidInputError: there is no such choice.
-            OSError: the answer could not be written; the position does not change.
+            InvalidInputError: If there is no such choice.
+            OSError: If the answer could not be written; the position does not change.
         """
         step = place.step if shown is None else shown
         latest = self._steps - 1 if place.step is None else place.step

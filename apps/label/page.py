@@ -233,7 +233,7 @@ def serve_study(engine: Labelling, **where: Any) -> None:
         where: port and public, see `serve`.
 
     Raises:
-        OSError: the answers cannot be written.
+        OSError: If the answers cannot be written.
     """
     folder = engine.folder
     engine.log.path.parent.mkdir(parents=True, exist_ok=True)

@@ -153,8 +153,8 @@ def sampled(
         seed: seed of the sample.
 
     Raises:
-        InvalidInputError: the way is unknown, or the stored sample is for another attribute or
-            other images.
+        InvalidInputError: If the way is unknown, or the stored sample is for a different attribute
+            or different images.
     """
     if way not in ("judge", "turn"):
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
@@ -219,7 +219,7 @@ def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> Image
     """Return the images of a sample, with their weights.
 
     Raises:
-        InvalidInputError: an image of the sample is not in the folder.
+        InvalidInputError: If an image of the sample is not in the folder.
     """
     weights = sample.weights
     records = tuple(record for record in images.everything if record.path in weights)

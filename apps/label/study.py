@@ -66,7 +66,7 @@ class ImageFolder:
                 the same images, since annotators are compared, too.
 
         Raises:
-            InvalidInputError: the folder does not exist, or contains no images or the images of
+            InvalidInputError: If the folder does not exist, or contains no images or images from
                 several tasks.
         """
         if not folder.is_dir():
@@ -80,7 +80,7 @@ class ImageFolder:
         """Return the pixels as a new PNG, without metadata such as the prompt.
 
         Raises:
-            OSError: the file cannot be read as an image.
+            OSError: If the file cannot be read as an image.
         """
         image = decode(self.root / record.path)
         image.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
@@ -200,8 +200,8 @@ class Question:
     """A question about an attribute, with the values to choose from.
 
     Raises:
-        InvalidInputError: there are fewer than two values, more values than keys, a repeated value,
-            or a reserved name.
+        InvalidInputError: If there are fewer than two values, more values than keys, a repeated
+            value, or a reserved name.
     """
 
     attribute: str
@@ -248,7 +248,7 @@ def questions_of(
         prompt_set: the prompt set of the images; it is used if its name ends with the attribute.
 
     Raises:
-        InvalidInputError: there are no attributes, a repeated attribute, more choices than
+        InvalidInputError: If there are no attributes, a repeated attribute, more choices than
             attributes, or an attribute without values.
     """
     if not attributes:
@@ -297,8 +297,8 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
         allowed: allowed names; empty: any.
 
     Raises:
-        InvalidInputError: the name is not a text, is empty or too long, contains characters other
-            than letters, digits, spaces and . ' - _, or is not allowed.
+        InvalidInputError: If the name is not a string, is empty or too long, contains characters
+            other than letters, digits, spaces and . ' - _, or is not allowed.
     """
     if not isinstance(text, str):
         raise InvalidInputError(f"A name is a text, got the type {type(text).__name__}.")

@@ -93,7 +93,7 @@ def audit(
         the advice on each prompt.
 
     Raises:
-        InvalidInputError: not exactly one of model, pipe and texts was passed, there are no
+        InvalidInputError: If not exactly one of model, pipe and texts was passed, there are no
             prompts, or the calibration is invalid.
 
     >>> from vldebias.miniature import load_pipeline
@@ -158,7 +158,7 @@ def _only_source(model: object, pipe: object, texts: object) -> Loaded:
     """Return the only source of text embeddings that was passed, loaded if it is a name.
 
     Raises:
-        InvalidInputError: none or several were passed.
+        InvalidInputError: If none or several were passed.
     """
     sources = {"model": model, "pipe": pipe, "texts": texts}
     passed = {name: source for name, source in sources.items() if source is not None}

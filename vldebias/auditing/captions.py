@@ -88,7 +88,7 @@ def audit_captions(
         the most frequent nouns that do not state a value themselves.
 
     Raises:
-        InvalidInputError: no English caption describes a person.
+        InvalidInputError: If no English caption describes a person.
     """
     start = time.monotonic()
     prompts = load_prompts(attribute_set)

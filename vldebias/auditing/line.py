@@ -145,8 +145,8 @@ def find_calibration(name: str | Path) -> Calibration | Path:
         The counts, or the path if the name refers to a file.
 
     Raises:
-        InvalidInputError: there is neither such a name nor such a file, or there are no counts for
-            the guidance.
+        InvalidInputError: If there is neither such a name nor such a file, or there are no counts
+            for the guidance.
     """
     path = Path(name)
     calibration_of_name = {calibration.name: calibration for calibration in CALIBRATIONS}
@@ -194,7 +194,7 @@ class ShareLine:
         y: shares (n,).
 
     Raises:
-        InvalidInputError: there are fewer than LEAST prompts, or all leans are equal.
+        InvalidInputError: If there are fewer than LEAST prompts, or all leans are equal.
     """
 
     def __init__(self, x: Floats, y: Floats) -> None:
@@ -296,7 +296,7 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
         A frame with a row per prompt and a column per value.
 
     Raises:
-        InvalidInputError: columns are missing, or cells are not counts.
+        InvalidInputError: If columns are missing, or cells are not counts.
     """
     pandas = need("pandas")
     values = list(prompts.attributes)

@@ -175,7 +175,7 @@ def predict(
         A prediction for each source of counts.
 
     Raises:
-        InvalidInputError: the calibration is invalid, or a text cannot be embedded.
+        InvalidInputError: If the calibration is invalid, or a text cannot be embedded.
     """
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     model = loaded.name or host.model_id or host.name
@@ -297,7 +297,7 @@ def directions(
         listed: the texts that can be embedded; None: all.
 
     Raises:
-        InvalidInputError: no text states only one of the values.
+        InvalidInputError: If no text states only one of the values.
     """
     texts = list(chain(prompts.spurious, *prompts.groups))
     if listed is not None:

@@ -39,7 +39,7 @@ def audit_rewriter(
         open: for any value, for each value, and for the nouns that were changed most often.
 
     Raises:
-        InvalidInputError: the numbers of texts differ, a rewritten text is not in English, or no
+        InvalidInputError: If the numbers of texts differ, a rewritten text is not in English, or no
             original leaves the attribute open.
     """
     start = time.monotonic()

@@ -120,7 +120,7 @@ def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> 
     """Return the users' own prompts, one per image.
 
     Raises:
-        InvalidInputError: the file has no columns, or the numbers of prompts differ.
+        InvalidInputError: If the file has no columns, or the numbers of prompts differ.
     """
     from vldebias.wording.prompt_file import read_prompts
 

@@ -39,8 +39,8 @@ def check_host(flags: HostFlags) -> None:
     """Check the flags that select a model, before it is loaded.
 
     Raises:
-        InvalidInputError: neither or both of --model and --pipeline were passed, or open_clip does
-            not list the architecture or weights.
+        InvalidInputError: If neither or both of --model and --pipeline were passed, or open_clip
+            does not list the architecture or weights.
     """
     model = flags.get("model")
     pretrained = flags.get("pretrained")
@@ -60,7 +60,7 @@ def check_model(model: str | None, pretrained: str | None) -> None:
         pretrained: a tag or checkpoint file of the architecture.
 
     Raises:
-        InvalidInputError: the architecture or the weights are unknown.
+        InvalidInputError: If the architecture or the weights are unknown.
     """
     if model is None or model.startswith(WITHOUT_TAG):
         return
@@ -79,7 +79,7 @@ def check_file(option: str, path: Path | str | None) -> None:
         path: its value; None and patterns such as 'shards/*.npy' are accepted.
 
     Raises:
-        InvalidInputError: the file or folder does not exist.
+        InvalidInputError: If the file or folder does not exist.
     """
     if path is None or "*" in str(path) or Path(path).exists():
         return
@@ -111,7 +111,7 @@ def check_data_of_suite(
         only: names of the tasks to run; all if empty.
 
     Raises:
-        InvalidInputError: data is missing, or there are too few images.
+        InvalidInputError: If data is missing, or there are too few images.
     """
     from vldebias.data.catalog import DATA
     from vldebias.data.releases import count_rows, find_tables

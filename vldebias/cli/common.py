@@ -213,7 +213,7 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
         example: a valid value, for messages.
 
     Raises:
-        InvalidInputError: the value does not have the form name=value.
+        InvalidInputError: If the value does not have the form name=value.
     """
     name, equals, value = text.partition("=")
     if not (name and equals and value):
@@ -233,7 +233,7 @@ def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, An
         The parsed values by name.
 
     Raises:
-        InvalidInputError: a text does not have the form name=value, or is not valid YAML.
+        InvalidInputError: If a string does not have the form name=value, or is not valid YAML.
     """
     values: dict[str, Any] = {}
     for text in texts:
@@ -254,7 +254,7 @@ def device_of(name: str | None) -> str:
     """Return the device to run on; None and "auto" mean cuda if available, otherwise the CPU.
 
     Raises:
-        InvalidInputError: the device is not available.
+        InvalidInputError: If the device is not available.
     """
     import torch
 

@@ -152,7 +152,7 @@ def _save_merged(model: nn.Module, folder: Path) -> None:
     """Save a model with merged weights into a new or empty folder; remove it if that fails.
 
     Raises:
-        StorageError: there is not enough space for the weights.
+        StorageError: If there is not enough space for the weights.
     """
     try:
         with storage_errors(folder):
@@ -187,8 +187,8 @@ def _check_arguments(
     """Check that the options can be combined.
 
     Raises:
-        InvalidInputError: there is an option for fitting but nothing is fitted, or the folder for
-            merged weights is not empty.
+        InvalidInputError: If there is an option for fitting but nothing is fitted, or the folder
+            for merged weights is not empty.
     """
     without_fitting = ""
     if is_check:

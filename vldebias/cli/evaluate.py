@@ -311,7 +311,7 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
     """Check that the required columns were passed, and none of the other kind of table.
 
     Raises:
-        InvalidInputError: a column is missing, or belongs to the other kind of table.
+        InvalidInputError: If a column is missing, or belongs to the other kind of table.
     """
     needed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS[:2]
     allowed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS

@@ -139,8 +139,8 @@ def _generate(
     """Generate the missing images; explain how to continue after an interruption.
 
     Raises:
-        InvalidInputError: see `side_by_side`.
-        StorageError: no space is left; finished images are kept.
+        InvalidInputError: If `side_by_side` rejects the arguments.
+        StorageError: If the disk is full; finished images are kept.
     """
     from vldebias.hosts.loading import load_host
     from vldebias.study.side_by_side import side_by_side

@@ -154,7 +154,7 @@ def _rows(file: Path) -> list[LocatedRow]:
     """Read the results in a file, which is JSON or a table with column names.
 
     Raises:
-        InvalidInputError: the file does not exist, has another format, or cannot be parsed.
+        InvalidInputError: If the file does not exist, has a different format, or cannot be parsed.
     """
     from vldebias.utils.json_tables import is_json_document, rows_of_json, rows_of_lines
     from vldebias.utils.text_tables import read_text, split_rows
@@ -188,7 +188,7 @@ def _read(
     """Read the results in a file by query, and check that all columns exist.
 
     Raises:
-        InvalidInputError: the file cannot be read, is empty, or lacks a column.
+        InvalidInputError: If the file cannot be read, is empty, or lacks a column.
     """
     # The option that selects each required column.
     options = {

@@ -80,8 +80,8 @@ def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
         split: train or test.
 
     Raises:
-        InvalidInputError: a pickled layout, an unknown split, a missing file, or a file whose size
-            is not a multiple of the record size.
+        InvalidInputError: If the layout is pickled, the split is unknown, a file is missing, or its
+            size is not a multiple of the record size.
     """
     layout = LAYOUTS[name]
     pickled = [folder for folder, of_name in PICKLED.items() if of_name == name]

@@ -75,8 +75,8 @@ def embed_images(
         Features as stored. `about` contains unreadable images: "skipped" ([{"id", "reason"}]).
 
     Raises:
-        InvalidInputError: a stream, an unknown dtype, sizes below 1, no readable images, or
-            features that are not finite.
+        InvalidInputError: If the data are a stream, the dtype is unknown, a size is below 1, no
+            image can be read, or features are not finite.
     """
     _check_arguments(data, dtype, shard_size, batch_size, workers)
     origin = _origin(data, encoder, dtype, fast)
@@ -334,7 +334,7 @@ class _Run:
         """Return all shards in order.
 
         Raises:
-            InvalidInputError: a shard is missing, although all processes have finished.
+            InvalidInputError: If a shard is missing, although all processes have finished.
         """
         shards = []
         missing = []

@@ -30,7 +30,7 @@ def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]
         source: name of the column in messages.
 
     Raises:
-        InvalidInputError: the cell is neither a text nor a list of texts.
+        InvalidInputError: If the cell is neither a string nor a list of strings.
     """
     if cell is None:
         return "", None
@@ -87,7 +87,7 @@ def one_row_per_image(
         For each image, its first row, its caption, and its further captions.
 
     Raises:
-        InvalidInputError: an image occurs in several rows without captions, or with different
+        InvalidInputError: If an image occurs in several rows without captions, or with different
             labels.
     """
     rows_of_image = defaultdict[str, list[int]](list)
@@ -140,8 +140,8 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
         remedy: advice for the message.
 
     Raises:
-        InvalidInputError: more than half of the captions are numbers or file names, or all captions
-            are the same.
+        InvalidInputError: If more than half of the captions are numbers or file names, or all
+            captions are the same.
     """
     if len(captions) > 1 and len(set(captions)) == 1:
         raise InvalidInputError(

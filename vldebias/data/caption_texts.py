@@ -38,7 +38,8 @@ def read_captions(path: Path, column: str | None = None) -> Captions:
         captions.
 
     Raises:
-        InvalidInputError: no such column, several possible columns, or no captions.
+        InvalidInputError: If the column does not exist, several columns are possible, or there are
+            no captions.
     """
     ending = path.suffix.lower()
     if not path.is_file() or ending not in (*TABLES, ".parquet"):
@@ -118,7 +119,7 @@ def _caption_column(path: Path, names: list[str]) -> str:
     """Return the only column with a usual name for captions or prompts.
 
     Raises:
-        InvalidInputError: there is no such column, or several.
+        InvalidInputError: If there is no such column, or several.
     """
     fitting = fitting_columns(names, CAPTION_COLUMNS) or fitting_columns(names, ("prompt",))
     if len(fitting) != 1:

@@ -66,7 +66,8 @@ def open_captions(  # noqa: PLR0913  (each describes where something is, or its 
         streaming: read rows one after another, without a copy on disk.
 
     Raises:
-        InvalidInputError: see `find_layout` and the readers of the formats.
+        InvalidInputError: If the data cannot be opened; see `find_layout` and the reader for each
+            format.
     """
     if caption == "auto":
         caption = None
@@ -178,7 +179,7 @@ def _open_coco(
     """Open COCO's captions: a list of images, and a list of captions with image ids.
 
     Raises:
-        InvalidInputError: there are no such lists, or not exactly one file for the split.
+        InvalidInputError: If there are no such lists, or not exactly one file for the split.
     """
     files = [Path(file) for file in layout.files]
     if path.is_dir() and split not in (None, "all"):
@@ -209,7 +210,7 @@ def read_coco(file: Path) -> list[tuple[str, str]]:
     """Return the image path and the text of each caption in a file of COCO.
 
     Raises:
-        InvalidInputError: other content, or no captions.
+        InvalidInputError: If the content is not COCO's, or there are no captions.
     """
     content = read_json(file, max_bytes=_MAX_COCO)
     if not isinstance(content, dict):
@@ -244,7 +245,7 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
     """Open a folder of images with a text file next to each.
 
     Raises:
-        InvalidInputError: the split does not exist.
+        InvalidInputError: If the split does not exist.
     """
     wanted = split or "all"
     text_of_image = captions_beside(layout.files)
@@ -315,7 +316,7 @@ def _texts_of_split(
         wanted: the split, by any of its names.
 
     Raises:
-        InvalidInputError: the split does not exist.
+        InvalidInputError: If the split does not exist.
     """
     names = ALIASES.get(wanted, (wanted,))
     if not set(splits) & set(names):

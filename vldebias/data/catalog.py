@@ -40,7 +40,8 @@ class DataSet:
         is_format: True for a file format instead of a data set.
 
     Raises:
-        InvalidInputError: the reader cannot be called this way, or training settings are unknown.
+        InvalidInputError: If the reader cannot be called this way, or training settings are
+            unknown.
     """
 
     name: str
@@ -73,7 +74,7 @@ class DataSet:
         """Return the reader; import it if necessary.
 
         Raises:
-            InvalidInputError: the function does not exist, or has another signature.
+            InvalidInputError: If the function does not exist, or has an incompatible signature.
         """
         reader: Any = self.read
         if isinstance(reader, str):
@@ -113,7 +114,7 @@ class DataSet:
             root: the root. Default: a folder of the data set in the working directory.
 
         Raises:
-            InvalidInputError: there is no such folder.
+            InvalidInputError: If there is no such folder.
         """
         if root is None:
             here = [Path(name) for name in (self.name, *self.folders) if Path(name).is_dir()]
@@ -140,7 +141,7 @@ def register_data(data_set: DataSet) -> DataSet:
     """Register a data set for `vldebias train`, `vldebias eval` and `open_data`, and return it.
 
     Raises:
-        InvalidInputError: not a `DataSet`, or the name is taken.
+        InvalidInputError: If the argument is not a `DataSet`, or the name is taken.
     """
     return DATA.register(data_set)
 

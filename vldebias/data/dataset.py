@@ -54,7 +54,7 @@ class Columns:
         """Return the labels of a column.
 
         Raises:
-            InvalidInputError: the column does not exist.
+            InvalidInputError: If the column does not exist.
         """
         if name not in self.labels:
             raise InvalidInputError(
@@ -166,7 +166,7 @@ class ImageData(Columns):
         more_captions: n tuples of further captions, or empty.
 
     Raises:
-        InvalidInputError: ids are not distinct, or columns or captions have a different length.
+        InvalidInputError: If ids are not distinct, or columns or captions have a different length.
     """
 
     name: str
@@ -259,7 +259,7 @@ def file_images(
         captions: `captions` and `more_captions` of `ImageData`.
 
     Raises:
-        InvalidInputError: there are no files, or a path leads outside `root`.
+        InvalidInputError: If there are no files, or a path leads outside `root`.
     """
     if not files:
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")

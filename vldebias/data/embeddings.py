@@ -65,7 +65,7 @@ class Embeddings(Columns):
         about: origin of the features, and skipped images.
 
     Raises:
-        InvalidInputError: inconsistent shapes or lengths.
+        InvalidInputError: If shapes or lengths are inconsistent.
     """
 
     features: Any
@@ -105,7 +105,7 @@ class Embeddings(Columns):
             about: origin of the features.
 
         Raises:
-            InvalidInputError: inconsistent shapes or lengths, or wrong types.
+            InvalidInputError: If shapes or lengths are inconsistent, or types are wrong.
         """
         rows = features
         try:
@@ -205,7 +205,8 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
     """Load image embeddings from a .npz file, and its text embeddings, prompt -> (d,), if any.
 
     Raises:
-        InvalidInputError: the file is damaged or lacks the keys above, or features are not finite.
+        InvalidInputError: If the file is damaged or lacks the keys above, or features are not
+            finite.
     """
     try:
         fields, ignored = _read_arrays(Path(path))
@@ -260,7 +261,7 @@ def load_texts(path: str | Path) -> Texts:
     """Load only the text embeddings, prompt -> (d,), from a .npz file; None if there are none.
 
     Raises:
-        InvalidInputError: the file cannot be read, or embeddings and prompts are inconsistent.
+        InvalidInputError: If the file cannot be read, or embeddings and prompts are inconsistent.
     """
     try:
         fields, _ = _read_arrays(Path(path))
@@ -283,7 +284,7 @@ def save_embeddings(
         texts: embeddings of texts, prompt -> (d,).
 
     Raises:
-        InvalidInputError: the path does not end in .npz, or the name of a column contains a NUL
+        InvalidInputError: If the path does not end in .npz, or the name of a column contains a NUL
             character.
     """
 
@@ -443,7 +444,7 @@ def open_embeddings(
             ("label.gender" is named "gender"), unless they have too many values.
 
     Raises:
-        InvalidInputError: a file does not exist, files are inconsistent, or the table has a
+        InvalidInputError: If a file does not exist, files are inconsistent, or the table has a
             different length.
     """
     files = files_of(paths)

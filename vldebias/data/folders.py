@@ -127,7 +127,7 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
         files: relative paths, such as those in the first rows.
 
     Raises:
-        InvalidInputError: no folder near it contains the files, or several do.
+        InvalidInputError: If no folder near it contains the files, or several do.
     """
     # About twenty files, distributed over the whole list.
     sample = list(filter(str.strip, files))[:: max(1, len(files) // 20)][:20]

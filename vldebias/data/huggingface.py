@@ -106,9 +106,9 @@ def open_huggingface(
         files: files of a folder to read, such as parquet without statistics. Default: all.
 
     Raises:
-        InvalidInputError: the data set, split or column does not exist, or several columns are
+        InvalidInputError: If the data set, split or column does not exist, or several columns are
             possible.
-        MissingPackageError: `datasets` is not installed.
+        MissingPackageError: If `datasets` is not installed.
     """
     place = f"huggingface: {root}"
     about = {"root": str(root), "config": config, "revision": revision}
@@ -175,7 +175,7 @@ def _resolved_columns(
     """Return the columns of images, captions and labels; see `open_huggingface`.
 
     Raises:
-        InvalidInputError: a column does not exist, or several columns are possible.
+        InvalidInputError: If a column does not exist, or several columns are possible.
     """
     image = _image_column(image, features, place)
     caption = _caption_column(caption, features, place)
@@ -214,7 +214,7 @@ def _load(
     """Return the splits of a data set by name.
 
     Raises:
-        InvalidInputError: it cannot be opened.
+        InvalidInputError: If it cannot be opened.
     """
     datasets = need("datasets")
     library_errors = (need("datasets.exceptions").DatasetsError, tarfile.TarError)
@@ -244,7 +244,7 @@ def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[l
     """Return a split by any of its names, or all joined in the order train, val, test, others.
 
     Raises:
-        InvalidInputError: the split does not exist.
+        InvalidInputError: If the split does not exist.
     """
     if split == "all":
         names: list[str] = []
@@ -292,7 +292,7 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
     """Return the given column of images; by default, find it by name, else by type.
 
     Raises:
-        InvalidInputError: no column is possible, or several are.
+        InvalidInputError: If no column is possible, or several are.
     """
     if image is not None:
         return image
@@ -329,7 +329,7 @@ def _caption_column(caption: str | None, features: Mapping[str, object], place: 
     """Return the given column of captions; find it by name with "auto", and for tars.
 
     Raises:
-        InvalidInputError: "auto", and there is no such column.
+        InvalidInputError: If "auto" finds no such column.
     """
     # "auto" may also be the name of a column.
     is_auto = caption == "auto" and caption not in features
@@ -526,7 +526,7 @@ class ImageStream:
         The result is empty if `datasets` resolves paths.
 
         Raises:
-            InvalidInputError: a path leads outside the base folder.
+            InvalidInputError: If a path leads outside the base folder.
         """
         if self.base is None:
             return []
@@ -584,7 +584,7 @@ class ImageStream:
         """Return the image of a cell.
 
         Raises:
-            OSError: the cell is empty, or the image cannot be read.
+            OSError: If the cell is empty, or the image cannot be read.
         """
         if cell is not None and cell["bytes"] is not None:
             return decode(cell["bytes"])

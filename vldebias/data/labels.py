@@ -36,7 +36,8 @@ class Labels:
         names: distinct names of the codes, which need not occur.
 
     Raises:
-        InvalidInputError: codes are not (n,) integers or have no name, or names are not distinct.
+        InvalidInputError: If codes are not (n,) integers or have no name, or names are not
+            distinct.
     """
 
     codes: NDArray[np.int64]
@@ -69,7 +70,7 @@ class Labels:
             names: allowed values in order. Default: the values that occur, sorted.
 
         Raises:
-            InvalidInputError: a value is not allowed.
+            InvalidInputError: If a value is not allowed.
         """
         texts = [cls.text_of(value) for value in values]
         if names is None:
@@ -93,7 +94,8 @@ class Labels:
             names: names of the codes 0 .. k - 1 in the column, where -1 is unknown.
 
         Raises:
-            InvalidInputError: another type, or a value that is not among `names`.
+            InvalidInputError: If the column has an unsupported type, or contains a value that is
+                not in `names`.
         """
         if isinstance(values, Labels):
             return values
@@ -148,7 +150,7 @@ class Labels:
             unknown: further values that mean unknown.
 
         Raises:
-            InvalidInputError: a value is not allowed, or there are too many values for labels.
+            InvalidInputError: If a value is not allowed, or there are too many values for labels.
         """
         texts = [text.strip() for text in as_texts(column, source)]
         labels = cls.from_values(texts).without(unknown)

@@ -126,8 +126,8 @@ def find_layout(
         reads_captions: False if only images are needed.
 
     Raises:
-        InvalidInputError: files do not exist or are empty, a column does not exist, several columns
-            are possible, or the data are URLs.
+        InvalidInputError: If files do not exist or are empty, a column does not exist, several
+            columns are possible, or the data are URLs.
     """
     if not str(root).strip():
         raise InvalidInputError(
@@ -182,7 +182,7 @@ def refuse_absent_images(
         allow_outside: allow absolute paths and paths with "..".
 
     Raises:
-        InvalidInputError: paths lead outside the folder, or none of the images exists.
+        InvalidInputError: If paths lead outside the folder, or none of the images exists.
     """
     if layout.kind != "table":
         return
@@ -363,7 +363,7 @@ def is_coco(path: Path, encoding: str | None) -> bool:
         encoding: encoding of the file. None: detect it.
 
     Raises:
-        InvalidInputError: the object contains neither captions of COCO nor rows.
+        InvalidInputError: If the object contains neither captions of COCO nor rows.
     """
     if path.suffix.lower() != ".json":
         return False
@@ -463,7 +463,7 @@ def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[s
     """Return column names for a table whose first line is an image and a caption; else ().
 
     Raises:
-        InvalidInputError: the first line contains a URL.
+        InvalidInputError: If the first line contains a URL.
     """
     urls = [cell for cell in first_line if _URL.fullmatch(cell.strip())]
     if urls:
@@ -491,7 +491,7 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
         columns: required columns; None is ignored.
 
     Raises:
-        InvalidInputError: a column is missing, or the file is not a table.
+        InvalidInputError: If a column is missing, or the file is not a table.
     """
     if path.suffix.lower() == ".parquet" or not path.is_file():
         return
@@ -564,7 +564,7 @@ def _column(
     """Return the given column, or the only column with a known name.
 
     Raises:
-        InvalidInputError: there is no such column, or several are possible.
+        InvalidInputError: If there is no such column, or several are possible.
     """
     if name is not None:
         fitting = [column for column in names if _plain(column) == _plain(name)]
@@ -623,7 +623,8 @@ def refuse_unreachable(name: str) -> None:
     `load_dataset` would find out too, after the imports of `datasets` and torch.
 
     Raises:
-        InvalidInputError: no such path, not in a cache, and no hub.
+        InvalidInputError: If the name is not a path, is not in a cache, and the hub cannot be
+            reached.
     """
     if Path(name).exists() or _may_be_cached(name):
         return

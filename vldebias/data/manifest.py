@@ -33,7 +33,7 @@ def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.in
         splits: split of each row.
 
     Raises:
-        InvalidInputError: the split does not exist, or has no rows.
+        InvalidInputError: If the split does not exist, or has no rows.
     """
     if split not in (*splits.names, "all"):
         raise InvalidInputError(
@@ -58,8 +58,8 @@ def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
         path: path of the table in messages.
 
     Raises:
-        InvalidInputError: the column does not exist, or contains values other than texts and
-            numbers, or codes without names.
+        InvalidInputError: If the column does not exist, contains values other than strings and
+            numbers, or contains codes without names.
     """
     return Labels.from_column(column_of(table, column, path), names, f"{path}: column {column!r}")
 
@@ -74,7 +74,7 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
         path: path of the table in messages.
 
     Raises:
-        InvalidInputError: an unknown value.
+        InvalidInputError: If a value is unknown.
     """
     known = mapped_columns(names or ())
     place = f"{path}: column {column!r}"
@@ -101,7 +101,7 @@ def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
         path: path of the table in messages.
 
     Raises:
-        InvalidInputError: an unknown value or an empty cell.
+        InvalidInputError: If a value is unknown, or a cell is empty.
     """
     labels = known_labels(table, column, names, path)
     if not labels.known.all():
@@ -143,8 +143,8 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
         encoding: encoding of the table; see `read_table`.
 
     Raises:
-        InvalidInputError: a column or split does not exist, an image occurs twice without captions,
-            or a path leads outside the folder.
+        InvalidInputError: If a column or split does not exist, an image occurs twice without
+            captions, or a path leads outside the folder.
     """
     table = read_table(root, separator=separator, encoding=encoding)
     if split != "all":
@@ -175,7 +175,7 @@ def _image_column(names: Sequence[str], image: str, path: Path) -> str:
     """Return the given column of images, or the only column with a usual name.
 
     Raises:
-        InvalidInputError: the column does not exist, or several are possible.
+        InvalidInputError: If the column does not exist, or several are possible.
     """
     fitting = fitting_columns(names, IMAGE_COLUMNS)
     if image != IMAGE_COLUMNS[0] or image in fitting:

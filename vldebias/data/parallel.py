@@ -120,7 +120,7 @@ class OnRay:
         verbose: if Ray is started here, print its log and the output of workers.
 
     Raises:
-        MissingPackageError: Ray is not installed.
+        MissingPackageError: If Ray is not installed.
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class OnRay:
             parts: the parts.
 
         Raises:
-            LostPartError: the workers of a part died at every attempt.
-            VldebiasError: a worker cannot unpickle the work, or its result cannot be pickled.
+            LostPartError: If the workers died at every attempt to run a part.
+            VldebiasError: If a worker cannot unpickle the work, or its result cannot be pickled.
         """
         # The work is stored once, so that parts only contain a reference to it. References to Ray's
         # objects are kept in these containers only, because a traceback would keep local variables,

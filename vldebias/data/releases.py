@@ -28,7 +28,7 @@ def find_in_release(data: str, root: Path, names: Sequence[str], folders: Sequen
         folders: folders below `root`; "" is `root` itself.
 
     Raises:
-        InvalidInputError: none of the folders has one of the names.
+        InvalidInputError: If none of the folders has one of the names.
     """
     for folder in folders:
         for name in names:
@@ -96,7 +96,7 @@ def find_fairface(root: Path, split: str) -> tuple[list[Path], Path]:
         split: train, val or all.
 
     Raises:
-        InvalidInputError: files are missing.
+        InvalidInputError: If files are missing.
     """
     tables = ("", "labels", _FAIRFACE_IMAGES)
     names = [f"fairface_label_{part}.csv" for part in fairface_parts(split)]
@@ -115,7 +115,7 @@ def find_tables(data: str, root: Path, split: str) -> list[Path]:
         split: split that is read.
 
     Raises:
-        InvalidInputError: files are missing.
+        InvalidInputError: If files are missing.
     """
     if data == "waterbirds":
         return [find_waterbirds(root)]

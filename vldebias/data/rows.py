@@ -97,7 +97,7 @@ class Shards:
         index: indices (n,) of rows to select, which are copied on use. Default: all rows.
 
     Raises:
-        InvalidInputError: there are no parts, or their shapes or dtypes are inconsistent.
+        InvalidInputError: If there are no parts, or their shapes or dtypes are inconsistent.
     """
 
     ndim = 2
@@ -136,8 +136,8 @@ class Shards:
                 name and by the value of numbers: 9.npy comes before 10.npy.
 
         Raises:
-            InvalidInputError: a file does not exist, or shapes are inconsistent; later, a file has
-                changed.
+            InvalidInputError: If a file does not exist or shapes are inconsistent, or, on later
+                reads, if a file has changed.
         """
         arrays: list[FileRows] = []
         for path in files_of(paths):
@@ -290,7 +290,7 @@ class UnitRows:
         """Yield blocks (b, d) of at most `size` rows in order.
 
         Raises:
-            InvalidInputError: a row is zero or not finite.
+            InvalidInputError: If a row is zero or not finite.
         """
         for start in range(0, len(self), size):
             yield self[start : start + size]
@@ -405,7 +405,7 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     The files of a pattern are in natural order.
 
     Raises:
-        InvalidInputError: a pattern has no files.
+        InvalidInputError: If a pattern matches no files.
     """
     if not isinstance(paths, (str, Path)):
         return [Path(path) for path in paths]
@@ -485,7 +485,7 @@ class FileRows:
         """Return the rows of a file in parts of at most PART rows.
 
         Raises:
-            InvalidInputError: the file does not contain an array (n, d).
+            InvalidInputError: If the file does not contain an array (n, d).
         """
         array, stamp = _mapped(path)
         if array.ndim != 2:
@@ -503,7 +503,7 @@ class FileRows:
         """Return the stored rows of a slice or indices.
 
         Raises:
-            InvalidInputError: the file has changed.
+            InvalidInputError: If the file has changed.
         """
         array, stamp = _mapped(self.path)
         # Otherwise, values of two versions of the file would be mixed.

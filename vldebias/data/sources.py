@@ -114,7 +114,7 @@ def _celeba_table(paths: Sequence[Path]) -> pa.Table:
         paths: a merged table, or the tables of attributes and of splits.
 
     Raises:
-        InvalidInputError: images without a split.
+        InvalidInputError: If an image has no split.
     """
     if len(paths) == 1:
         return read_table(paths[0])
@@ -220,7 +220,7 @@ def open_data(
         options: options of the reader, such as those of `vldebias.data.manifest.open_manifest`.
 
     Raises:
-        InvalidInputError: an unknown name, option or split, or data that do not exist.
+        InvalidInputError: If the name, an option or the split is unknown, or the data do not exist.
     """
     if name not in DATA:
         raise InvalidInputError(

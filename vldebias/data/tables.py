@@ -54,7 +54,8 @@ def read_table(
         encoding: encoding of a text file. Default: UTF-8, else detected with a warning.
 
     Raises:
-        InvalidInputError: the file does not exist, has another ending, or has invalid content.
+        InvalidInputError: If the file does not exist, has an unsupported extension, or has invalid
+            content.
     """
     ending = path.suffix.lower()
     if ending not in ENDINGS or not path.is_file():
@@ -189,7 +190,7 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
         source: name of the table in messages.
 
     Raises:
-        InvalidInputError: the column does not exist.
+        InvalidInputError: If the column does not exist.
     """
     names = table.column_names
     if name not in names:
@@ -224,7 +225,7 @@ def as_texts(column: pa.Array, source: str) -> list[str]:
         source: name of the table in messages.
 
     Raises:
-        InvalidInputError: values are neither texts nor numbers.
+        InvalidInputError: If a value is neither a string nor a number.
     """
     # Decode categories of pandas and parquet.
     if pa.types.is_dictionary(column.type):

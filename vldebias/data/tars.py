@@ -55,7 +55,7 @@ class Sample:
         """Return the image of a field.
 
         Raises:
-            OSError: there is no image, or it cannot be read.
+            OSError: If there is no image, or it cannot be read.
         """
         if name not in self.places:
             raise OSError("the cell is empty")
@@ -91,8 +91,8 @@ def open_tars(
         about: further facts for reports.
 
     Raises:
-        InvalidInputError: a file is not a tar, a field does not exist, several fields are possible,
-            or texts are not next to their images.
+        InvalidInputError: If a file is not a tar, a field does not exist, several fields are
+            possible, or texts are not next to their images.
     """
     samples: list[Sample] = []
     for file in files:
@@ -148,7 +148,8 @@ def samples_of(path: Path) -> list[Sample]:
     """Return the samples of a tar in order, without hidden files and files of macOS.
 
     Raises:
-        InvalidInputError: not a tar, a damaged tar, or two files with the same sample and field.
+        InvalidInputError: If the file is not a tar or is damaged, or two of its files have the same
+            sample and field.
     """
     try:
         # "r:" refuses compressed tars, because images are read by their offset.
@@ -283,7 +284,7 @@ def _image_field(
     """Return the field of the images.
 
     Raises:
-        InvalidInputError: there is no such field, or several are possible.
+        InvalidInputError: If there is no such field, or several are possible.
     """
     fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
     if name is not None:
@@ -313,7 +314,7 @@ def _caption_field(
     """Return the field of the captions, which may be in JSON; None if there is none.
 
     Raises:
-        InvalidInputError: "auto", and no field has captions; or the field does not exist.
+        InvalidInputError: If the field does not exist, or "auto" finds no field with captions.
     """
     if name not in (None, "auto") or "auto" in fields:
         if not _has(samples, str(name)):

@@ -260,7 +260,7 @@ def forecast(
         with counts) or one model (for a new one) is left out.
 
     Raises:
-        InvalidInputError: no record has this attribute and value.
+        InvalidInputError: If no record has this attribute and value.
     """
     known = {(record.attribute, name) for record in records for name in record.values}
     if (attribute, value) not in known:

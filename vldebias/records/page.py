@@ -60,7 +60,7 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
     """Read records from files, and from all *.json files in folders, sorted by name.
 
     Raises:
-        InvalidInputError: there is no record, or two have the same name.
+        InvalidInputError: If there is no record, or two have the same name.
     """
     files: list[Path] = []
     for path in paths:

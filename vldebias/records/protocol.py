@@ -77,7 +77,7 @@ def load_protocol(name: str = PROTOCOL) -> Protocol:
     """Load a version of the protocol by name.
 
     Raises:
-        InvalidInputError: there is no such version.
+        InvalidInputError: If there is no such version.
     """
     files = packaged("prompts/protocol")
     if name not in files:
@@ -98,7 +98,7 @@ def numbers_for_width(width: float, prompts: int, error: float = ERROR) -> Numbe
         error: assumed error rate of the judge.
 
     Raises:
-        InvalidInputError: the width is not between 0 and 1, or the error not in [0, 0.5].
+        InvalidInputError: If the width is not between 0 and 1, or the error is not in [0, 0.5].
 
     >>> numbers_for_width(0.1, 100)
     Numbers(images=8, labels=146)

@@ -246,7 +246,8 @@ class Record(Strict):
         """Read a record from its JSON file, without recomputing its figures.
 
         Raises:
-            InvalidInputError: the file is missing or not a record; the message names the field.
+            InvalidInputError: If the file is missing or is not a record; the message names the
+                field.
         """
         try:
             return cls.model_validate_json(read_bytes(Path(path)))

@@ -213,7 +213,7 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
         names: names for the output. Default: the names of the results.
 
     Raises:
-        InvalidInputError: the results share no figure, or one of them contains a figure twice.
+        InvalidInputError: If the results share no figure, or one of them contains a figure twice.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip

@@ -66,8 +66,8 @@ def check_limits(
         A check for each figure; violated limits come first.
 
     Raises:
-        InvalidInputError: there are no limits, the result has no figure of a metric or method, or
-            there are several methods and none of them is the default.
+        InvalidInputError: If there are no limits, the result has no figure of a metric or method,
+            or there are several methods and none of them is the default.
     """
     if not limits:
         raise InvalidInputError("limits: got none; expected one or more, such as max_skew=0.2")

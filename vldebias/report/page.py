@@ -585,7 +585,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
         provenance: provenance of the tasks, which may contain the colors of methods.
 
     Raises:
-        InvalidInputError: there are no rows.
+        InvalidInputError: If there are no rows.
     """
     panels = _panels(rows)
     if not panels:

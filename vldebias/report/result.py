@@ -173,7 +173,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             lam: lambda of the method; None: the first row that matches.
 
         Raises:
-            KeyError: there is no such row; the message lists the closest names.
+            KeyError: If there is no such row; the message lists the closest names.
         """
         paths = []
         for row in self.rows:
@@ -250,7 +250,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             method: name of the method.
 
         Raises:
-            InvalidInputError: there are no rows by group with these names.
+            InvalidInputError: If there are no rows by group with these names.
 
         >>> frame = result.as_metric_frame("groups", "accuracy", "none")  # doctest: +SKIP
         >>> MetricFrame(**frame).by_group  # doctest: +SKIP
@@ -341,8 +341,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         """Read a result from its JSON file and, if there is one, the parquet file next to it.
 
         Raises:
-            InvalidInputError: the file is missing or does not contain a result; the message names
-                the first invalid field.
+            InvalidInputError: If the file is missing or does not contain a result; the message
+                names the first invalid field.
         """
         path = Path(path)
         try:
@@ -365,7 +365,7 @@ def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, ob
     """Return the rows of a result from the parquet file that its JSON names.
 
     Raises:
-        InvalidInputError: the file is missing, or its digest differs.
+        InvalidInputError: If the file is missing, or its digest differs.
     """
     # Use only the name, since an untrusted result must not refer to files in other folders.
     file = path.parent / Path(str(figures.get("file", ""))).name

@@ -80,7 +80,7 @@ def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
         page_folder: folder of the page, to which links are relative. Default: the same folder.
 
     Raises:
-        InvalidInputError: the folder does not exist, or contains no result.
+        InvalidInputError: If the folder does not exist, or contains no result.
     """
     if not folder.is_dir():
         raise InvalidInputError(

@@ -94,7 +94,7 @@ def who_appears(
         size: size of the images that are requested from the API.
 
     Raises:
-        InvalidInputError: both an API and a pipeline were passed, or neither.
+        InvalidInputError: If both an API and a pipeline were passed, or neither.
     """
     if (api is None) == (pipeline is None) or (api is not None and model is None):
         raise InvalidInputError(
@@ -314,7 +314,7 @@ def record_of_log(log: EvalLog, name: str) -> Record:
         The record with its figures; add who measured it, and the licence.
 
     Raises:
-        InvalidInputError: the evaluation did not succeed, or there are no samples.
+        InvalidInputError: If the evaluation did not succeed, or there are no samples.
     """
     if log.status != "success" or not log.samples:
         raise InvalidInputError(f"log: got status {log.status}; expected a finished evaluation")

@@ -259,7 +259,7 @@ def tools_server(tools: Tools) -> MCPServer:
     """Return a server of the Model Context Protocol that offers the tools.
 
     Raises:
-        MissingPackageError: the package `mcp` is not installed.
+        MissingPackageError: If the package `mcp` is not installed.
     """
     server: MCPServer = need("mcp.server").MCPServer(
         "vldebias", instructions=INSTRUCTIONS, version=__version__

@@ -62,8 +62,8 @@ def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[st
     """Return the labelled rows as float32 of length 1, their codes, and the names of the values.
 
     Raises:
-        InvalidInputError: lengths differ, features are not finite, there are fewer than two values,
-            or a value has fewer than `FOLDS` rows.
+        InvalidInputError: If lengths differ, features are not finite, there are fewer than two
+            values, or a value has fewer than `FOLDS` rows.
     """
     rows = torch.as_tensor(features).detach().cpu()
     column = Labels.from_array(labels)
@@ -159,7 +159,7 @@ def readable(
         resamples: number of bootstrap resamples.
 
     Raises:
-        InvalidInputError: features are not finite, or a value has fewer than five rows.
+        InvalidInputError: If features are not finite, or a value has fewer than five rows.
     """
     rows, codes, names = _known(features, labels)
     rng = np.random.default_rng(seed)
@@ -209,7 +209,7 @@ def wrong_labels(features: Array, labels: LabelArray, *, seed: int = 0) -> pd.Da
         A frame with the columns row, given, proposed and confidence.
 
     Raises:
-        InvalidInputError: see `readable`.
+        InvalidInputError: If `readable` rejects the file.
     """
     rows, codes, names = _known(features, labels)
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
@@ -247,7 +247,7 @@ def margins(
         Metric -> margins (n,), and the k-variances (k,).
 
     Raises:
-        InvalidInputError: the shapes do not match, or a class has a single row.
+        InvalidInputError: If the shapes do not match, or a class has a single row.
     """
     rows = torch.as_tensor(features).detach().cpu()
     if isinstance(head, nn.Linear):
@@ -353,8 +353,8 @@ def diagnose(
         reference: image features (m, d) for methods that use them.
 
     Raises:
-        InvalidInputError: there are neither labels nor groups, lengths differ, methods are passed
-            without prompts and texts, or a class has fewer than five rows.
+        InvalidInputError: If there are neither labels nor groups, lengths differ, methods are
+            passed without prompts and texts, or a class has fewer than five rows.
 
     >>> import numpy as np
     >>> features = np.random.default_rng(0).normal(size=(100, 16))
@@ -414,7 +414,7 @@ def _columns(
     """Return the columns of labels and groups by role ("labels", "groups").
 
     Raises:
-        InvalidInputError: neither is given, or the length of one differs from the features.
+        InvalidInputError: If neither is given, or their length differs from the number of features.
     """
     columns = {}
     for role, values in (("labels", labels), ("groups", groups)):

@@ -42,7 +42,7 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
         prompt: any prompt, used to find the width of the embeddings.
 
     Raises:
-        InvalidInputError: texts and images have different widths.
+        InvalidInputError: If texts and images have different widths.
     """
     width = texts.embed([prompt]).shape[1]
     if width != images.dim:

@@ -103,8 +103,8 @@ def evaluate(
         A row for every metric, method and subset, with its interval and its change from "none".
 
     Raises:
-        InvalidInputError: an argument is invalid; the message names it.
-        UnsupportedHostError: the model is not supported.
+        InvalidInputError: If an argument is invalid; the message names it.
+        UnsupportedHostError: If the model is not supported.
 
     >>> from vldebias.miniature import open_world
     >>> images = open_world("portraits", n=60)
@@ -190,7 +190,7 @@ def _sort_keywords(
     prompts, or the prompt set.
 
     Raises:
-        InvalidInputError: the task has no such option.
+        InvalidInputError: If the task has no such option.
     """
     task_class = TASKS[task]
     setting_names = task_class.model_fields
@@ -233,7 +233,7 @@ def _with_attachment(
     whose strength becomes the setting.
 
     Raises:
-        InvalidInputError: the attachment only edits images.
+        InvalidInputError: If the attachment only edits images.
     """
     attachment = None
     # Look for an attachment on the modules of the model; a model given by name has none.

@@ -81,7 +81,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         options: arguments of `vldebias.debias`: lam, strength, keep_stated, max_loss.
 
     Raises:
-        InvalidInputError: there are no texts, methods or seeds, or an argument of
+        InvalidInputError: If there are no texts, methods or seeds, or an argument of
             `vldebias.debias` is invalid.
 
     >>> from vldebias.miniature import load_pipeline

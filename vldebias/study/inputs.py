@@ -122,7 +122,7 @@ class Inputs(Mapping[str, Any]):
         Inputs that were opened for another task are reused.
 
         Raises:
-            InvalidInputError: a required input is missing.
+            InvalidInputError: If a required input is missing.
         """
         splits = task.splits()
         # The user's images take precedence over splits that a suite names.
@@ -198,7 +198,7 @@ class Inputs(Mapping[str, Any]):
             kind: "model" or "pipeline".
 
         Raises:
-            InvalidInputError: source is None.
+            InvalidInputError: If the source is None.
         """
         if source is None:
             raise InvalidInputError(
@@ -375,7 +375,7 @@ def open_split(
         options: options of the reader of the data set.
 
     Raises:
-        InvalidInputError: an option is unknown, or the data set can only be streamed.
+        InvalidInputError: If an option is unknown, or the data set can only be streamed.
     """
     if name in WORLDS:
         unknown = sorted(set(options) - {"n", "start"})

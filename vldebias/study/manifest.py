@@ -50,7 +50,7 @@ def verify(result: str | Path) -> dict[str, list[str]]:
         "changed", "missing" and "added" -> names of the files.
 
     Raises:
-        InvalidInputError: there is no manifest.
+        InvalidInputError: If there is no manifest.
     """
     path = Path(result)
     folder = path if path.is_dir() else path.parent

@@ -169,7 +169,7 @@ def plan(
         pipeline: an id on the hub, a folder, or "miniature", instead of the paper's pipeline.
 
     Raises:
-        InvalidInputError: there is no such part, or open_clip does not list the model with these
+        InvalidInputError: If there is no such part, or open_clip does not list the model with these
             weights.
     """
     for model in models:

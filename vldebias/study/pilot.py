@@ -48,7 +48,7 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
         attribute: prompt set of the attribute.
 
     Raises:
-        InvalidInputError: no prompt leaves the value open.
+        InvalidInputError: If no prompt leaves the value open.
     """
     # "A nurse" and "a nurse" are the same prompt.
     distinct = list({text.casefold(): text for text in reversed(prompts)}.values())[::-1]
@@ -95,8 +95,9 @@ def measure_prompts(
         counts for each value, `model` and `guidance`. And the record of these images.
 
     Raises:
-        InvalidInputError: the judge cannot judge the attribute (before anything is generated), the
-            folder contains images of other prompts or settings, or no image has a known value.
+        InvalidInputError: If the judge cannot judge the attribute (checked before anything is
+            generated), the folder contains images from other prompts or settings, or no image has a
+            known value.
     """
     attribute = load_prompts(attribute_set)
     folder = options.out / "images"

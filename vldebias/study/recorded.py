@@ -145,8 +145,8 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
         files: answers from `vldebias label`; if annotators disagree, the value is unknown.
 
     Raises:
-        InvalidInputError: no judge of these values has judged the images, or no answer is about an
-            image of the record.
+        InvalidInputError: If no judge of these values has judged the images, or no answer is about
+            an image of the record.
     """
     generated = GeneratedImages.open(folder)
     judged = last_judgements(generated, record.attribute, record.values)

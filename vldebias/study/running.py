@@ -86,7 +86,8 @@ def run_suite(
         loaded: the model or pipeline in the options, if it is already loaded.
 
     Raises:
-        InvalidInputError: a required input is missing, or another run writes to the folder.
+        InvalidInputError: If a required input is missing, or a different run is writing to the
+            folder.
     """
     if not isinstance(suite, Suite):
         suite = load_suite(suite)
@@ -128,7 +129,7 @@ def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[
     default weights of the suite.
 
     Raises:
-        InvalidInputError: there is no such task.
+        InvalidInputError: If there is no such task.
     """
     if options.device == "cuda" and "LOCAL_RANK" in os.environ:
         # Each process has its own GPU.

@@ -59,7 +59,7 @@ class Request:
         """Return name -> variant; the default is named after the method that it attaches.
 
         Raises:
-            InvalidInputError: a method is unknown, or not for pipelines.
+            InvalidInputError: If a method is unknown, or not for pipelines.
         """
         variants = {}
         for method in self.methods:
@@ -308,8 +308,8 @@ def side_by_side(
         progress: progress bars.
 
     Raises:
-        InvalidInputError: a method is unknown, or the folder contains images of other settings.
-        OSError: the disk is full; finished images are kept.
+        InvalidInputError: If a method is unknown, or the folder contains images of other settings.
+        OSError: If the disk is full; finished images are kept.
     """
     plan = request.plan(identity(pipe), is_miniature=is_miniature)
     generated = generate(

@@ -62,7 +62,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
     """Load a suite by name, or from a YAML file.
 
     Raises:
-        InvalidInputError: there is no such suite, or a key is invalid; the message names it.
+        InvalidInputError: If there is no such suite, or a key is invalid; the message names it.
     """
     path = suite_path(name_or_path)
     try:
@@ -78,7 +78,7 @@ def suite_path(name_or_path: str | Path) -> Path:
     "waterbirds" is a name; "waterbirds.yaml", "suites/waterbirds" and Path("waterbirds") are paths.
 
     Raises:
-        InvalidInputError: no suite has this name.
+        InvalidInputError: If no suite has this name.
     """
     path = Path(name_or_path)
     is_path = isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml")

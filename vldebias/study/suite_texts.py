@@ -26,7 +26,7 @@ def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
     """Return all prompts that an image-text model embeds for a packaged suite, in order.
 
     Raises:
-        InvalidInputError: no packaged suite has this name.
+        InvalidInputError: If no packaged suite has this name.
     """
     suites = packaged("suites")
     if name not in suites:
@@ -61,7 +61,7 @@ def read_queries(queries: object) -> object:
     {of: SET, held_out: true}. Anything else is returned unchanged, for validation.
 
     Raises:
-        InvalidInputError: a single text is not the name of a prompt set.
+        InvalidInputError: If a string is passed that is not the name of a prompt set.
     """
     if isinstance(queries, (str, PromptSet)):
         try:

@@ -137,7 +137,7 @@ class Task(Strict, ABC):
             settings: settings of the task by name.
 
         Raises:
-            InvalidInputError: a setting is missing, invalid or unknown.
+            InvalidInputError: If a setting is missing, invalid or unknown.
         """
         return cls.build(settings)
 

@@ -75,7 +75,7 @@ def storage_errors(path: str | Path) -> Iterator[None]:
         path: the file or folder for the message.
 
     Raises:
-        StorageError: no space is left, the file is too large, or the file system is read-only.
+        StorageError: If no space is left, the file is too large, or the file system is read-only.
     """
     try:
         yield
@@ -115,8 +115,8 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
         The path of the file.
 
     Raises:
-        StorageError: no space is left, the file is too large, or the file system is read-only.
-        OSError: the file cannot be written for another reason.
+        StorageError: If no space is left, the file is too large, or the file system is read-only.
+        OSError: If the file cannot be written for another reason.
     """
     path = Path(path)
     with storage_errors(path):
@@ -285,8 +285,8 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
         report: called with a message if the file system does not support locks.
 
     Raises:
-        InvalidInputError: another run writes to the folder; the message names that run.
-        OSError: the folder is not writable.
+        InvalidInputError: If a different run is writing to the folder; the message names that run.
+        OSError: If the folder is not writable.
     """
     folder = Path(folder).resolve()
     thread = threading.get_ident()
@@ -334,7 +334,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a mapping from an untrusted YAML file; aliases and repeated keys are errors.
 
     Raises:
-        InvalidInputError: the file cannot be read, is too large, or is not a YAML mapping; the
+        InvalidInputError: If the file cannot be read, is too large, or is not a YAML mapping; the
             message names the line.
     """
     import yaml
@@ -390,8 +390,8 @@ def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
         max_bytes: maximum size of the file.
 
     Raises:
-        InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names
-            the file and position.
+        InvalidInputError: If the file cannot be read, is too large, or is not JSON; the message
+            names the file and position.
     """
     text = read_bytes(path, max_bytes=max_bytes)
     try:
@@ -417,7 +417,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
         max_bytes: maximum size of the file.
 
     Raises:
-        InvalidInputError: the file cannot be read, or is larger than `max_bytes`.
+        InvalidInputError: If the file cannot be read, or is larger than `max_bytes`.
     """
     try:
         with open(path, "rb") as file:

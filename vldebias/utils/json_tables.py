@@ -29,7 +29,7 @@ def flat(row: Mapping[str, JSON], source: str) -> Row:
         source: location of the row, for messages.
 
     Raises:
-        InvalidInputError: two values have the same dotted name.
+        InvalidInputError: If two values have the same dotted name.
 
     >>> flat({"id": 1, "payload": {"gender": "male", "face": {"age": 30}}}, "points.jsonl:1")
     {'id': 1, 'payload.gender': 'male', 'payload.face.age': 30}
@@ -60,7 +60,7 @@ def flat_rows(rows: Sequence[Mapping[str, JSON]], source: str) -> list[Row]:
         source: file name for messages.
 
     Raises:
-        InvalidInputError: two values of a row have the same dotted name.
+        InvalidInputError: If two values of a row have the same dotted name.
     """
     return [flat(row, f"{source}: row {number}") for number, row in enumerate(rows, start=1)]
 
@@ -152,8 +152,8 @@ def parsed(text: str, source: str) -> JSON:
         source: file name for messages.
 
     Raises:
-        InvalidInputError: the text is not JSON, or a name occurs twice in an object (Python would
-            silently keep the last value).
+        InvalidInputError: If the text is not JSON, or a name occurs twice in an object (Python
+            would silently keep the last value).
     """
     try:
         value: JSON = json.loads(text, strict=False, object_pairs_hook=_with_different_names)
@@ -183,7 +183,7 @@ def rows_of_lines(lines: Sequence[str], source: str) -> tuple[list[Row], list[in
         The objects, and their line numbers.
 
     Raises:
-        InvalidInputError: a line is not a JSON object.
+        InvalidInputError: If a line is not a JSON object.
     """
     rows: list[Row] = []
     numbers: list[int] = []
@@ -211,7 +211,8 @@ def rows_of_json(text: str, source: str) -> list[Row]:
         source: file name for messages.
 
     Raises:
-        InvalidInputError: the text is not JSON, has another layout, or contains several lists.
+        InvalidInputError: If the text is not JSON, has an unsupported layout, or contains several
+            lists.
     """
     value = parsed(text, source)
     objects = value
@@ -234,7 +235,7 @@ def _only_list(value: Mapping[str, JSON], source: str) -> list[JSON] | None:
     """Return the only list of objects inside an object; None if there is none.
 
     Raises:
-        InvalidInputError: there are several lists.
+        InvalidInputError: If there are several lists.
     """
     list_of_name: dict[str, list[JSON]] = {}
     pending: list[tuple[str, JSON]] = list(value.items())

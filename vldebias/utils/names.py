@@ -25,7 +25,7 @@ def packaged_set(name: str) -> Path:
     """Return the file of a packaged prompt set.
 
     Raises:
-        InvalidInputError: the name is unknown.
+        InvalidInputError: If the name is unknown.
     """
     files = packaged("prompts")
     if name in files:
@@ -68,7 +68,7 @@ def check_architecture(name: str) -> None:
         name: name of an architecture, such as "ViT-B-32".
 
     Raises:
-        InvalidInputError: the name is unknown. (All names are accepted if open_clip is not
+        InvalidInputError: If the name is unknown. (All names are accepted if open_clip is not
             installed.)
     """
     known = architectures()
@@ -84,8 +84,8 @@ def check_name_without_weights(name: str) -> None:
     """Raise an error for an open_clip architecture without weights, even if it is misspelt.
 
     Raises:
-        InvalidInputError: a name such as "ViT-B-32" or "ViT-B32". Other names are accepted, since
-            they may be ids of transformers models on the hub.
+        InvalidInputError: If the name resembles "ViT-B-32" or "ViT-B32". Other names are accepted,
+            because they may be ids of transformers models on the hub.
     """
     tags = _tags_of(name)
     if tags:
@@ -110,8 +110,8 @@ def check_weights(architecture: str, weights: str) -> None:
         weights: a tag or a checkpoint file.
 
     Raises:
-        InvalidInputError: the weights are unknown. (All are accepted if the tags of the installed
-            open_clip cannot be read; open_clip then checks them itself.)
+        InvalidInputError: If the weights are unknown. (All are accepted if the tags of the
+            installed open_clip cannot be read; open_clip then checks them itself.)
     """
     tags = _tags_of(architecture)
     is_tag = weights.lower().replace("-", "_") in tags

@@ -44,7 +44,7 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
         formats: accepted formats, by their names in Pillow.
 
     Raises:
-        OSError: the file is missing, has another format, or has more pixels than Pillow's
+        OSError: If the file is missing, has a different format, or has more pixels than Pillow's
             MAX_IMAGE_PIXELS (89 million) according to its header.
     """
     Images = need("PIL.Image")
@@ -76,8 +76,8 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
             shrinking the image afterwards.
 
     Raises:
-        OSError: the file is missing, truncated or not an image, has more than 8 bits per channel,
-            or too many pixels (`open_image`).
+        OSError: If the file is missing, truncated or not an image, has more than 8 bits per
+            channel, or too many pixels (`open_image`).
     """
     Images = need("PIL.Image")
     try:
@@ -163,7 +163,7 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]
         pixels: whether to decode the pixels; False only reads the header.
 
     Raises:
-        OSError: the file is missing, truncated or damaged.
+        OSError: If the file is missing, truncated or damaged.
     """
     try:
         with open_image(path, ("PNG",)) as image:
@@ -192,7 +192,7 @@ def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
         The new content of the file.
 
     Raises:
-        OSError: the content is not a complete PNG.
+        OSError: If the content is not a complete PNG.
     """
     chunks = _chunks_of(png)
     keyword = _KEYWORD + b"\0"
@@ -213,7 +213,7 @@ def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
     """Return the type and content of each chunk of a PNG.
 
     Raises:
-        OSError: the content has another format, or is truncated or damaged.
+        OSError: If the content has a different format, or is truncated or damaged.
     """
     if not png.startswith(_SIGNATURE):
         raise OSError("expected a PNG, got other bytes")
@@ -243,7 +243,7 @@ def add_record(path: Path, facts: Mapping[str, JSON]) -> Path:
         facts: the values to store.
 
     Raises:
-        OSError: the file is missing, or is not a complete PNG.
+        OSError: If the file is missing, or is not a complete PNG.
     """
     try:
         content = with_record(path.read_bytes(), facts)

@@ -67,7 +67,7 @@ class Registry(Mapping[str, T]):
         """Register an object or a class and return it.
 
         Raises:
-            InvalidInputError: the object is of the wrong kind, or its name is taken.
+            InvalidInputError: If the object is of the wrong kind, or its name is taken.
         """
         name = self._name_of(new)
         if name in self._modules:

@@ -67,7 +67,7 @@ def read_text(path: Path, encoding: str | None = None) -> str:
         encoding: name of the encoding; None: detect it.
 
     Raises:
-        InvalidInputError: the file does not exist, is not text, or does not match the encoding.
+        InvalidInputError: If the file does not exist, is not text, or does not match the encoding.
     """
     try:
         content = path.read_bytes()
@@ -88,7 +88,7 @@ def decoded(content: bytes, source: str, encoding: str | None = None) -> str:
             detected.
 
     Raises:
-        InvalidInputError: the bytes do not match the encoding, or none is detected.
+        InvalidInputError: If the bytes do not match the encoding, or none is detected.
     """
     form = form_of_bytes(content)
     if form:
@@ -154,7 +154,7 @@ def decoded_texts(contents: Sequence[bytes], source: str, encoding: str | None =
         encoding: name of the encoding; None: detect it.
 
     Raises:
-        InvalidInputError: the contents do not match the encoding, or none is detected.
+        InvalidInputError: If the contents do not match the encoding, or none is detected.
     """
     texts: list[str | None] = []
     not_utf8 = []
@@ -235,7 +235,7 @@ def separator_named(text: str | None) -> str | None:
     """Return the separator that a user passed as "tab", "\\t", or a character.
 
     Raises:
-        InvalidInputError: the text is longer than one character.
+        InvalidInputError: If the text is longer than one character.
     """
     if text is None:
         return None
@@ -262,8 +262,8 @@ def split_rows(
         usual: the separator to choose if several match.
 
     Raises:
-        InvalidInputError: there are no rows, rows have different lengths, the text contains control
-            characters, or the separator is ambiguous.
+        InvalidInputError: If there are no rows, rows have different lengths, the text contains
+            control characters, or the separator is ambiguous.
     """
     control = _CONTROL.search(text)
     if control:
@@ -408,7 +408,7 @@ def _parsed(
         cell.
 
     Raises:
-        _RowError: a quote is not closed, or a row has another length.
+        _RowError: If a quote is not closed, or rows have different lengths.
     """
     first_line = text[:_SAMPLE].lstrip("\r\n").partition("\n")[0]
     # "image, caption": the space after the separator is not part of the cell.

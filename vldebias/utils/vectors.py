@@ -40,8 +40,8 @@ def read_vectors(vectors: object, name: str, *, expected: int | None = None) -> 
         expected: expected number of vectors; a single vector may have shape (d,).
 
     Raises:
-        InvalidInputError: the vectors have another shape, different widths or an integer type
-            (quantised), or their number is not the expected one.
+        InvalidInputError: If the vectors have the wrong shape, different widths or an integer type
+            (quantised), or their number differs from the expected one.
     """
     if isinstance(vectors, Tensor):
         read = _of_tensor(vectors, name)

@@ -58,7 +58,7 @@ def page(name: str) -> ModuleType:
     """Import and return the module of a page.
 
     Raises:
-        MissingPackageError: Gradio is not installed.
+        MissingPackageError: If Gradio is not installed.
     """
     try:
         return importlib.import_module(f"{__name__}.{name}")

@@ -26,7 +26,7 @@ def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
         texts: names of groups, or the name or file of one prompt set.
 
     Raises:
-        InvalidInputError: there are fewer than two groups, or duplicates.
+        InvalidInputError: If there are fewer than two groups, or groups are repeated.
     """
     names = tuple(texts)
     is_set = len(names) == 1 and (names[0] in packaged("prompts") or names[0].endswith(".yaml"))
@@ -72,7 +72,7 @@ def refuse_probabilities(names: Sequence[str], source: str) -> None:
         source: their column, for messages.
 
     Raises:
-        InvalidInputError: all labels are such numbers.
+        InvalidInputError: If all labels are such numbers.
     """
     fractions = [name for name in names if _FRACTION.fullmatch(name)]
     # If only "0.0" and "1.0" occur, they are codes.
@@ -92,7 +92,7 @@ def refuse_single_group(names: Sequence[str], source: str) -> None:
         source: their column, for messages.
 
     Raises:
-        InvalidInputError: there are fewer than two names.
+        InvalidInputError: If there are fewer than two names.
     """
     if len(names) > 1:
         return

@@ -58,8 +58,8 @@ def measure_impact(
         and `impact_ratio`. Categories below 2% of the applicants have no ratio and are listed.
 
     Raises:
-        InvalidInputError: a column is missing or not categorical, an outcome is neither yes nor no,
-            or no applicant has a known category and outcome.
+        InvalidInputError: If a column is missing or not categorical, an outcome is neither yes nor
+            no, or no applicant has a known category and outcome.
     """
     columns = {"selected": selected, "sex": sex, "race": race}
     if len(set(columns.values())) < len(columns):

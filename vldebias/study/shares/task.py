@@ -143,7 +143,7 @@ class SharesTask(Task):
             Shares and discrepancy, and a second result if people's labels correct a judge's.
 
         Raises:
-            InvalidInputError: columns, values or weights are missing or invalid.
+            InvalidInputError: If columns, values or weights are missing or invalid.
         """
         # A table takes precedence over labels, which may belong to the options of a whole suite.
         if table is None and folder is not None:
@@ -324,7 +324,7 @@ class SharesTask(Task):
         Warns about labels without a group and about other spellings.
 
         Raises:
-            InvalidInputError: the labels are probabilities.
+            InvalidInputError: If the labels are probabilities.
         """
         names = sorted(set(texts) - {""})
         counts = texts.value_counts()
@@ -354,7 +354,7 @@ class SharesTask(Task):
         """Return the values in the settings, or else the values that occur.
 
         Raises:
-            InvalidInputError: there are fewer than two.
+            InvalidInputError: If there are fewer than two.
         """
         judged = set(labels["value"].names)
         people = set(labels["people"].names) if "people" in labels else judged
@@ -386,7 +386,7 @@ class SharesTask(Task):
         """Return one row per image: prompt, method, codes of value and people, weight and count.
 
         Raises:
-            InvalidInputError: the baseline does not occur, or a weight is not a number above 0.
+            InvalidInputError: If the baseline does not occur, or a weight is not a number above 0.
         """
         pd = need("pandas")
         rows = pd.DataFrame({"method": NONE, "weight": 1.0, **images})

@@ -146,7 +146,7 @@ def contrastive_adapter(
         training: further arguments of `train_adapter`.
 
     Raises:
-        InvalidInputError: no class has both correctly and wrongly classified rows.
+        InvalidInputError: If no class has both correctly and wrongly classified rows.
     """
     # Neighbours are computed once, from the frozen features.
     contrasts = Contrasts.find(examples)
@@ -223,7 +223,7 @@ class Contrasts:
             neighbours: maximum number of nearest rows per anchor.
 
         Raises:
-            InvalidInputError: no class has both correctly and wrongly classified rows.
+            InvalidInputError: If no class has both correctly and wrongly classified rows.
         """
         labels = examples.labels
         right = examples.predicted == labels

@@ -35,7 +35,7 @@ class Examples:
         seed: seed of all sampling.
 
     Raises:
-        InvalidInputError: the widths differ, or a class has no rows.
+        InvalidInputError: If the widths differ, or a class has no rows.
     """
 
     features: Tensor

@@ -37,7 +37,7 @@ class Gallery:
             reported as well, because no ranking of an uneven gallery is fair by both.
 
     Raises:
-        InvalidInputError: there are fewer than two groups, or fewer images than k.
+        InvalidInputError: If there are fewer than two groups, or fewer images than k.
     """
 
     def __init__(

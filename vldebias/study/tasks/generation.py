@@ -118,7 +118,7 @@ class GenerationTask(Task):
             settings: the task's settings by name.
 
         Raises:
-            InvalidInputError: no folder for the images was passed.
+            InvalidInputError: If no folder for the images was passed.
         """
         if "images" not in inputs.sources:
             raise InvalidInputError(
@@ -184,7 +184,7 @@ class GenerationTask(Task):
         one value to each picture.
 
         Raises:
-            InvalidInputError: no prompt leaves the value open.
+            InvalidInputError: If no prompt leaves the value open.
         """
         # Each prompt is measured once.
         texts = tuple(dict.fromkeys(read_prompts(file).prompts))
@@ -341,9 +341,10 @@ class GenerationTask(Task):
             One result per attribute, then those for CLIPScore and FID.
 
         Raises:
-            AlreadyAttachedError: see `generate`.
-            InvalidInputError: see `generate`; or the judge does not know an attribute (checked
-                before anything is generated); or the images belong to another prompt set.
+            AlreadyAttachedError: If `generate` rejects the arguments.
+            InvalidInputError: If `generate` rejects the arguments, the judge does not know an
+                attribute (checked before anything is generated), or the images belong to a
+                different prompt set.
         """
         # Check the judge first. Otherwise the error would appear only after hours of generation.
         self._check_judge(judge, scorer)
@@ -440,7 +441,8 @@ class GenerationTask(Task):
         Empty if no prompt states a value.
 
         Raises:
-            InvalidInputError: no attribute of the judge has a distinct value for each stated one.
+            InvalidInputError: If no attribute of the judge has a distinct value for each value that
+                the prompts state.
         """
         if not self.stated:
             return {}

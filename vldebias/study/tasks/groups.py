@@ -90,7 +90,7 @@ class GroupedImages:
         prompts: prompt set with the class prompts that the labels name.
 
     Raises:
-        InvalidInputError: no image is left, or a label does not name a class.
+        InvalidInputError: If no image is left, or a label does not name a class.
     """
 
     def __init__(self, images: Embeddings, label: str, spurious: str, prompts: PromptSet) -> None:
@@ -186,7 +186,7 @@ class GroupsTask(ImageTask):
             settings: settings of the task by name.
 
         Raises:
-            InvalidInputError: there are several prompt sets, or the columns are ambiguous.
+            InvalidInputError: If there are several prompt sets, or the columns are ambiguous.
         """
         sets = list(chain(*sets_by_column(settings.get("prompts")).values()))
         if len(sets) > 1:
@@ -242,7 +242,7 @@ class GroupsTask(ImageTask):
             progress: progress bars.
 
         Raises:
-            InvalidInputError: images and texts have different widths, a label names no class, or
+            InvalidInputError: If images and texts have different widths, a label names no class, or
                 weights do not match the groups.
         """
         columns = (self.label, self.spurious)
@@ -329,7 +329,7 @@ class GroupsTask(ImageTask):
         training groups; None if a training group has no test images.
 
         Raises:
-            InvalidInputError: a group has no weight, or a group without images has one.
+            InvalidInputError: If a group has no weight, or a group without images has one.
         """
         tested_sizes = tested.groups.counts
         weights = self.group_weights

@@ -130,7 +130,7 @@ class ImageTask(Task):
             Name -> edit, starting with "none", whose edit is None, and ending with `edits`.
 
         Raises:
-            InvalidInputError: an edit has the name of a method.
+            InvalidInputError: If an edit has the name of a method.
         """
         # Class prompts take precedence for bounding the change of a method.
         if any(prompts.classes for prompts in sets):
@@ -308,7 +308,7 @@ def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
     """Return column -> prompt sets, from a mapping, or from sets by their names.
 
     Raises:
-        InvalidInputError: there is no prompt set.
+        InvalidInputError: If there is no prompt set.
     """
     if isinstance(prompts, Mapping):
         sets_of_column = {column: _load_several(value) for column, value in prompts.items()}
@@ -344,8 +344,8 @@ def disjoint(
             as a whole.
 
     Raises:
-        InvalidInputError: all images of the reference are measured, and a method would learn from
-            their labels.
+        InvalidInputError: If all images of the reference are measured, and a method would learn
+            from their labels.
     """
     if reference is None:
         return None, {}

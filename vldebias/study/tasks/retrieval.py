@@ -173,8 +173,8 @@ class RetrievalTask(ImageTask):
             A result for each attribute.
 
         Raises:
-            InvalidInputError: images and texts have different widths, a column is missing, or the
-                gallery has fewer than two groups or fewer images than k.
+            InvalidInputError: If images and texts have different widths, a column is missing, or
+                the gallery has fewer than two groups or fewer images than k.
         """
         # Validate everything before fitting.
         check_images(images, texts, self.queries[0])

@@ -52,7 +52,7 @@ class TextsTask(Task):
             settings: the task's settings by name.
 
         Raises:
-            InvalidInputError: the settings contain `methods`.
+            InvalidInputError: If the settings contain `methods`.
         """
         if "methods" in settings:
             raise InvalidInputError(

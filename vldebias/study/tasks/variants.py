@@ -273,7 +273,7 @@ def prepared(
         options: arguments of the pipeline.
 
     Raises:
-        AlreadyAttachedError: the pipeline has an attachment.
+        AlreadyAttachedError: If the pipeline has an attachment.
     """
     current = attachment_of(pipe)
     if current is not None:
@@ -340,8 +340,8 @@ def generate(
         progress: progress bars.
 
     Raises:
-        InvalidInputError: the folder contains another plan (the message lists the differences), or
-            a variant is "default" and the default of the pipeline is an edit.
+        InvalidInputError: If the folder contains a different plan (the message lists the
+            differences), or a variant is "default" and the pipeline's default is an edit.
     """
     for variant in variants.values():
         variant.check_pipeline(pipe)

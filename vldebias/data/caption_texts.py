@@ -1,4 +1,4 @@
-"""Read the captions of a data set without its images."""
+"""Load a data set's captions without its images."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Captions = list[tuple[str, ...]]
 
 
 def read_captions(path: Path, column: str | None = None) -> Captions:
-    """Return the captions of each image of a data set, without reading the images.
+    """Return the captions of each image in a data set, without loading the images.
 
     Args:
         path: a table, COCO's captions_*.json, a text file with a caption per line, a folder with a
             text file next to each image, or tars.
-        column: column of the captions. Default: the only column with a usual name.
+        column: caption column. Default: the only column with a common caption name.
 
     Returns:
         The captions of each image, or of each row of a table without images; () for images without
@@ -55,7 +55,7 @@ def read_captions(path: Path, column: str | None = None) -> Captions:
 
 
 def _of_images(path: Path, column: str | None) -> Captions:
-    """Return the captions of data that are opened together with their images."""
+    """Return the captions of data that must be opened with their images."""
     data = open_captions(path, caption=column)
     if not isinstance(data, ImageData) or not data.captions:
         raise InvalidInputError(f"{path}: got no captions; expected a text for each image")
@@ -88,14 +88,14 @@ def _of_table(path: Path, column: str | None) -> Captions:
     files = as_texts(column_of(table, images[0], path), str(path))
     pairs = []
     for row, texts in enumerate(captions):
-        # A row without an image is not grouped with other rows.
+        # Rows without an image are not grouped with others.
         image = without_number(files[row]) or f"row {row}"
         pairs += [(image, text) for text in texts]
     return _grouped(pairs)
 
 
 def _layout_for_training(path: Path, column: str | None) -> Layout | None:
-    """Return the layout of a table of images and captions; None for other tables and parquet.
+    """Return the layout of a table of images and captions, or None for parquet and other tables.
 
     Other tables are lists of captions without images, or contain URLs of images.
     """
@@ -108,7 +108,7 @@ def _layout_for_training(path: Path, column: str | None) -> Layout | None:
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> Captions:
-    """Return the captions of each image from pairs of an image and a caption."""
+    """Group (image, caption) pairs into the captions of each image."""
     captions_of_image: dict[str, list[str]] = {}
     for image, caption in pairs:
         captions_of_image.setdefault(image, []).append(caption)
@@ -116,7 +116,7 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> Captions:
 
 
 def _caption_column(path: Path, names: list[str]) -> str:
-    """Return the only column with a usual name for captions or prompts.
+    """Return the only column with a common name for captions or prompts.
 
     Raises:
         InvalidInputError: If there is no such column, or several.

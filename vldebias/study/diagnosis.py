@@ -546,7 +546,7 @@ def _add_suspects(
 ) -> list[str]:
     """Add the accuracy of each group and the share of suspect labels; return advice on both.
 
-    column: the classes.
+    `column` contains the classes.
     """
     classes = column.labels
     frame = wrong_labels(data.features, classes, seed=seed)

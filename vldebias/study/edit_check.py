@@ -118,8 +118,7 @@ def _distance(before: list[Tensor], after: list[Tensor]) -> float:
 def _outputs(
     host: Host, pipe: DiffusionPipeline | None = None, call: Mapping[str, object] | None = None
 ) -> list[Tensor]:
-    """Return the latents or images that a pipeline generates from one seed, or embeddings of two
-    prompts."""
+    """Return a pipeline's output for one seed, or a model's embeddings of two prompts."""
     if pipe is not None:
         options = {
             "output_type": "latent",

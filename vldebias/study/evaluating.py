@@ -227,8 +227,7 @@ def _with_attachment(
     inputs: Inputs,
     settings: dict[str, object],
 ) -> AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None]:
-    """Return the methods to compare: by default "default" and the edit of the model's attachment,
-    whose strength becomes the setting.
+    """Return the methods to compare, and use the strength of the model's attachment, if any.
 
     Raises:
         InvalidInputError: If the attachment only edits images.

@@ -427,7 +427,7 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
 def sentences(frame: pd.DataFrame) -> list[str]:
     """Describe how many published figures are inside the measured intervals.
 
-    frame: the result of `compared`.
+    `frame` is the result of `compared`.
     """
     measured = frame[frame.measured.notna()]
     both = measured[measured.published.notna()]

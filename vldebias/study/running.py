@@ -126,8 +126,7 @@ def run_suite(
 
 
 def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[Suite, Options]:
-    """Return the suite with the selected tasks and the user's settings, and the options with the
-    default weights of the suite.
+    """Apply the user's settings to the suite, and the suite's default weights to the options.
 
     Raises:
         InvalidInputError: If there is no such task.

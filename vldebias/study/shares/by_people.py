@@ -94,9 +94,9 @@ def how_people_agree(agreed: Agreement, annotators: int) -> str:
 
 
 def more_labels(labels: Mapping[str, int | str]) -> str:
-    """Return a sentence on how many more images to label to halve the interval.
+    """Return a sentence on how many more labels would halve the interval.
 
-    labels: method -> number of additional labels, or a text if no number is enough.
+    `labels` maps methods to numbers of additional labels, or to a message if no number is enough.
     """
     # A string explains why no number of labels is enough.
     numbers = {method: count for method, count in labels.items() if isinstance(count, int)}

@@ -104,7 +104,7 @@ def _add_figures(
     images_of_method: Mapping[str, pd.DataFrame],
     labels: Mapping[str, int],
 ) -> dict[str, int | str]:
-    """Add the judge's and the corrected figures; return how many more labels halve an interval.
+    """Add the judge's and the corrected figures; return how many more labels to collect.
 
     Different methods have different labelled images, so the estimates are treated as independent.
     """

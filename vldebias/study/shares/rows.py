@@ -74,7 +74,7 @@ class ShareRows:
 
     @property
     def has_means(self) -> bool:
-        """Whether to add rows over all prompts; a single prompt without a subset needs none."""
+        """Return whether to add rows over all prompts, which one prompt alone does not need."""
         return self.subset != "" or len(self.prompts) > 1
 
     @cached_property

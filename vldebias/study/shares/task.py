@@ -504,9 +504,9 @@ def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd
 def _with_answers(
     drawn: GeneratedImages, answers: pd.DataFrame, judged: Sequence[str] | None
 ) -> pd.DataFrame:
-    """Return the images whose prompts state no value, with the majority answer.
+    """Return the images whose prompts do not state a value, with the majority answer.
 
-    judged: (n,) label of the judge for each generated image; None if there is no judge.
+    `judged` (n,) contains the judge's label for each generated image; None without a judge.
     """
     weighted = answers.assign(weight=answers.weight.astype(float).fillna(1.0))
     of_image = weighted.groupby("image")

@@ -408,8 +408,9 @@ class ImageStream:
     """Stream the rows of a data set sequentially, for training.
 
     Attributes:
-        image: image column. caption: caption column. labels: name here -> column, for label
-            columns.
+        image: image column.
+        caption: caption column.
+        labels: name here -> column, for label columns.
         classes: column -> class names, for ClassLabel columns.
         base: base folder for paths in the image column; None if `datasets` resolves them.
         dataset: the data set.

@@ -64,7 +64,8 @@ class Layout:
 
     Attributes:
         kind: "table", "coco", "pairs" (images with text files next to them), "tars", or "datasets"
-            (formats of that library). files: the files; for pairs, all paths relative to the root.
+            (formats of that library).
+        files: the files; for pairs, all paths relative to the root.
         image: image column of a table.
         caption: caption column of a table, or None.
         header: column names of a table whose file has no header.

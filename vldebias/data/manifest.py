@@ -216,7 +216,8 @@ def images_of_table(
         image: column of paths.
         caption: caption column, if any.
         labels: label columns.
-        folder: base folder for the paths. options: keyword arguments for `file_images`.
+        folder: base folder for the paths.
+        options: keyword arguments for `file_images`.
     """
     files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
     # An empty path would refer to the folder itself.

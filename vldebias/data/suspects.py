@@ -121,7 +121,8 @@ class Suspects:
         percentile. Formulas are escaped (`files.shielded`).
 
         Args:
-            path: output file. columns: column -> function from a row to its cell text.
+            path: output file.
+            columns: column -> function from a row to its cell text.
         """
         text_of_row = {"id": self.ids.__getitem__, **columns, "path": self.path}
         file = io.StringIO()

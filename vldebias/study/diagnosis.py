@@ -155,7 +155,8 @@ def readable(
         labels: values (n,); rows with unknown values are ignored.
         reader: "linear" for scikit-learn's linear discriminant analysis with equal priors and
             Ledoit-Wolf shrinkage, or "neighbour" for the value of the row with the largest cosine.
-        seed: seed for the folds and the bootstrap. resamples: number of bootstrap resamples.
+        seed: seed for the folds and the bootstrap.
+        resamples: number of bootstrap resamples.
 
     Raises:
         InvalidInputError: If features are not finite, or a value has fewer than five rows.
@@ -346,8 +347,9 @@ def diagnose(
             with `prompts`.
         head: linear classifier on features of length 1, as (weight (k, d), bias (k,)) or nn.Linear;
             None: ridge regression.
-        seed: seed for the folds and the bootstrap. prompts: the attribute's prompt set. Without
-            `groups`, it determines the value of each image.
+        seed: seed for the folds and the bootstrap.
+        prompts: the attribute's prompt set. Without `groups`, it determines the value of each
+            image.
         methods: methods or their names, fitted on `prompts` and compared with "none".
         reference: image features (m, d) for methods that use them.
 

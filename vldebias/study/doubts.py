@@ -38,7 +38,8 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
     """Warn if few rows are distinct, or if no entry is negative.
 
     Args:
-        images: image features. texts: the model, which embeds texts.
+        images: image features.
+        texts: the model, which embeds texts.
         prompt: any prompt, used to find the width of the embeddings.
 
     Raises:

@@ -80,9 +80,11 @@ def evaluate(
             on them ("cali+equalise").
         reference_labels: labels of these m images, for methods that need labels. None: the
             reference's own labels, or the model's zero-shot labels.
-        split: data set split to measure. root: data set folder. tokenizer: the model's tokenizer,
-            if it needs one. pretrained: weights for an open_clip model loaded by name. device:
-            device for a model loaded by name.
+        split: data set split to measure.
+        root: data set folder.
+        tokenizer: the model's tokenizer, if it needs one.
+        pretrained: weights for an open_clip model loaded by name.
+        device: device for a model loaded by name.
         progress: whether to show progress on stderr.
         options: task settings, and inputs of its `measure`.
 
@@ -227,7 +229,9 @@ def _with_attachment(
     inputs: Inputs,
     settings: dict[str, object],
 ) -> AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None]:
-    """Return the methods to compare, and use the strength of the model's attachment, if any.
+    """Return the methods to compare, and adopt the strength of the model's attachment.
+
+    By default, these are "default" and the attached edit.
 
     Raises:
         InvalidInputError: If the attachment only edits images.

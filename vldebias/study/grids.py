@@ -71,13 +71,13 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         methods: names in `vldebias.methods.METHODS`, methods or fitted edits, or a mapping from
             titles to these; "none" is the unedited pipeline, "default" what `vldebias.debias`
             attaches. Balanced prompts are balanced over all images. For a search also "rerank": the
-            unedited model's results, re-ranked (`vldebias.rerank`). seeds: noise seeds; images in a
-            column share a seed.
+            unedited model's results, re-ranked (`vldebias.rerank`).
+        seeds: noise seeds; images in a column share a seed.
         texts: prompts to generate; default: four class prompts of the set, held-out ones first.
         steps: number of denoising steps.
         guidance: guidance scale.
-        batch_size: number of images generated at once. images: images to search: a folder or a
-            `vldebias.data` data set.
+        batch_size: number of images generated at once.
+        images: images to search: a folder or a `vldebias.data` data set.
         options: arguments of `vldebias.debias`: lam, strength, keep_stated, max_loss.
 
     Raises:

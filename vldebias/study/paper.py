@@ -311,7 +311,7 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     started = time.monotonic()
     tasks = list[Task]()
     for task in run.suite.tasks:
-        if isinstance(task, RetrievalTask):  # k must not exceed the sample
+        if isinstance(task, RetrievalTask):  # k must be smaller than the sample
             task = task.model_copy(update={"k": [min(k, SAMPLE // 2) for k in task.k]})
         tasks.append(task)
     suite = run.suite.model_copy(update={"tasks": tuple(tasks)})

@@ -44,7 +44,8 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     stating a value. If all prompts are from the protocol, all of them are measured.
 
     Args:
-        prompts: candidate prompts. attribute: prompt set of the attribute.
+        prompts: candidate prompts.
+        attribute: prompt set of the attribute.
 
     Raises:
         InvalidInputError: If no prompt leaves the value open.

@@ -338,7 +338,10 @@ def side_by_side(
 def _seen(
     generated: GeneratedImages, attributes: Sequence[PromptSet], progress: Progress
 ) -> list[dict[str, str | None]]:
-    """Return, per image, attribute -> the packaged judge's answer (None if unknown)."""
+    """Return, per image, attribute -> the packaged judge's answer (None if unknown).
+
+    Attributes that it does not judge are omitted.
+    """
     judge = MiniatureJudge().ready()
     names = {prompts.name: judged_as(judge, prompts) for prompts in attributes}
     chances = judge_images(judge, generated, progress) if any(names.values()) else {}

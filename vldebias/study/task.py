@@ -144,8 +144,10 @@ class Task(Strict, ABC):
         return ()
 
     def settings(self, measured: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Return the settings for a `TaskProvenance`: the fields of the task, and settings that are
-        only known after measuring."""
+        """Return the settings for a `TaskProvenance`.
+
+        These are the task's fields, and settings known only after measuring.
+        """
         elsewhere = {"task", "name", "title", "methods"}  # separate provenance fields
         # `model_dump` only supports a fallback from pydantic 2.11 on; environments with
         # transformers 4 pin 2.10.

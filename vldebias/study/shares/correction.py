@@ -48,8 +48,9 @@ def corrected_block(
 
     Args:
         raw: the block of the judge's figures.
-        names: value names. images: one row per image, with method, prompt number, the codes of
-            value and people, and weight.
+        names: value names.
+        images: one row per image, with method, prompt number, the codes of value and people, and
+            weight.
         counts: method -> counts (p, values + 1).
         resamples: number of bootstrap resamples.
         seed: seed of the bootstrap.

@@ -130,8 +130,8 @@ def compared_over(names: Sequence[str], *, are_named: bool) -> str:
     """Describe which groups are compared.
 
     Args:
-        names: group names. are_named: whether the user listed them; otherwise, they are the groups
-            that occur.
+        names: group names.
+        are_named: whether the user listed them; otherwise, they are the groups that occur.
     """
     shown = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:

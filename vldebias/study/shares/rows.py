@@ -33,8 +33,8 @@ class ShareRows:
 
     Attributes:
         result: the result that receives the rows.
-        names: value names. counts: method -> (p, values + 1) image counts per prompt and value,
-            unknown last.
+        names: value names.
+        counts: method -> (p, values + 1) image counts per prompt and value, unknown last.
         prompts: prompt names used in the rows.
         subset: name of the prompt subset: "" for all prompts, which also get mean shares, or a part
             such as "unseen professions", which also gets a row for its worst prompt.

@@ -200,7 +200,7 @@ class Gallery:
         return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
 
     def warn_if_uneven(self, k: int, model_skew: float, chance: float) -> None:
-        """Warn if random rankings are more skewed than the model's: then the gallery is skewed.
+        """Warn if random rankings are more skewed than the model's, so the gallery itself is.
 
         Args:
             k: number of top results.

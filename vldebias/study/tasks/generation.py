@@ -231,7 +231,7 @@ class GenerationTask(Task):
     def plan(self, model: Mapping[str, object] | None = None) -> Plan:
         """Return the plan of the images.
 
-        model: the `identity` of the pipeline, once it is known.
+        `model` is the pipeline's `identity`, once it is known.
         """
         prompts = self.prompt_set
         planned = planned_prompts(
@@ -292,8 +292,11 @@ class GenerationTask(Task):
         return super().with_options(options).model_copy(update=changed)
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and the
-        scorer (None if it is not needed)."""
+        """Return the inputs for `measure`.
+
+        These are the pipeline, the plan, the folder "<out>/images/<task>", the judge and the scorer
+        (None if not needed).
+        """
         judge = inputs.sources.get("judge")
         if self.judge is not None:
             judge = checked_judge(self.judge, self.judge.ready(self, inputs))

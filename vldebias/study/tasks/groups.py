@@ -85,7 +85,8 @@ class GroupedImages:
 
     Args:
         images: the split.
-        label: label column. spurious: column of the spurious values.
+        label: label column.
+        spurious: column of the spurious values.
         prompts: prompt set with the class prompts that the labels name.
 
     Raises:
@@ -324,7 +325,10 @@ class GroupsTask(ImageTask):
     def _weights(
         self, tested: GroupedImages, learning: GroupedImages | None
     ) -> Mapping[str, float] | None:
-        """Return group -> weight in `average_reweighted`, or None if it cannot be computed.
+        """Return group -> weight in `average_reweighted`.
+
+        The weights come from the settings or from the sizes of the training groups. The result is
+        None if a training group has no test images.
 
         Raises:
             InvalidInputError: If a group has no weight, or a group without images has one.
@@ -355,7 +359,10 @@ class GroupsTask(ImageTask):
         selecting: GroupedImages,
         texts: Host,
     ) -> None:
-        """Add methods at the lambda with the best worst group on the validation split."""
+        """Add methods at the lambda with the best worst group on the validation split.
+
+        Ties go to the smallest lambda, which changes least.
+        """
         for method in self._methods_with_lam():
             edit_of_lam: dict[float, Edit | None] = {}
             for (name, lam), edit in edit_of_key.items():
@@ -418,7 +425,8 @@ class GroupsTask(ImageTask):
         """Report baselines that could not be fitted, and return sentences about them.
 
         Args:
-            facts: baseline -> its provenance entry. progress: where they are reported.
+            facts: baseline -> its provenance entry.
+            progress: where they are reported.
         """
         sentences = ""
         for name in self.baselines:
@@ -431,7 +439,11 @@ class GroupsTask(ImageTask):
     def _classify(
         self, tested: GroupedImages, texts: Host, edit_of_key: Mapping[Key, Edit | None]
     ) -> tuple[dict[Key, Mask], dict[str, Floats]]:
-        """Return which images (n,) are correct, and score differences (n,) for two classes."""
+        """Return which images (n,) are classified correctly, by method.
+
+        For two classes, also return the score differences (n,) between the second and the first
+        class.
+        """
         classes = self.prompts.classes
         # Read images shared by several methods only once.
         rows_of_images: dict[UnitRows, dict[Key, Tensor]] = {}
@@ -477,8 +489,8 @@ class GroupsTask(ImageTask):
 
         Args:
             result: the result to add rows to.
-            right: whether each image (n,) is correct; changes are relative to "none". groups:
-                groups (n,) of the images.
+            right: whether each image (n,) is correct; changes are relative to "none".
+            groups: groups (n,) of the images.
             weights: group -> weight in `average_reweighted`.
         """
         statistics: dict[str, Statistic] = {
@@ -547,7 +559,10 @@ class GroupsTask(ImageTask):
                     result.add(TO_MEDIAN, method, value, interval, n=n, subset=metric.title)
 
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
-        """Return counts (g, 2, 2) by group and correctness before and after, with resamples."""
+        """Return image counts (g, 2, 2), and their resamples.
+
+        The axes are the group, correctness without a method, and correctness with it.
+        """
         codes = np.asarray(groups.codes, np.int64)
         # The four cells of a group suffice for any statistic of groups, and keep changes paired.
         cell = 4 * codes + 2 * before + after
@@ -559,7 +574,11 @@ class GroupsTask(ImageTask):
     def _cosines(
         self, provenance: TaskProvenance, fitted: Mapping[str, Edit | None], texts: Host
     ) -> list[TaskResult]:
-        """Return the block of class-value cosines; empty if no spurious prompt states a value."""
+        """Return the block of mean cosines between classes and spurious values.
+
+        It contains the mean `cosine` of each class with each value's prompts, and the
+        `cosine_spread` over values. It is empty if no spurious prompt states a value.
+        """
         prompts = self.prompts
         texts_of_value = {}
         for value, group in prompts.by_value(prompts.spurious).items():

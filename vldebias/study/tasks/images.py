@@ -65,9 +65,10 @@ class ImageTask(Task):
         data: images to measure in a suite; from Python, images are passed as an input.
         methods: names in `vldebias.methods.METHODS`; "none" is always measured first.
         lam: weight of the prompt pairs for methods that take one; None: the method's default.
-        strength: strength of the edits. reference: images for methods that use them, with labels
-            for methods that need them (default: the model's zero-shot predictions). Images that are
-            also measured are excluded.
+        strength: strength of the edits.
+        reference: images for methods that use them, with labels for methods that need them
+            (default: the model's zero-shot predictions). Images that are also measured are
+            excluded.
     """
 
     ranks_results: ClassVar[bool] = False  # whether results can be re-ranked
@@ -220,7 +221,8 @@ class ImageTask(Task):
 
         Args:
             name: name of the block.
-            images: the measured images. texts: the host of the model.
+            images: the measured images.
+            texts: the host of the model.
             sets: prompt sets.
             methods: name -> `about`.
             settings: settings known only after measuring; the task's own settings are added.
@@ -317,7 +319,7 @@ def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
 
 
 def _load_several(prompts: object) -> tuple[PromptSet, ...]:
-    """Load one or several prompt sets; None gives an empty tuple."""
+    """Load one or several prompt sets; None loads none."""
     if prompts is None:
         return ()
     listed = prompts if isinstance(prompts, (list, tuple)) else (prompts,)
@@ -335,8 +337,10 @@ def disjoint(
     when it is searched, so a method that needs no labels may use it.
 
     Args:
-        reference: images used to fit methods. images: images to measure. methods: methods that are
-            fitted to the reference. If None, a reference that is measured in full is rejected.
+        reference: images used to fit methods.
+        images: images to measure.
+        methods: methods that are fitted to the reference. If None, a reference that is measured in
+            full is rejected.
 
     Raises:
         InvalidInputError: If all images of the reference are measured, and a method would learn

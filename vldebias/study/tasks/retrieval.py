@@ -329,8 +329,8 @@ class RetrievalTask(ImageTask):
 
         Args:
             result: the result that receives the rows.
-            gallery: images with a known group. rankings: queries and images as edited by every
-                method.
+            gallery: images with a known group.
+            rankings: queries and images as edited by every method.
             images: all images.
             columns: columns of the attribute itself, which precision ignores.
             n: numbers of queries and images.
@@ -405,7 +405,7 @@ class RetrievalTask(ImageTask):
     def _add_kept(
         self, result: TaskResult, gallery: Gallery, rankings: Rankings, n: Mapping[str, int]
     ) -> None:
-        """Add the mean share of each value's top hits that remain after an edit.
+        """Add the share of each value's top hits that remain after an edit, averaged over all.
 
         Values with no more images than hits are skipped, because they cannot lose any.
         """

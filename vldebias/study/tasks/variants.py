@@ -110,7 +110,10 @@ class Variant(Strict):
 
     @property
     def assigns_values(self) -> bool:
-        """Return whether each image is assigned a value, in its prompt or in cross-attention."""
+        """Return whether each image is assigned a value, in its prompt or in cross-attention.
+
+        Prompts that state a value are always left unchanged.
+        """
         if self.projection is not None:
             saved = load_edit(self.projection)
             edits = saved.values() if isinstance(saved, Mapping) else [saved]
@@ -208,9 +211,11 @@ class Generator:
 
     Attributes:
         pipe: the pipeline.
-        texts: prompt of each image. noise: noise seed of each image. options: pipeline arguments.
-            values: value inserted into each image's prompt or set in cross-attention; None if there
-            is none.
+        texts: prompt of each image.
+        noise: noise seed of each image.
+        options: pipeline arguments.
+        values: value inserted into each image's prompt or set in cross-attention; None if there is
+            none.
         left_unchanged: whether each prompt is left unchanged.
         attachment: sets values in cross-attention; None if there are none.
     """
@@ -327,8 +332,9 @@ def generate(
 
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports.
-        plan: plan from a `GenerationTask`. variants: variants from a `GenerationTask`. folder:
-            output folder.
+        plan: plan from a `GenerationTask`.
+        variants: variants from a `GenerationTask`.
+        folder: output folder.
         follow_seeds: whether the seed of each image determines its value; otherwise values are
             balanced over all images.
         progress: progress bars.

@@ -1,4 +1,4 @@
-"""Join the answers to several calls into the answer to one request."""
+"""Join the responses to several calls into the response to one request."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def added(usages: Sequence[Mapping[str, object]]) -> Json:
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 total[name] = _sum(before, value)
             else:
-                # Texts, such as the name of a price, are not added up.
+                # Strings, such as the name of a price tier, are not added up.
                 total.setdefault(name, value)
     return total
 
@@ -113,7 +113,7 @@ def _sum(before: object, value: float) -> float | None:
 
 
 def encoded(answer: Json, items: str) -> list[bytes]:
-    """Return an answer as JSON in pieces, so that large images are not copied several times.
+    """Yield a response as JSON in pieces, so that large images are not copied repeatedly.
 
     Args:
         answer: An answer from `joined`. Its images are removed as they are encoded.
@@ -144,5 +144,5 @@ def _encoded_list(images: list[object]) -> list[bytes]:
 
 
 def _json(value: object) -> bytes:
-    # Use ASCII, so that half of a surrogate pair stays the escape that the server sent.
+    # Use ASCII, so that half of a surrogate pair remains the escape sequence that the server sent.
     return json.dumps(value, separators=(",", ":")).encode()

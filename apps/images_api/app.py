@@ -82,7 +82,7 @@ def images_proxy(  # noqa: PLR0913
         balancer = Balancer(sets, shares, seed)
     edits = None
     if edit is not None:
-        # This imports numpy and torch, which requests for images do not need.
+        # Imported here, because it imports numpy and torch, which image requests do not need.
         from .embeddings import QueryEdits
 
         edits = QueryEdits(edit)
@@ -104,7 +104,7 @@ def images_proxy(  # noqa: PLR0913
         yield
         await service.close()
 
-    # The lifespan of an app that is mounted in another does not run; connections open on demand.
+    # A mounted app's lifespan does not run, so connections are opened on demand.
     middleware = [Middleware(EveryAnswer, seconds=limits.seconds)]
     app = Starlette(middleware=middleware, lifespan=lifespan)
     # A route "/{path:path}" would not match paths with an encoded line break.

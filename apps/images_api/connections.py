@@ -1,4 +1,4 @@
-"""Limit the connections of a server, so that stalled clients do not block others."""
+"""Limit a server's connections, so that stalled clients do not block others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .order import RefusedError
 
 
 class Connections:
-    """The open connections of a server.
+    """Track a server's open connections.
 
     If there are too many, the connection that has been without a complete request for the longest
     time is closed; normal clients send a request within milliseconds.
@@ -45,7 +45,7 @@ class Connections:
         self._open.pop(connection, None)
 
     def protocol(self, **arguments: Any) -> BoundedConnection:
-        """Return the protocol for a new connection of uvicorn."""
+        """Return the protocol for a new uvicorn connection."""
         return BoundedConnection(self, **arguments)
 
 

@@ -1,4 +1,4 @@
-"""Edit the embeddings of queries that a service returns; documents stay unchanged."""
+"""Edit the query embeddings that a service returns, leaving documents unchanged."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class QueryEdits:
         except VldebiasError as error:
             raise RefusedError(400, str(error), param="model", code="edit_mismatch") from None
         self._queries_of_model[model] = queries
-        # Clients name the models, so that there may be any number of them.
+        # Clients choose the model names, so there may be any number of them.
         while len(self._queries_of_model) > _MOST_MODELS:
             del self._queries_of_model[next(iter(self._queries_of_model))]
 
@@ -96,7 +96,7 @@ class QueryEdits:
         rows, are_encoded = vectors_of(answer, None if texts is None else len(texts))
         queries = self._queries_of_model.get(model)
         if queries is None:
-            # It was removed from the cache, because other models were checked since.
+            # It was evicted from the cache, because other models were checked since.
             raise RefusedError(503, "too many models at once; try again", code="busy")
         try:
             edited = queries.edit(rows, texts)

@@ -14,7 +14,7 @@ from .order import Json, Order, RefusedError
 EDITS = "edits a given image"
 VARIES = "varies a given image"
 SEVERAL = "has several prompts"
-NO_IMAGE = ""  # the reason if a request is not for images
+NO_IMAGE = ""  # reason for requests that are not for images
 IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # names of models whose answers are images
 VIDEO_FILES = ("input_reference", "image", "video")
 
@@ -83,7 +83,7 @@ class ImagesEndpoint(Endpoint):
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise RefusedError(400, "prompt: expected a text that is not empty", param="prompt")
-        streams = bool(body.get("stream"))  # servers take 1 for true
+        streams = bool(body.get("stream"))  # servers accept 1 for true
         return Order(body, (prompt,), _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -118,7 +118,7 @@ class ChatEndpoint(Endpoint):
         texts = _texts(parts, "text")
         if not texts:
             return NO_IMAGE
-        streams = bool(body.get("stream"))  # servers take 1 for true
+        streams = bool(body.get("stream"))  # servers accept 1 for true
         return Order(body, texts, _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -151,7 +151,7 @@ class ResponsesEndpoint(Endpoint):
         )
         if not has_tool and not is_image_model(body.get("model"), image_models):
             return NO_IMAGE
-        streams = bool(body.get("stream"))  # servers take 1 for true
+        streams = bool(body.get("stream"))  # servers accept 1 for true
         items = body.get("input")
         if isinstance(items, str):
             return Order(body, (items,), 1, streams, None) if items.strip() else NO_IMAGE
@@ -351,12 +351,12 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
             be streamed.
     """
     n = fields.get(name)
-    # As in the APIs, the default is 1.
+    # The default is 1, as in the APIs.
     n = 1 if n is None else n
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
         message = f"{name}: expected a whole number from 1 to {limit}"
         raise RefusedError(400, message, param=name)
-    # Clients could not tell to which image the events of several calls belong.
+    # With several calls, clients could not tell which image an event belongs to.
     if streams and n > 1:
         message = "stream: several images cannot be streamed; request one, or do not stream"
         raise RefusedError(400, message, param="stream", code="unsupported_value")

@@ -25,17 +25,17 @@ NOT_FORWARDED = frozenset({
     b"http2-settings",
     # Handled by this server itself.
     b"expect",
-    # They name the requested host, and another address for it.
+    # They contain the requested host and alternative addresses for it.
     b"host",
     b"alt-svc",
-    # It is set for the body that is sent.
+    # Set anew for the body that is sent.
     b"content-length",
     # Headers of this server.
     NOTE.encode(),
     ORIGINAL.encode(),
     INDEX.encode(),
 })  # fmt: skip
-# They describe a body that is written again.
+# They describe the original body, which is encoded again.
 OF_BODY = (b"content-encoding", b"accept-encoding", b"content-type")
 
 
@@ -49,7 +49,7 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Heade
     pairs = [(name.lower(), value) for name, value in headers]
     dropped = {*NOT_FORWARDED, *left_out}
     for name, value in pairs:
-        # It may name further hop-by-hop headers.
+        # This header may list additional hop-by-hop headers.
         if name == b"connection":
             dropped |= {word.strip().lower() for word in value.split(b",")}
     return [(name, value) for name, value in pairs if name not in dropped]

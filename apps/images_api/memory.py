@@ -225,7 +225,7 @@ class AnswerMemory:
                 message = "the answers of other requests fill the memory; try again later"
                 raise RefusedError(503, message, code="busy")
             self._drop_slow_clients()
-            # Wait for at most a second, since further clients may become slow.
+            # Wait at most a second, since more clients may become slow.
             if await _is_set_within(self._released, 1.0):
                 give_up = now() + _LONGEST_WAIT
 

@@ -61,7 +61,7 @@ class Order:
     original: str | None = None
 
     def __post_init__(self) -> None:
-        # In Python, True is an int, but it is not a seed.
+        # True is an int in Python, but not a seed.
         is_whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
         if self.seed is not None and (not is_whole or self.seed < 0):
             object.__setattr__(self, "seed", None)
@@ -102,7 +102,7 @@ def balanced(
     prompts = [order.prompt] * order.n
     originals = None if order.original is None else [order.original] * order.n
     if index is None and follow_seed and order.seed is not None:
-        # Balance all images together, so that they are even for any seed.
+        # Balance all images together, so that values are even for any seed.
         seeds = [order.seed + row for row in range(order.n)]
         return balancer.at(prompts, seeds, originals)
     if index is None:

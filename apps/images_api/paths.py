@@ -1,4 +1,4 @@
-"""Read the path of a request without decoding it, so that the upstream server gets its bytes."""
+"""Parse a request's path without decoding it, so that the upstream server gets the same bytes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def path_of(scope: Scope) -> RequestPath:
     """
     raw = scope.get("raw_path")
     if raw is None:
-        # ASGI servers may omit it.
+        # ASGI servers may omit the raw path.
         raw = quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
     raw = _below(raw.partition(b"?")[0], scope.get("root_path", "").rstrip("/"))
     if raw and not raw.startswith(b"/"):
@@ -92,7 +92,7 @@ def _below(raw: bytes, root: str) -> bytes:
 
 
 def _check(raw: bytes) -> None:
-    """Refuse dot segments and null characters, however they are encoded.
+    """Reject dot segments and null characters, however they are encoded.
 
     Raises:
         RefusedError: If the path contains one of them, or too many layers of percent-encoding.

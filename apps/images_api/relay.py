@@ -1,4 +1,4 @@
-"""Send answers of the upstream server to the client."""
+"""Send the upstream server's responses to the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from .headers import NOTE, Headers, forwarded
 from .memory import HeldAnswers
 
-_PIECE = 65_536  # bytes that are sent at once; the server buffers them until the client reads them
+_PIECE = 65_536  # bytes sent at once; the server buffers them until the client reads them
 
 
 def _noted(headers: Iterable[tuple[bytes, bytes]], note: str) -> Headers:
@@ -72,7 +72,7 @@ class HeldResponse(Response):
         self.held = held
         self.seconds = seconds
         self.raw_headers = _noted(headers, note)
-        # Answers with these two statuses have no body.
+        # Responses with these two statuses do not have a body.
         if status not in (204, 304):
             length = sum(map(len, pieces))
             self.raw_headers.append((b"content-length", b"%d" % length))

@@ -27,7 +27,7 @@ KEEP_ALIVE = 75
 
 
 class LocalOrigin:
-    """Reject requests that pages of other sites made a browser send to this machine."""
+    """Reject requests to this machine that originate from other sites' pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -82,9 +82,9 @@ def serve(
     """
     listening = _listen(host, port)
     number = listening.getsockname()[1]
-    # On a network, the server does not know its names, so Host cannot be checked.
+    # On a network, the server does not know its own names, so Host cannot be checked.
     guarded = local_only(app, limits.seconds) if host in LOCAL else app
-    # An access log would contain addresses of clients, and httpx2 logs every address it calls.
+    # An access log would contain client addresses, and httpx2 logs every address it calls.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     connections = Connections(int(limits.connections), KEEP_ALIVE)
     config = uvicorn.Config(
@@ -105,7 +105,7 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens."""
+    """Return a listening socket."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family)

@@ -143,7 +143,7 @@ class Service:
             message = "there is no upstream server; start the proxy with --upstream URL"
             raise RefusedError(404, message, code="no_upstream")
         loop = asyncio.get_running_loop()
-        # Connections of httpx2 belong to an event loop, and test clients start their own.
+        # httpx2 connections belong to an event loop, and test clients start their own.
         if self._upstream is None or self._upstream[0] is not loop:
             self._upstream = (loop, Upstream(self.address, self.limits, self.transport))
         return self._upstream[1]
@@ -222,7 +222,8 @@ class Service:
             RefusedError: If the request cannot be answered, or the server sends no valid answer.
         """
         content = await self._read(exchange)
-        # A request only counts once its body has arrived, so that stalled clients do not block it.
+        # Count a request only once its body has arrived, so that stalled clients do not block
+        # others.
         if self.running >= self.limits.requests:
             message = f"{self.running} requests are being answered; try again later"
             raise RefusedError(503, message, code="busy")
@@ -234,7 +235,7 @@ class Service:
                 return await self._generate(exchange, endpoint, order, balancer)
         finally:
             self.running -= 1
-        # Nothing was balanced; if the request is invalid, the server reports this.
+        # Nothing was balanced; if the request is invalid, the server will report it.
         note = _unchanged(order) if order else _not_balanced(exchange.path)
         return await self.pass_on(exchange, exchange.path, note, content)
 
@@ -284,7 +285,7 @@ class Service:
         """
         headers = exchange.request.headers
         is_strict = isinstance(endpoint, ImagesEndpoint)
-        # Forward long conversations, and long requests to paths that may also return texts.
+        # Forward long conversations, and long requests to paths that may also return text.
         if not exchange.body.is_complete:
             if is_strict:
                 await self._check_size(exchange)
@@ -324,7 +325,7 @@ class Service:
         """Answer a request for images: balance its prompt, and call for each image."""
         index = _index_of(exchange.request)
         balance = partial(balanced, balancer, order, index, follow_seed=self.follow_seeds)
-        # Long prompts take some milliseconds, in which other requests should continue.
+        # Long prompts take several milliseconds, during which other requests should continue.
         if len(order.prompt) <= SHORT:
             prompts = balance()
         else:
@@ -459,7 +460,8 @@ class Service:
             if result.is_media:
                 note = _note(prompts, call.rows[:1], failed=len(prompts.prompts) - 1)
                 return self._held_response(result, [result.content], note, held)
-            # This is a refusal in the format of the API; Gemini blocks prompts with status 200.
+            # The server refused the request in the API's format; Gemini blocks prompts with status
+            # 200.
             if endpoint.is_refusal(read_answer(result.content)):
                 return self._held_response(result, [result.content], _failed(prompts), held)
         return self._failure(results, prompts, held)
@@ -528,7 +530,7 @@ class Service:
                 raise late(self.limits.seconds) from None
 
         if not edits.checks(model):
-            # Check each model once, since an edit of another model would do silent harm.
+            # Check each model once, since an edit for a different model would silently do harm.
             sample = await _unless_disconnected(exchange, ask({**body, "input": list(CHECKED)}))
             if not sample.is_success:
                 return self._failed_embeddings(sample, held)
@@ -594,7 +596,7 @@ class Service:
         uploaded = None
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         if has_body:
-            # A length must not be combined with chunks (RFC 9112, section 6.3).
+            # A content length must not be combined with chunked encoding (RFC 9112, section 6.3).
             is_chunked = "transfer-encoding" in request.headers
             length = None if is_chunked else request.headers.get("content-length")
             headers += [(b"content-length", length.encode())] if length else []

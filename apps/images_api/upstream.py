@@ -22,7 +22,7 @@ from .memory import AnswerMemory, HeldAnswers
 from .order import Json, RefusedError
 
 RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses that clients of the API also retry
-_VERSION = re.compile(r"v\d+\w*")  # "v1", "v1beta"
+_VERSION = re.compile(r"v\d+\w*")  # such as "v1" and "v1beta"
 LONGEST_WAIT = 20.0  # maximum wait before a retry in seconds; otherwise, the client has to retry
 
 
@@ -107,7 +107,7 @@ class Upstream:
         # The limit applies to all requests together, since the server counts calls, not clients.
         self.places = asyncio.Semaphore(int(limits.parallel))
         self.memory = AnswerMemory(int(limits.answer))
-        # If the server is down, this is noticed within ten seconds.
+        # Notice within ten seconds if the server is down.
         self._timeout = httpx2.Timeout(limits.seconds, connect=min(10.0, limits.seconds))
         pool = httpx2.Limits(max_connections=None, max_keepalive_connections=int(limits.parallel))
         no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
@@ -152,7 +152,8 @@ class Upstream:
         """
         extensions = {"timeout": self._timeout.as_dict(), "target": target}
         if authenticates_connection(headers):
-            # Such a login applies to the connection, which must not be reused for other clients.
+            # Such authentication applies to the connection, which must not be reused for other
+            # clients.
             headers = [*headers, (b"connection", b"close")]
         try:
             url = httpx2.URL(self.address).copy_with(raw_path=target)
@@ -194,7 +195,7 @@ class Upstream:
                     content = _content_of(body, as_form)
                     reply = await self._ask_once(target, headers, content, held)
             except httpx2.TimeoutException:
-                # The server may still be working, and a second call would cost money again.
+                # The server may still be working on it, and a second call would be charged again.
                 raise late(self.limits.seconds) from None
             except httpx2.DecodingError:
                 raise unreadable() from None
@@ -247,16 +248,16 @@ def _content_of(body: Mapping[str, object], as_form: bool) -> Json:
 
 
 def backoff(attempt: int) -> float:
-    """Return the seconds to wait before the next attempt: .5, 1, 2, ..., minus a random part."""
+    """Return the seconds to wait before the next attempt: 0.5, 1, 2, ..., minus a random part."""
     return float(0.5 * 2**attempt * (1 - 0.25 * random.random()))
 
 
 def wait_of(reply: Reply, attempt: int) -> float:
-    """Return the wait that a server requests, or that of `backoff`, in seconds.
+    """Return the wait in seconds that a server requests, or the value of `backoff`.
 
     Args:
         reply: The answer of the server.
-        attempt: Number of the attempt, from 0.
+        attempt: Zero-based number of the attempt.
     """
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:

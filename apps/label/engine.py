@@ -104,7 +104,7 @@ class Labelling:
         self.seed = seed
         self.annotators = tuple(dict.fromkeys(annotator_name(name) for name in annotators))
         self._lock = threading.Lock()
-        # The order of an annotator is needed for every click.
+        # An annotator's order is needed for every click.
         self._order = lru_cache(maxsize=256)(self._shuffled)
         self._answer_of_key: dict[tuple[str, str, str], str] = {}
         self._seconds: dict[str, list[float]] = defaultdict(list)
@@ -139,7 +139,7 @@ class Labelling:
         Raises:
             InvalidInputError: If the name is invalid.
         """
-        self._read()  # another server may have appended answers
+        self._read()  # a different server may have appended answers
         # "ada" continues as "Ada" if there are answers by Ada.
         known = {annotator for annotator, _, _ in self._answer_of_key}
         annotator = annotator_name(name, known, self.annotators)
@@ -153,8 +153,8 @@ class Labelling:
         Args:
             place: position of the annotator.
             choice: number of the choice.
-            shown: the step on the screen. If a key was pressed while the previous answer was being
-                saved, it belongs to the previous picture and corrects that answer.
+            shown: the step on the screen. A key pressed while the previous answer was being saved
+                belongs to the previous picture and corrects that answer.
 
         Raises:
             InvalidInputError: If there is no such choice.
@@ -258,7 +258,7 @@ class Labelling:
 
     def finish(self) -> None:
         """Wait until the current answer has been written, and block further ones."""
-        # Do not release the lock, since the process ends now.
+        # Do not release the lock, since the process is about to end.
         self._lock.acquire(timeout=1)
 
     def progress(self) -> dict[str, int]:
@@ -297,7 +297,7 @@ class Labelling:
         return frozenset(shuffled[:SHARED])
 
     def examples(self) -> list[bytes]:
-        """Return two example pictures of the study, if possible none of the shared ones."""
+        """Return two example pictures from the study, avoiding the shared ones if possible."""
         later = [record for record in self.folder.records if record.path not in self._first]
         records = later or list(self.folder.records)
         shown = sorted(records, key=lambda record: _hash(self.seed, record.path))[:2]
@@ -352,7 +352,7 @@ class Labelling:
         )
 
     def _read(self) -> None:
-        """Read all answers; another server may have appended some."""
+        """Reload all answers, because a different server may have appended some."""
         with self._lock:
             self._answer_of_key = {key: answer.value for key, answer in self.log.answers().items()}
 

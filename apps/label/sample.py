@@ -49,7 +49,7 @@ class LabelSample(Strict):
 
     @classmethod
     def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **facts: str) -> LabelSample:
-        """Sample images, at least LEAST from each stratum.
+        """Sample images, with at least LEAST from each stratum.
 
         If there are too few labels for the finest strata, coarser ones are used.
 
@@ -107,7 +107,7 @@ def _halves(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _least(strata: Sequence[pd.DataFrame]) -> int:
-    """Return the number of labels that strata need: LEAST each; a single stratum needs one."""
+    """Return the number of labels that strata need: LEAST each, or one for a single stratum."""
     if len(strata) == 1:
         return 1
     return sum(min(LEAST, len(stratum)) for stratum in strata)
@@ -171,7 +171,7 @@ def sampled(
         labels = max(earlier.labels, limit or len(earlier.turns))
         sample = earlier.model_copy(update={"labels": labels})
     elif limit is not None and way == "judge":
-        # Do not sample if there are answers about images that were not sampled.
+        # Do not sample if answers about unsampled images already exist.
         if all(answer.weight is not None for answer in log.answers().values()):
             sample = _draw(images, question, limit, seed)
     if sample is None:
@@ -185,7 +185,7 @@ def sampled(
 
 
 def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSample) -> None:
-    """Raise an error if no prompt in a sample has an image of every method.
+    """Raise an error if no prompt in a sample has an image from every method.
 
     Methods are compared for each prompt, so nothing could be computed from the answers.
     """
@@ -208,7 +208,7 @@ def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSam
 
 
 def _some_prompt_has(methods: set[str], records: Sequence[PlannedImage]) -> bool:
-    """Return whether there is a prompt with an image of every method."""
+    """Return whether any prompt has an image from every method."""
     methods_of_prompt: dict[str, set[str]] = {}
     for record in records:
         methods_of_prompt.setdefault(record.prompt, set()).add(record.variant)
@@ -234,8 +234,8 @@ def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> Image
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:
-    """Sample by the answers of the last judge; None if there are none, or no sample is needed."""
-    # All annotators see all images.
+    """Sample by the last judge's answers, or return None if impossible or unnecessary."""
+    # No sample is needed if all annotators see all images.
     if labels >= len(images.records):
         return None
     generated = None

@@ -22,14 +22,14 @@ from vldebias.prompts import list_prompts, load_prompts
 from vldebias.utils.pictures import ENDINGS
 
 LARGEST = 1024  # maximum length of the longer side in pixels
-# The key of each choice; letters are rarely needed.
+# The key for each choice; letters are rarely needed.
 KEYS = "123456789abcdefghijk"
 LONGEST_NAME = 40
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Images to label.
+    """Store the images to label.
 
     Attributes:
         root: the folder; answers contain the paths of images relative to it.
@@ -95,7 +95,7 @@ def _drawn_folder(folder: Path) -> Path | None:
     """Return the folder or its subfolder that contains a plan; None if there is none."""
     if (folder / PLAN).is_file():
         return folder
-    # `folder` may be the folder of all images, or of the results.
+    # `folder` may be the image folder or the results folder.
     plans = [*folder.glob(f"*/{PLAN}"), *folder.glob(f"images/*/{PLAN}")]
     if not plans:
         return None
@@ -150,7 +150,7 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
 
 
 def _of_files(root: Path, limit: int | None) -> ImageFolder:
-    # This ignores hidden files and those of programs, such as thumbnails and trash.
+    # Ignore hidden files and files created by programs, such as thumbnails and trash.
     paths = [path for path in files_below(root)[0] if is_picture(path)]
     if not paths:
         kinds = ", ".join(ENDINGS)
@@ -173,7 +173,7 @@ def _can_be_named(path: str) -> bool:
 
 
 def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
-    """Yield records of image files from their paths.
+    """Yield image records, derived from file paths.
 
     The first folder is the variant, further folders are the prompt, and the file is the seed. So
     "before/1.png" and "after/1.png" are compared with each other, and a flat folder has a single
@@ -197,7 +197,7 @@ def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about an attribute, with the values to choose from.
+    """Define a question about an attribute, with the values to choose from.
 
     Raises:
         InvalidInputError: If there are fewer than two values, more values than keys, a repeated
@@ -273,7 +273,7 @@ def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, 
     if choices and choices not in packaged:
         return tuple(value.strip() for value in choices.split(","))
     names = [choices, attribute]
-    # Images of the prompt set "professions-gender" show a gender.
+    # Images from the prompt set "professions-gender" show a gender.
     if prompt_set is not None and prompt_set.endswith(attribute):
         names.append(prompt_set)
     for name in names:

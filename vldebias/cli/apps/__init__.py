@@ -51,11 +51,11 @@ class AddressFlags(TypedDict, total=False):
 
 
 class DemoFlags(HostFlags, AddressFlags, total=False):
-    """Flags of `vldebias demo` that several commands share."""
+    """`vldebias demo` flags that several commands share."""
 
 
 def page(name: str) -> ModuleType:
-    """Import and return the module of a page.
+    """Import and return a page's module.
 
     Raises:
         MissingPackageError: If Gradio is not installed.

@@ -34,7 +34,7 @@ def guarded_texts(
     if texts is None:
         texts = []
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise RefusedError(400, "texts: expected a list of texts", param="texts")
+        raise RefusedError(400, "texts: expected a list of strings", param="texts")
     if body.get("input_type") != "request" or not texts:
         return None  # answers contain no prompt
     messages = body.get("structured_messages")

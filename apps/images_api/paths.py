@@ -116,4 +116,4 @@ def _check(raw: bytes) -> None:
 
 
 def _refused(expected: str) -> RefusedError:
-    return RefusedError(400, f"the path of the request is refused: {expected}", code="invalid_path")
+    return RefusedError(400, f"the request path is rejected: {expected}", code="invalid_path")

@@ -104,7 +104,7 @@ def _drawn_folder(folder: Path) -> Path | None:
     if len(folders) > 1:
         listed = ", ".join(map(str, folders))
         raise InvalidInputError(
-            f"{folder}: contains the images of several tasks; choose one of {listed}"
+            f"{folder}: contains images from several tasks; choose one of {listed}"
         )
     return folders[0]
 
@@ -301,7 +301,7 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
             other than letters, digits, spaces and . ' - _, or is not allowed.
     """
     if not isinstance(text, str):
-        raise InvalidInputError(f"A name is a text, got the type {type(text).__name__}.")
+        raise InvalidInputError(f"A name must be a string, got the type {type(text).__name__}.")
     if len(text) > 10 * LONGEST_NAME:  # checked first, since normalizing a long text takes time
         raise InvalidInputError(
             f"A name has at most {LONGEST_NAME} characters, this one has {len(text)}."

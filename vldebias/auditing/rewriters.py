@@ -45,8 +45,8 @@ def audit_rewriter(
     start = time.monotonic()
     if len(original) != len(rewritten):
         raise InvalidInputError(
-            f"rewritten: got {len(rewritten)} texts for {len(original)} originals; expected one for"
-            " each, in their order"
+            f"rewritten: got {len(rewritten)} texts for {len(original)} originals; expected one"
+            " per original, in the same order"
         )
     prompts = load_prompts(attribute_set)
     reader = PersonReader(Attribute(prompts, {}))

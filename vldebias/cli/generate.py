@@ -90,7 +90,7 @@ def generate_command(
           --method default --method cali
     """
     if not prompt.strip():
-        raise InvalidInputError("PROMPT: got an empty text, expected a description of an image")
+        raise InvalidInputError("PROMPT: expected a description of an image, got an empty string")
     check_out(folder)
     check_sets(attribute)
     check_methods(method or ())

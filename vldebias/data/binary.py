@@ -133,7 +133,7 @@ def _records(file: Path, layout: BinaryLayout) -> NDArray[np.uint8]:
     if len(content) == 0 or len(content) % size:
         raise InvalidInputError(
             f"{file}: expected records of {size} bytes, got {len(content)} bytes; the file is"
-            " damaged or has another layout"
+            " damaged or has a different layout"
         )
     return content.reshape(-1, size)
 

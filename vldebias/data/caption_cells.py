@@ -39,7 +39,7 @@ def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]
     are_texts = isinstance(cell, list) and all(isinstance(text, str | None) for text in cell)
     if not are_texts:
         raise InvalidInputError(
-            f"{source}: expected a text or a list of texts in every row, got {str(cell)[:60]}"
+            f"{source}: expected a string or a list of strings in every row, got {str(cell)[:60]}"
         )
     texts = [text for text in cell if text and text.strip()]
     if not texts:

@@ -50,7 +50,7 @@ def read_captions(path: Path, column: str | None = None) -> Captions:
         captions = _of_table(path, column)
     captions = [tuple(filter(says_something, texts)) for texts in captions]
     if not any(captions):
-        raise InvalidInputError(f"{path}: got no captions; expected a text for each image")
+        raise InvalidInputError(f"{path}: got no captions; expected one text per image")
     return captions
 
 
@@ -58,7 +58,7 @@ def _of_images(path: Path, column: str | None) -> Captions:
     """Return the captions of data that must be opened with their images."""
     data = open_captions(path, caption=column)
     if not isinstance(data, ImageData) or not data.captions:
-        raise InvalidInputError(f"{path}: got no captions; expected a text for each image")
+        raise InvalidInputError(f"{path}: got no captions; expected one text per image")
     further = data.more_captions or [()] * len(data)
     pairs = zip(data.captions, further, strict=True)
     return [(first, *further_texts) for first, further_texts in pairs]

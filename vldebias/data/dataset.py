@@ -113,7 +113,7 @@ def refuse_text(column: str, rows: object) -> None:
     """
     if isinstance(rows, str):
         raise InvalidInputError(
-            f"{column}: expected a list with a text for each row, got the text {rows[:40]!r}"
+            f"{column}: expected a list with one string per row, got the string {rows[:40]!r}"
         )
 
 

@@ -93,7 +93,7 @@ class Suspects:
             path_of_id[path.relative_to(folder).as_posix()] = path
         if not path_of_id.keys() & set(ids):
             raise InvalidInputError(
-                f"{folder}: expected images whose names are the ids of rows, such as {ids[0]!r},"
+                f"{folder}: expected images named after the row ids, such as {ids[0]!r},"
                 f" got {list(path_of_id)[-1:]}"
             )
 

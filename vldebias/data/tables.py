@@ -241,6 +241,6 @@ def as_texts(column: pa.Array, source: str) -> list[str]:
         texts: list[str] = column.cast(pa.string()).fill_null("").to_pylist()
     except pa.ArrowException as error:
         raise InvalidInputError(
-            f"{source}: expected texts or numbers, got a column of {column.type}"
+            f"{source}: expected strings or numbers, got a column of {column.type}"
         ) from error
     return texts

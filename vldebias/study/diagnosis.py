@@ -383,7 +383,7 @@ def diagnose(
         parts = parts or Column.of_texts(rows[NONE], host, attribute)
     elif any(method.name != NONE for method in compared):
         raise InvalidInputError(
-            "methods: got some without texts to fit them on; expected prompts= and texts= too"
+            "methods: got methods without text to fit them on; also pass prompts= and texts="
         )
     facts["model"] = str(facts["model"] or "unnamed model")
     digest = data.about.get("digest")

@@ -175,7 +175,7 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
         values_of_group[key][value] += 1
     if not values_of_group:
         raise InvalidInputError(
-            f"labels: got answers about none of the images in {folder} that the record"
+            f"labels: no answer is about an image in {folder} that the record"
             f" {record.name!r} counts"
         )
     rows = []

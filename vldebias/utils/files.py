@@ -299,12 +299,12 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
     path = folder / LOCK
     writer = f"process {os.getpid()} on {socket.gethostname()}"
     expected = (
-        "expected one run at a time. Wait until it has ended, stop it, or choose another folder"
-        " (--out)."
+        "only one run at a time may use it. Wait for it to finish, stop it, or choose a different"
+        " folder (--out)."
     )
     # Check this before opening the file, because closing it a second time would release the lock.
     if folder in _locked_folders:
-        raise InvalidInputError(f"{folder}: {writer} is writing to it; {expected}")
+        raise InvalidInputError(f"{folder}: {writer} is writing to this folder, and {expected}")
     with path.open("ab+", buffering=0) as file:
         try:
             import fcntl
@@ -313,12 +313,12 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
         except (BlockingIOError, PermissionError):
             other_writer = path.read_text(errors="replace").strip() or "another process"
             raise InvalidInputError(
-                f"{folder}: {other_writer:.300} is writing to this folder; {expected}"
+                f"{folder}: {other_writer:.300} is writing to this folder, and {expected}"
             ) from None
         except (ImportError, OSError) as error:
             report(
                 f"{folder}: cannot be locked ({error}); do not start another run in this folder"
-                " before this one has ended"
+                " until this one has finished"
             )
         # Write only after locking: until then, the file contains the name of the other writer.
         with storage_errors(path):

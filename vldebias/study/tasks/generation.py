@@ -365,7 +365,7 @@ class GenerationTask(Task):
             generated = generate(pipe, self.plan(), variants, images, progress=progress)
         if prompts.hash != generated.plan.prompt_set_hash:
             raise InvalidInputError(
-                f"{generated.folder}: got another version of {generated.plan.prompt_set!r};"
+                f"{generated.folder}: got a different version of {generated.plan.prompt_set!r};"
                 f" expected images of {prompts!r}"
             )
         answers = judge_images(judge, generated, progress=progress)

@@ -1,7 +1,8 @@
 """Cancel calls whose results are never fetched, so that other visitors do not wait for them.
 
-Gradio answers a call with an event id, and processes the event even if nobody requests its result.
-Browsers request it at once, so a client that has not done so after `PATIENCE` seconds has left.
+Gradio answers a call with an event id, and processes the event even if nobody requests its
+result. Browsers request it at once, so a client that has not done so after `PATIENCE` seconds has
+left.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Engine:
         self._loaded: dict[str, Any] = {}
 
     def once(self, name: str, load: Callable[[], Made]) -> Made:
-        """Return the value of `load`, called once; concurrent visitors wait for the first call."""
+        """Return the value of `load`, called only once; concurrent visitors wait for it."""
         with self.lock:
             if name not in self._loaded:
                 self._loaded[name] = load()

@@ -1,4 +1,4 @@
-"""Read the fields of a request's body: JSON, or a form of several parts."""
+"""Parse the fields in a request body, which may be JSON or a multipart form."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from starlette.requests import Request
 
 from .order import Json, RefusedError
 
-# Maximum number of lists, objects and their items; each needs up to a hundred bytes once it is
-# parsed, but only two or three bytes as JSON.
+# Maximum number of lists, objects and their items; each takes up to a hundred bytes once parsed,
+# but only two or three bytes as JSON.
 _MOST_PARTS = 100_000
 
 
 async def read_fields(request: Request, content: bytes | bytearray) -> Json:
-    """Parse the fields of a body; files in a form are not read.
+    """Parse the fields in a body, ignoring files in a form.
 
     Args:
         request: The request.
@@ -42,7 +42,7 @@ async def read_fields(request: Request, content: bytes | bytearray) -> Json:
 
 
 async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
-    """Return the fields of a form; several fields with the same name become a list."""
+    """Return a form's fields; fields with the same name become a list."""
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield bytes(content)
@@ -59,7 +59,7 @@ async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
 
 
 def is_form(request: Request) -> bool:
-    """Return whether the body of a request is a multipart form, as for videos."""
+    """Return whether a request body is a multipart form, as for videos."""
     return request.headers.get("content-type", "").startswith("multipart/form-data")
 
 

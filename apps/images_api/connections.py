@@ -61,7 +61,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the client has not sent a complete request, or does not read an answer."""
+        """Return whether a complete request has not arrived, or a response is not being read."""
         is_idle = self.cycle is None or self.cycle.response_complete
         return is_idle or self.cycle.more_body or self.transport.is_closing()
 
@@ -113,7 +113,7 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
 
     def _answer(self, status: int, message: str, code: str) -> None:
-        """Send an answer without calling the app, and close the connection."""
+        """Send a response without calling the app, and close the connection."""
         content = json.dumps(RefusedError(status, message, code=code).content).encode()
         head = (
             f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\nconnection: close\r\n"

@@ -1,4 +1,4 @@
-"""Decide which headers pass between clients and the upstream server."""
+"""Decide which headers are passed between clients and the upstream server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTE = "x-vldebias"  # header of answers: values, reasons, failures
 ORIGINAL = "x-vldebias-original"  # header of requests: the user's own words, percent-encoded
 INDEX = "x-vldebias-index"  # header of requests: place of the first image in a shared count
 
-# Headers that do not pass in either direction.
+# Headers that are not forwarded in either direction.
 NOT_FORWARDED = frozenset({
     # Hop-by-hop headers (RFC 9110, section 7.6.1).
     b"connection",
@@ -40,11 +40,11 @@ OF_BODY = (b"content-encoding", b"accept-encoding", b"content-type")
 
 
 def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Headers:
-    """Return the headers that pass; repeated headers stay repeated.
+    """Return the headers to forward, keeping repeated headers.
 
     Args:
-        headers: Names and values of a request or an answer, as bytes.
-        left_out: Lower-case names of further headers that do not pass.
+        headers: Names and values of a request or a response, as bytes.
+        left_out: Lower-case names of additional headers to drop.
     """
     pairs = [(name.lower(), value) for name, value in headers]
     dropped = {*NOT_FORWARDED, *left_out}

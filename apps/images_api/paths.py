@@ -57,10 +57,10 @@ class RequestPath:
 
 
 def path_of(scope: Scope) -> RequestPath:
-    """Return the path of a request.
+    """Return a request's path.
 
     Args:
-        scope: The ASGI scope of the request.
+        scope: The request's ASGI scope.
 
     Raises:
         RefusedError: If the path could leave the base path of the upstream server, contains a null

@@ -57,7 +57,7 @@ def local_only(app: ASGIApp, seconds: float) -> ASGIApp:
 
     Args:
         app: The app.
-        seconds: Time that a client may take to accept the next piece of an answer.
+        seconds: Time that a client may take to accept the next piece of a response.
     """
     # Starlette 1.0 and older cannot parse IPv6 addresses in Host, and reject them.
     hosts = ["localhost", HERE, "[::1]"]

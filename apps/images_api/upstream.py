@@ -21,14 +21,14 @@ from .limits import Limits
 from .memory import AnswerMemory, HeldAnswers
 from .order import Json, RefusedError
 
-RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses that clients of the API also retry
+RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses that API clients also retry
 _VERSION = re.compile(r"v\d+\w*")  # such as "v1" and "v1beta"
 LONGEST_WAIT = 20.0  # maximum wait before a retry in seconds; otherwise, the client has to retry
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer of the upstream server with its complete body."""
+    """Store an upstream response with its complete body."""
 
     status: int
     headers: Headers
@@ -88,10 +88,10 @@ def checked_address(upstream: str) -> str:
 
 
 class Upstream:
-    """Client of one server, for one event loop.
+    """Represent the client for one server and one event loop.
 
-    Requests do not share state: each is built from the client's request, and the client of httpx2
-    has no cookies or default headers.
+    Requests do not share state: each is built from the client's request, and the httpx2 client has
+    no cookies or default headers.
 
     Args:
         address: The base URL, before /images/generations.
@@ -138,7 +138,7 @@ class Upstream:
     async def send(
         self, method: str, target: bytes, headers: Headers, **content: Any
     ) -> httpx2.Response:
-        """Send a request; return the answer before its body is read.
+        """Send a request; return the response before its body is read.
 
         Args:
             method: The HTTP method.
@@ -172,17 +172,18 @@ class Upstream:
         *,
         as_form: bool = False,
     ) -> Reply:
-        """Return the answer to one call, with retries after temporary failures.
+        """Return the response to one call, with retries after temporary failures.
 
         Args:
             target: Path and query.
             headers: The forwarded headers of the request.
             body: The fields to send.
-            held: Counts the bytes of the answer.
+            held: Counts the bytes of the response.
             as_form: Whether to send the fields as a multipart form, not as JSON.
 
         Raises:
-            RefusedError: If the server cannot be reached, or its answer is too large or unreadable.
+            RefusedError: If the server cannot be reached, or its response is too large or
+                unreadable.
         """
         headers = [*headers, (b"accept-encoding", b"gzip, deflate")]
         if not as_form:
@@ -207,7 +208,7 @@ class Upstream:
             if is_last or reply.status not in RETRIED:
                 return reply
             wait = wait_of(reply, attempt)
-            # For long waits, forward the answer, which contains the requested wait.
+            # For long waits, forward the response, which contains the requested wait.
             if wait > LONGEST_WAIT:
                 return reply
             held.release(len(reply.content))
@@ -237,7 +238,7 @@ class Upstream:
 
 
 def _content_of(body: Mapping[str, object], as_form: bool) -> Json:
-    """Return the content of a call, as arguments of httpx2.Request."""
+    """Return a call's content as arguments for httpx2.Request."""
     if not as_form:
         return {"content": encoded_json(body)}
     parts = []
@@ -256,7 +257,7 @@ def wait_of(reply: Reply, attempt: int) -> float:
     """Return the wait in seconds that a server requests, or the value of `backoff`.
 
     Args:
-        reply: The answer of the server.
+        reply: The server's response.
         attempt: Zero-based number of the attempt.
     """
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
@@ -274,7 +275,7 @@ def unreachable(error: Exception) -> RefusedError:
 
 
 def unreadable() -> RefusedError:
-    """Return the error for an answer that does not match the API."""
+    """Return the error for a response that does not match the API."""
     message = "the upstream server's answer does not match its API, and contains no image"
     return RefusedError(502, message, code="upstream_form")
 

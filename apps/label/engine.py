@@ -24,11 +24,11 @@ PACE = 5  # minimum number of answers for estimating the remaining minutes
 
 @dataclass(frozen=True)
 class Place:
-    """Position of an annotator in the study.
+    """Store an annotator's position in the study.
 
     Attributes:
-        annotator: name of the annotator.
-        step: number of the question in the annotator's order; None if all are answered.
+        annotator: the annotator's name.
+        step: index of the question in the annotator's order, or None if all are answered.
         since: when the question was shown, according to `time.monotonic`.
     """
 
@@ -39,10 +39,10 @@ class Place:
 
 @dataclass(frozen=True)
 class View:
-    """The screen of an annotator.
+    """Describe what an annotator sees.
 
     Attributes:
-        annotator: name of the annotator.
+        annotator: the annotator's name.
         step: step of the position; None if all questions are answered.
         picture: the image as PNG; None at the end, or if the file is damaged.
         image: number of the image in the annotator's order, from 1.
@@ -71,7 +71,7 @@ class View:
 
 
 class Labelling:
-    """Images, questions and answers of a study, for several simultaneous annotators.
+    """Manage a study's images, questions and answers for several simultaneous annotators.
 
     All annotators see the same 20 images first, and then the others. The order only depends on the
     seed and the name of the annotator, so it does not change if the server is restarted or further
@@ -80,8 +80,8 @@ class Labelling:
     Args:
         folder: the images.
         questions: the questions about each image.
-        log: file of the answers, which may already contain some.
-        annotators: names of allowed annotators; empty: anyone.
+        log: answer file, which may already contain answers.
+        annotators: names of allowed annotators. If empty, anyone may take part.
         seed: seed of the order.
 
     Raises:
@@ -134,7 +134,7 @@ class Labelling:
                 self.log.append(*key, seconds=answer.seconds, weight=weight)
 
     def start(self, name: str) -> Place:
-        """Return the position of the first question without an answer by an annotator.
+        """Return the position of an annotator's first unanswered question.
 
         Raises:
             InvalidInputError: If the name is invalid.
@@ -318,7 +318,7 @@ class Labelling:
         ]
 
     def _is_open(self, annotator: str, step: int) -> bool:
-        """Return whether a question has no answer, or a contradictory one.
+        """Return whether a question is unanswered, or has a contradictory answer.
 
         "no person" contradicts a value in another answer about the same image.
         """

@@ -1,4 +1,4 @@
-"""Sample the images that people label: uncertainty sampling with inverse-probability weights.
+"""Sample images for labelling: uncertainty sampling with inverse-probability weights.
 
 The strata are the judge's answers for each method, split at the median of its confidence. Labels
 are allocated by the size of a stratum and the judge's uncertainty (Neyman, 1934), one by one with
@@ -31,7 +31,7 @@ ERROR = 0.05  # minimum error rate that is assumed for a judge
 
 
 class LabelSample(Strict):
-    """A sample of images to label, as stored next to the answers.
+    """Store a sample of images to label, saved next to the answers.
 
     Attributes:
         attribute: the attribute whose answers determine the strata.
@@ -216,7 +216,7 @@ def _some_prompt_has(methods: set[str], records: Sequence[PlannedImage]) -> bool
 
 
 def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> ImageFolder:
-    """Return the images of a sample, with their weights.
+    """Return a sample's images, with their weights.
 
     Raises:
         InvalidInputError: If an image of the sample is not in the folder.
@@ -250,7 +250,7 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
         )
         return None
     table = pd.DataFrame(generated.images)
-    # Figures are reported for each method, separately for held-out prompts.
+    # Figures are reported per method, and separately for held-out prompts.
     table["within"] = table.variant + ", " + table.part
     judge, table["said"], table["sure"] = last
     askable = table[table.path.isin([record.path for record in images.records])]

@@ -75,7 +75,7 @@ def check_file(option: str, path: Path | str | None) -> None:
     """Raise an error if a file or folder does not exist.
 
     Args:
-        option: name of the option, such as "--reference".
+        option: option name, such as "--reference".
         path: its value; None and patterns such as 'shards/*.npy' are accepted.
 
     Raises:

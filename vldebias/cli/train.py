@@ -272,7 +272,7 @@ def _run(
     from vldebias.training.run import list_pairs, steps_done, train_model
     from vldebias.utils.progress import SILENT, Progress
 
-    # Only the first of several processes shows progress.
+    # Show progress only in the first of several processes.
     progress = Progress(err.console)
     # Set by torchrun and accelerate, but not in a single process.
     if int(os.environ.get("RANK", "0")):

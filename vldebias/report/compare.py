@@ -289,7 +289,7 @@ def _sides_of(row: Any) -> tuple[str, str]:
 
 
 def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> Iterator[Conclusion]:
-    """Yield how the answer to each question changed, if both runs answer it."""
+    """Yield how the answer to each question changed, for questions that both runs answer."""
     rows = list(frame.itertuples())
     for conclusion in conclusions_of_b:
         task, method, measure = conclusion.task, conclusion.method, conclusion.measure

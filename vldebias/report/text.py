@@ -229,8 +229,8 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
         if len(lines) >= room:
             break
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-        # If there are too many rows, prefer "none" and the method of the conclusion, then the
-        # paper's setting and the baseline; other lambdas of a sweep come last.
+        # If there are too many rows, prefer "none" and the conclusion's method, then the paper's
+        # setting and the baseline; other lambdas in a sweep come last.
         is_concluded = (rows.method == NONE) | (rows["name"] == methods.get((task, measure), ""))
         is_compared = (rows.paper != "") | rows.method.isin(BASELINES)
         ranks = np.select([is_concluded, is_compared, at_settings(rows)], [0, 1, 2], default=3)

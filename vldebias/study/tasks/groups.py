@@ -594,7 +594,7 @@ class GroupsTask(ImageTask):
             "settings": {"spurious prompts": texts_of_value},
         }
         result = TaskResult(provenance.model_copy(update=update))
-        # method -> mean cosines (classes, values). Only class prompts are edited: the spurious
+        # Mean cosines (classes, values) by method. Only class prompts are edited: the spurious
         # prompts represent the directions that an edit should remove from the classes.
         tables: dict[str, Floats] = {}
         for method, edit in fitted.items():

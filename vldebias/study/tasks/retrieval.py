@@ -70,15 +70,15 @@ class RetrievalTask(ImageTask):
 
     - recall of the gallery's captions, if the texts include them and there are at most
       `MOST_CAPTIONS` images;
-    - precision@k, if every query names one value of another column (such as "nurse" in "A photo of
-      a nurse." for a column of jobs);
+    - precision@k, if every query names one value of a different column (such as "nurse" in "A photo
+      of a nurse." for a column of jobs);
     - zero-shot accuracy of `classes`.
 
     Attributes:
         prompts: attribute -> the prompt set that the methods are fitted on, or several sets that
             are solved jointly. An attribute is a column ("gender") or an intersection of columns
             ("gender x race").
-        queries: texts, or a prompt set whose class prompts are the queries; in a file also {of:
+        queries: strings, or a prompt set whose class prompts are the queries; in a file also {of:
             SET, held_out: true}.
         k: number of top results to measure, one or more values. Equal scores keep the order of the
             images.
@@ -89,8 +89,8 @@ class RetrievalTask(ImageTask):
         resample: what is resampled for the interval of a mean over queries: "queries" if they are a
             sample of what people search for, "images" if the protocol fixes them. For rows of one
             query, images are always resampled.
-        classes: column -> value -> class prompt. Columns of the attribute itself are excluded, and
-            so are images without a label in one of the columns.
+        classes: column -> value -> class prompt. The attribute's own columns are excluded, as are
+            images without a label in one of the columns.
     """
 
     ranks_results: ClassVar[bool] = True
@@ -194,7 +194,7 @@ class RetrievalTask(ImageTask):
                 gallery = Gallery(
                     labels[labels.known], self.k, self.prior, self.resamples, self.seed
                 )
-                # 2. Every method is fitted on the prompt sets. A bounded method may not change the
+                # 2. Fit every method on the prompt sets. A bounded method may not change the
                 # queries by more than its bound.
                 advance(0, f"fitting {len(self.methods) - 1} methods")
                 edits_of_method = self.fit(

@@ -327,7 +327,7 @@ class Labelling:
         answer = answers[self.questions.index(question)]
         if answer is None:
             return True
-        # If one answer is "no person" and another "female", one of them is wrong.
+        # If one answer is "no person" and the other is "female", one of them is wrong.
         values = set(answers) - {None, NO_PERSON}
         return answer == NO_PERSON and bool(values)
 

@@ -35,7 +35,7 @@ class LabelSample(Strict):
 
     Attributes:
         attribute: the attribute whose answers determine the strata.
-        judge: name of the judge.
+        judge: judge name.
         strata: the images of each stratum, in random order.
         turns: the stratum of each image to label, in order, for all images.
         labels: number of sampled images.

@@ -295,7 +295,7 @@ def _sentences(
     Args:
         advised: the prompts with their advice.
         predictions: one prediction per source of counts.
-        attribute: the prompt set of the attribute.
+        attribute: the attribute's prompt set.
         source: name of the counts in reports.
         is_of_pipeline: whether a pipeline embeds the prompts.
     """
@@ -376,7 +376,7 @@ def _summary_of_models(
     opposed = [row for row in advised if row.rank == OPPOSED]
     for row in opposed[:1]:
         known = [prediction for prediction in predictions if prediction.is_known(row.place)]
-        # The value with the largest share, averaged over the models that counted the prompt.
+        # Choose the value with the largest share, averaged over the models with counts.
         side = int(np.mean([p.shares[0, :, row.place] for p in known], axis=0).argmax())
         shares = []
         for prediction in known:

@@ -274,7 +274,7 @@ def read_shares(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
 
     Args:
         source: source of counts, see `read_counts`.
-        prompts: the prompt set of the attribute.
+        prompts: the attribute's prompt set.
 
     Returns:
         A frame with a row per prompt and a column per value.
@@ -290,7 +290,7 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
         source: a table or its file with one row per image (`prompt`, `value`; unknown values are
             skipped), or with one row per prompt and a column of counts per value. Values are named
             as in the prompt set, or by its words. Alternatively, packaged counts of men and women.
-        prompts: the prompt set of the attribute.
+        prompts: the attribute's prompt set.
 
     Returns:
         A frame with a row per prompt and a column per value.

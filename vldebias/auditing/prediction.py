@@ -165,10 +165,10 @@ def predict(
     Args:
         loaded: the model or pipeline that embeds prompts, or a mapping from prompt to embedding.
         prompts: distinct prompts.
-        attribute: the prompt set of the attribute.
+        attribute: the attribute's prompt set.
         calibration: a name in `CALIBRATIONS`, or a source for `read_counts`. None: the packaged
             counts for this model; if there are none, the counts for every plain model.
-        texts: the texts that can be embedded; None: all.
+        texts: the prompts that can be embedded. None: all.
 
     Returns:
         One prediction per source of counts.
@@ -291,9 +291,9 @@ def directions(
     Each is the mean embedding of the prompts that state the value, minus the mean over values.
 
     Args:
-        host: the model that embeds texts.
-        prompts: the prompt set of the attribute.
-        listed: the texts that can be embedded; None: all.
+        host: the model that embeds text.
+        prompts: the attribute's prompt set.
+        listed: the prompts that can be embedded. None: all.
 
     Raises:
         InvalidInputError: If no text states only one of the values.

@@ -90,7 +90,7 @@ def open_huggingface(
     its columns (jpg, txt, cls).
 
     Args:
-        root: data set to open; see `LAYOUT` of vldebias.data.layouts.
+        root: data set to open; see `vldebias.data.layouts.LAYOUT`.
         split: "train", "val" (also finds validation, valid and dev), "test", any other split of the
             data set, or "all". Default: the only split, or test. Files and patterns have a single
             split, train.

@@ -196,8 +196,8 @@ def error_of_models(models: Mapping[str, Shares]) -> float | None:
 def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
     """Return how often intervals from other models contain a held-out model's shares.
 
-    The unit is the model, since errors of the subjects of one model are correlated: `covered` is
-    the sum over models of the proportion of their subjects inside the interval.
+    The unit is the model, since errors for one model's subjects are correlated: `covered` sums over
+    models the proportion of subjects inside the interval.
     """
     covered = 0.0
     tried = 0

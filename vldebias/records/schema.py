@@ -118,14 +118,14 @@ class Published(Strict):
     """Store a figure as printed in a publication.
 
     Attributes:
-        metric: "share" of a value, "discrepancy" (mean over prompts), or "unknown" rate.
-        value: attribute value of a share.
-        subject: subject of the prompt; None for the mean over all prompts.
+        metric: "share" (of a value), "discrepancy" (mean over prompts) or "unknown" (rate).
+        value: attribute value, for a share.
+        subject: prompt subject, or None for the mean over all prompts.
         qualifier: the wording.
         figure: the printed number.
         tolerance: maximum difference from the recomputed figure: half a unit in the last printed
             digit.
-        where: page, table or file of the source.
+        where: page, table or file in the source.
     """
 
     metric: Metric
@@ -143,7 +143,7 @@ class Figure(Strict):
     Attributes:
         metric: "share" of a value among images with known value, "discrepancy" (mean over prompts
             of the distance from even shares), or "unknown", the share of images with unknown value.
-        value: attribute value of a share.
+        value: attribute value, for a share.
         qualifier: the wording.
         estimate, low, high: the figure with its 95% interval.
         images, prompts: number of images and prompts.

@@ -139,7 +139,7 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
 
     Args:
         frame: rows with the shares that one model predicts.
-        values: the values of the attribute.
+        values: attribute values.
     """
     largest: dict[str, PredictedShare] = {}
     for row in frame.itertuples():

@@ -369,7 +369,7 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
     skipped, since their figures are listed separately.
 
     Args:
-        path: the task, and the names of the enclosing settings.
+        path: the task and the enclosing settings.
         a: a setting of the first run, or several by name.
         b: the same setting in the second run.
     """

@@ -50,7 +50,7 @@ class Conclusion(BaseModel, extra="forbid"):
     """Store a method's effect on one task's bias, and its cost.
 
     Attributes:
-        task: name of the task.
+        task: task name.
         question: the question that the conclusion answers.
         metric: name of the measure of bias.
         subset: part of the task, such as "unseen professions"; "" for the whole.

@@ -91,7 +91,7 @@ class FrontGroup(TypedDict):
     """Store a measure's rows in the first table of a page.
 
     Attributes:
-        task: name of the task.
+        task: task name.
         measure: title of the measure.
         note: which direction is better, and the value of chance.
         before: the value without a method.
@@ -109,7 +109,7 @@ class FigureGroup(TypedDict):
     """Store a measure's rows in the first table of a result without conclusions.
 
     Attributes:
-        task: name of the task.
+        task: task name.
         measure: title of the measure.
         note: which direction is better.
         is_share: whether the values are between 0 and 1.

@@ -166,8 +166,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         """Return a row by its names.
 
         Args:
-            task: name of the task.
-            metric: name of the metric.
+            task: task name.
+            metric: metric name.
             method: name of the method; "none" for the model without a method.
             subset: a part of the task, such as a group or a query; "" for the entire task.
             lam: the method's lambda. If None, the first matching row is returned.
@@ -240,13 +240,13 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def as_metric_frame(self, task: str, metric: str, method: str) -> MetricFrameArguments:
         """Return the arguments of a `fairlearn.metrics.MetricFrame` for one metric by group.
 
-        Its `by_group` contains the values of the groups (or queries) without intervals, and its
-        `overall` is their mean weighted by n.
+        Its `by_group` contains the group (or query) values without intervals, and its `overall` is
+        their mean weighted by n.
 
         Args:
-            task: name of the task.
-            metric: name of the metric.
-            method: name of the method.
+            task: task name.
+            metric: metric name.
+            method: method name.
 
         Raises:
             InvalidInputError: If there are no rows by group with these names.

@@ -29,7 +29,7 @@ class RunRow(NamedTuple):
     Attributes:
         run: folder or file of the result, relative to the folder of the list.
         model: the model that was measured.
-        task: name of the task.
+        task: task name.
         method: readable name of the method.
         measure: title of the figure, with its part of the task.
         better: "higher", "lower" or "neither".

@@ -166,7 +166,7 @@ def enough_units(n: int, change: Change, effect: float) -> int | None:
         would be needed.
     """
     width = change[2] - change[1]
-    # This is also true if one of them is NaN.
+    # This comparison is also true if either value is NaN.
     if not (n > 0 and effect > 0 and width > 0):
         return None
     # The width of an interval is proportional to 1 / sqrt(n); it should be half of the effect.
@@ -488,7 +488,7 @@ class References:
             `square_moved`: change of the unbiased square as text, if it decides the verdict: its
             interval contains zero, and that of the row does not.
             `paper`: see `paper_setting`.
-            `is_off_target`: whether the method removes another attribute than the measured one.
+            `is_off_target`: whether the method removes an attribute other than the measured one.
             `is_identity`: whether its edit changes nothing, for example if the default declines.
         """
         is_assigned = self.assigns_values.get((row.task, row.method), False)

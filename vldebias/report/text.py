@@ -45,8 +45,8 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     concluded = conclusions(frame, measures)
     summaries = named(frame[frame.is_summary], measures)
     if concluded:
-        # Measures of bias without a conclusion, such as distances between texts, are only shown on
-        # the page.
+        # Measures of bias without a conclusion, such as distances between prompts, are only shown
+        # on the page.
         tasks = [conclusion.task for conclusion in concluded]
         summaries = summaries[summaries.task.isin(tasks) | (summaries.kind != "bias")]
     notes = wrapped(LABELS, width) if summaries.uses_labels.any() else []

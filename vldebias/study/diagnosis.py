@@ -305,7 +305,7 @@ class Column:
 
         Args:
             rows: unit rows (n, d).
-            host: the model, which embeds texts.
+            host: the model, used to embed text.
             attribute: prompt set that describes its values.
         """
         texts_of_value = attribute.by_value()
@@ -513,7 +513,7 @@ def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) 
     """Describe how well an attribute can be decoded from features, and which methods removed it.
 
     Args:
-        attribute: name of the attribute.
+        attribute: attribute name.
         linear: method -> linear probe of the features under it, including "none".
         neighbour: nearest-neighbour probe of unedited features.
 

@@ -39,7 +39,7 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
 
     Args:
         images: image features.
-        texts: the model, which embeds texts.
+        texts: the model, used to embed text.
         prompt: any prompt, used to find the width of the embeddings.
 
     Raises:
@@ -132,7 +132,7 @@ def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
 
     Args:
         images: unit rows (n, d).
-        texts: the model, which embeds texts.
+        texts: the model, used to embed text.
         prompts: prompts to compare with the images.
     """
     embedded = _embedded(list(dict.fromkeys(prompts)), texts)
@@ -167,7 +167,7 @@ def doubt_chance(
     Args:
         nearest: (n,) position in `values` of the prompt nearest to each image.
         labels: (n,) position in `values` of each image's label.
-        values: names of the values.
+        values: value names.
         description: what the message calls the prompts.
     """
     k = len(values)
@@ -208,8 +208,8 @@ def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSe
     Args:
         images: rows with labels.
         column: the attribute's column.
-        texts: the model, which embeds texts.
-        prompts: prompt set with the texts of its values.
+        texts: the model, used to embed text.
+        prompts: prompt set that describes its values.
     """
     labels = images.column(column)
     places = [place_of(name, prompts) for name in labels.names]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from vldebias.study.task import Task
 
-# Image features (n, d), images, or the name of a file, a folder or a data set.
+# Image features (n, d), images, or the name of a file, folder or data set.
 Images: TypeAlias = "Embeddings | ImageData | Shards | Tensor | ArrayLike | Path"
 # One label column (n,), or column -> labels.
 Columns: TypeAlias = "Labels | Tensor | ArrayLike | Mapping[str, Labels | Tensor | ArrayLike]"

@@ -106,7 +106,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Return the name of the run's folder."""
+        """Return the run's folder name."""
         return file_slug(f"{self.suite.name} {self.model}")
 
     @property

@@ -45,7 +45,7 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
 
     Args:
         prompts: candidate prompts.
-        attribute: prompt set of the attribute.
+        attribute: the attribute's prompt set.
 
     Raises:
         InvalidInputError: If no prompt leaves the value open.

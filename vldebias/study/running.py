@@ -48,7 +48,7 @@ class Finished(BaseModel, extra="forbid"):
 
     @classmethod
     def read(cls, path: Path, key: str) -> Self | None:
-        """Read a stored result; None if it is missing, or has another version or key.
+        """Read a stored result; None if it is missing, or has a different version or key.
 
         Args:
             path: the file.

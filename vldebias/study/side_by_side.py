@@ -196,8 +196,8 @@ class SideBySide:
         """Return value -> number of a method's images that were assigned it.
 
         Args:
-            method: name of the method.
-            attribute: name of the attribute.
+            method: method name.
+            attribute: attribute name.
         """
         values = [picture.values.get(attribute) for picture in self.row(method)]
         return self._counts(values, attribute)
@@ -206,8 +206,8 @@ class SideBySide:
         """Return value -> number of a method's images that show it; empty if not judged.
 
         Args:
-            method: name of the method.
-            attribute: name of the attribute.
+            method: method name.
+            attribute: attribute name.
         """
         row = self.row(method)
         # Unjudged attributes have no entry; unknown values are None.
@@ -362,7 +362,7 @@ def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
 
     Args:
         judge: the judge.
-        prompts: prompt set of the attribute.
+        prompts: the attribute's prompt set.
     """
     for name, values in judge.names.items():
         if set(map(plain_value, values)) == set(prompts.attributes):

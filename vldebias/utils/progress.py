@@ -64,7 +64,7 @@ class Progress(progress.Progress):
         """Show a progress bar.
 
         Args:
-            title: title of the bar.
+            title: bar title.
             total: number of steps; None if unknown, which removes the bar at the end.
             done: number of finished steps.
             reused: additional steps that an earlier run finished; they do not affect the estimated

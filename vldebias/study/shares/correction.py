@@ -53,7 +53,7 @@ def corrected_block(
             weight.
         counts: method -> counts (p, values + 1).
         resamples: number of bootstrap resamples.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
 
     Returns:
         A list with the block; empty if no method has enough labels.

@@ -111,7 +111,7 @@ class ShareRows:
         """Return a method's change of prompt i's gap, with the ends of its interval.
 
         Args:
-            method: name of the method.
+            method: method name.
             i: index of the prompt.
         """
         moved = float(self.gaps[method][i] - self.gaps[NONE][i])

@@ -86,7 +86,7 @@ class GeneratedRows:
         sure: minimum probability at which an answer counts.
         noun: the noun for concepts in reports.
         resamples: number of bootstrap resamples.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
     """
 
     generated: GeneratedImages
@@ -118,7 +118,7 @@ class GeneratedRows:
 
         Args:
             result: the result that receives the rows.
-            attribute: name of the attribute.
+            attribute: attribute name.
             code_of_stated: stated value -> the judge's code; None if the prompts state another
                 attribute.
             has_pictures: whether to also add pictures, and the share of identical images for
@@ -287,7 +287,7 @@ class GeneratedRows:
             images: rows of the images.
             counts: method -> counts (prompts, values + 1).
             values: the values.
-            method: name of the method.
+            method: method name.
             place: position of the prompt in `counts`.
             loss: what got worse, in words.
         """

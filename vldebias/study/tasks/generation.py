@@ -345,7 +345,7 @@ class GenerationTask(Task):
             One result per attribute, then those for CLIPScore and FID.
 
         Raises:
-            AlreadyAttachedError: If `generate` rejects the arguments.
+            AlreadyAttachedError: If the pipeline has an attachment.
             InvalidInputError: If `generate` rejects the arguments, the judge does not know an
                 attribute (checked before anything is generated), or the images belong to a
                 different prompt set.

@@ -623,7 +623,7 @@ class GroupsTask(ImageTask):
 def _label_column(
     columns: Mapping[str, Sequence[str]], spurious: object, prompts: PromptSet
 ) -> str | None:
-    """Return the first column whose values the class prompts name."""
+    """Return the first column whose values are named by the class prompts."""
     for name, values in columns.items():
         if name != spurious and class_of(tuple(values), prompts):
             return name

@@ -186,8 +186,8 @@ class ImageTask(Task):
         """Return normalised prompt embeddings (n, d), edited unless the prompt states a value.
 
         Args:
-            texts: the host that embeds texts.
-            prompts: n texts.
+            texts: the host that embeds text.
+            prompts: n prompts.
             edit: the edit; None: no edit.
         """
         # An edit that only applies to images leaves text unchanged.
@@ -282,10 +282,10 @@ def fit_method(
     reference: Features | Reference | None = None,
     neutral: tuple[str, ...] = (),
 ) -> Edit | None:
-    """Fit a method on texts; None for "none".
+    """Fit a method on text; return None for "none".
 
     Args:
-        texts: the host that embeds texts.
+        texts: the host that embeds text.
         prompts: prompt sets that the method is fitted on.
         method: the method or its name.
         lam: weight of the prompt pairs, for methods that take one.

@@ -61,7 +61,7 @@ class PeopleTask(Task):
 
     @property
     def generation(self) -> GenerationTask:
-        """Return the task that generates the images; no judge is involved."""
+        """Return the task that generates the images, without a judge."""
         names = {"resamples", "seed", "prompts", "variants", "images"}
         names |= {"steps", "guidance", "batch_size", "options"}
         settings = {name: getattr(self, name) for name in names}

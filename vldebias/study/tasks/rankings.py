@@ -66,7 +66,7 @@ class Rankings:
 
         Args:
             methods: methods that re-rank.
-            texts: the model, which embeds texts.
+            texts: the model, used to embed text.
             sets: prompt sets of the attributes.
             prior: "uniform" for even shares, "dataset" for the candidates' own.
             k: the largest number of top results that is measured.

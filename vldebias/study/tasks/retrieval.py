@@ -280,7 +280,7 @@ class RetrievalTask(ImageTask):
                 " against even shares and against its own."
             )
         if reference is not None:
-            # Count the reference images that are nearest to the texts of each value. Methods that
+            # Count the reference images that are nearest to each value's prompts. Methods that
             # equalise the means of the reference mistake uneven counts for a direction.
             for prompts in sets:
                 values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
@@ -390,7 +390,7 @@ class RetrievalTask(ImageTask):
 
         Args:
             result: the result that receives the rows.
-            metric: name of the metric.
+            metric: metric name.
             values: method -> value (q,) of each query.
             draws: method -> means over queries (resamples,) in resamples of the images; None if the
                 values do not depend on the images.
@@ -588,7 +588,7 @@ def relevance(columns: Mapping[str, Labels], queries: Sequence[str]) -> tuple[st
 
     Args:
         columns: column -> labels of the images.
-        queries: q texts.
+        queries: q strings.
 
     Returns:
         The first column for which every query names exactly one label, with its relevance; "" and

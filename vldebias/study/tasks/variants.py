@@ -52,7 +52,7 @@ class Variant(Strict):
 
     Attributes:
         prompts: prompt sets, solved jointly. If empty, the set that is generated.
-        method: name of the method.
+        method: method name.
         lam: weight of the prompt pairs; 500 in the paper (section 7.6).
         strength: share of the edit; for "balanced-prompts", share of the images.
         keep_stated: leave prompts that state a value unchanged.
@@ -270,7 +270,7 @@ def prepared(
         noise: seed of the noise of each image.
         seeds: seed of each image, which determines its value; None: values are balanced over all
             images.
-        options: arguments of the pipeline.
+        options: pipeline arguments.
 
     Raises:
         AlreadyAttachedError: If the pipeline has an attachment.

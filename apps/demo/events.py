@@ -26,8 +26,9 @@ def undim(name: str) -> str:
 
 
 def announce(name: str, text: str, buttons: str, field: str) -> str:
-    """Return a script for the page's head that updates a status line as soon as a visitor presses a
-    button or Enter.
+    """Return a script for the page's head that updates a status line immediately.
+
+    It runs as soon as a visitor presses a button or Enter.
 
     Gradio runs event scripts only after the server has responded, which takes seconds while models
     load.

@@ -341,8 +341,11 @@ class Reader:
 
     @classmethod
     def for_attribute(cls, engine: Engine, attribute: str) -> Reader:
-        """Return the miniature's classifier if it knows the attribute, otherwise the image-text
-        model."""
+        """Return a judge for an attribute.
+
+        This is the miniature's classifier if it knows the attribute, otherwise the image-text
+        model.
+        """
         from vldebias.judge.judges import ClipJudge, MiniatureJudge
 
         prompts = load_prompts(ATTRIBUTES[attribute])
@@ -361,8 +364,10 @@ class Reader:
         return cls(judge.on(engine.clip()), prompts.name, values)
 
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:
-        """Return the value of each image, -1 for unknown, and whether each shows the subject or a
-        person."""
+        """Return each image's value, and whether it shows the subject or a person.
+
+        Unknown values are -1.
+        """
         answers = self.judge.predict(images)
         chances = np.asarray(answers[self.attribute])
         is_sure = chances.max(axis=1) >= SURE

@@ -45,8 +45,9 @@ def build_demo(engine: Engine) -> gr.Blocks:
 
 
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
-    """Serve the page of `Engine(**options)` until it is stopped; `where`: port and public, see
-    `serve`.
+    """Serve the page for `Engine(**options)` until it is stopped.
+
+    `where` contains port and public, see `serve`.
 
     Raises:
         InvalidInputError: If options are incompatible, the port is in use, or a public page has no

@@ -56,8 +56,7 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Heade
 
 
 def authenticates_connection(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a request authenticates its connection rather than only itself (NTLM,
-    Negotiate)."""
+    """Return whether a request authenticates its entire connection (NTLM, Negotiate)."""
     for name, value in headers:
         scheme = value.partition(b" ")[0].lower()
         if name.lower() == b"authorization" and scheme in (b"ntlm", b"negotiate"):

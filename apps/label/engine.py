@@ -337,8 +337,7 @@ class Labelling:
         return next((step for step in order if self._is_open(annotator, step)), None)
 
     def _first_of(self, annotator: str, step: int) -> int:
-        """Return the first question of the image if "no person" answered them all, else the
-        question itself."""
+        """Return the image's first question if "no person" answered all of them, else this one."""
         record, _ = self._asked(annotator, step)
         if set(self._answers(annotator, record.path)) == {NO_PERSON}:
             return step - step % len(self.questions)

@@ -1,5 +1,6 @@
-"""Detect the format of images with captions: a table, a folder of images and texts, tars, COCO, or
-a format of `datasets`.
+"""Detect the format of images with captions.
+
+Formats are a table, a folder of images and text files, tars, COCO, and formats of `datasets`.
 
 This module imports neither torch nor datasets, so that a wrong column, separator or folder is
 reported immediately; only parquet needs pyarrow.

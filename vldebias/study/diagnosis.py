@@ -362,7 +362,8 @@ def diagnose(
     >>> smiling, gender = features[:, 0] > 0, features[:, 1] > 0
     >>> result = diagnose(features, smiling, groups=gender)
     >>> rows = result.to_pandas().set_index("metric")
-    >>> print(round(rows.loc["linear_probe", "value"], 1))  # decodable 0.9
+    >>> print(round(rows.loc["linear_probe", "value"], 1))  # decodable
+    0.9
     """
     start = time.monotonic()
     data = features if isinstance(features, Embeddings) else Embeddings.from_arrays(features)

@@ -70,8 +70,9 @@ def run_suite(
     only: Sequence[str] = (),
     loaded: Loaded | None = None,
 ) -> Result:
-    """Measure every task of a suite, and write result.json, pictures and index.html to
-    `options.out`.
+    """Run every task in a suite, writing result.json, pictures and index.html.
+
+    The output folder is `options.out`.
 
     result.json is written after every task. A later run reuses tasks that finished with the same
     settings, prompts, weights and data; image features and generated images are reused even within

@@ -157,8 +157,9 @@ def logistic_regression(
     like: Tensor | None = None,
     counts: NDArray[np.integer] | None = None,
 ) -> Head:
-    """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i), the objective of scikit-learn's
-    LogisticRegression.
+    """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i).
+
+    This is the objective of scikit-learn's LogisticRegression.
 
     R is |W|_2^2 / 2 or |W|_1; the bias is not penalised. Solved by L-BFGS-B in float64.
 

@@ -311,8 +311,9 @@ class GeneratedRows:
         return Strip(caption, [f"seed {seed}" for seed in shown.seed], rows)
 
     def _add_stated(self, result: TaskResult, table: pd.DataFrame) -> None:
-        """Add the share of images that show the value stated in their prompt, in total and by
-        value.
+        """Add the share of images that show the value stated in their prompt.
+
+        The share is added in total and by value.
 
         Unknown images count as wrong. Concepts are resampled, because their prompts are related.
         """

@@ -123,8 +123,9 @@ class GroupedImages:
 
 @register_task
 class GroupsTask(ImageTask):
-    """Measure group robustness of zero-shot classification in the blocks `name` and "`name`:
-    cosines".
+    """Measure the group robustness of zero-shot classification.
+
+    The result has the blocks `name` and "`name`: cosines".
 
     Rows are `worst_group`, `average`, `average_reweighted` and `gap`, with baselines also
     `gap_reweighted`, and `accuracy` of every group. For two classes there are also
@@ -484,8 +485,9 @@ class GroupsTask(ImageTask):
         groups: Labels,
         weights: Mapping[str, float] | None,
     ) -> None:
-        """Add every metric of groups for every method, then the `accuracy` of each group with
-        Wilson's interval.
+        """Add every group metric for every method, then each group's `accuracy`.
+
+        Accuracies have Wilson's interval.
 
         Args:
             result: the result to add rows to.

@@ -23,14 +23,14 @@ NOT_FORWARDED = frozenset({
     b"transfer-encoding",
     b"upgrade",
     b"http2-settings",
-    # Handled by this server itself.
+    # Headers handled by this server itself.
     b"expect",
     # They contain the requested host and alternative addresses for it.
     b"host",
     b"alt-svc",
     # Set anew for the body that is sent.
     b"content-length",
-    # Headers of this server.
+    # Headers defined by this server.
     NOTE.encode(),
     ORIGINAL.encode(),
     INDEX.encode(),

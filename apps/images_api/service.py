@@ -682,7 +682,7 @@ def _index_of(request: Request) -> int | None:
     text = request.headers.get(INDEX)
     if text is None:
         return None
-    # 18 digits fit into 64 bits.
+    # A number with 18 digits fits into 64 bits.
     if not text.isdecimal() or len(text) > 18:
         raise RefusedError(400, f"{INDEX}: expected a whole number of 0 or more", param=INDEX)
     return int(text)

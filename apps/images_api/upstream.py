@@ -148,7 +148,7 @@ class Upstream:
 
         Raises:
             RefusedError: If the target is too long or not printable.
-            httpx2.RequestError: The server cannot be reached.
+            httpx2.RequestError: If the server cannot be reached.
         """
         extensions = {"timeout": self._timeout.as_dict(), "target": target}
         if authenticates_connection(headers):

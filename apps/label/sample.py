@@ -80,10 +80,10 @@ class LabelSample(Strict):
 
 
 def _strata(images: pd.DataFrame, labels: int) -> list[pd.DataFrame]:
-    """Return the finest strata for which the labels are sufficient; at worst a single one.
+    """Return the finest strata for which there are enough labels, or else a single stratum.
 
     Args:
-        images: a row per image, in random order.
+        images: one row per image, in random order.
         labels: number of labels.
     """
     # Every stratum needs two labels, since the variance of a single one cannot be estimated.

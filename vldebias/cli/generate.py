@@ -177,7 +177,7 @@ def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> Non
 
 
 def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
-    """Print the conclusions, the table of images, and the paths."""
+    """Print the conclusions, the image table and the paths."""
     for sentence in images.sentences():
         # If piped, conclusions become comments above the table, which `grep -v '^#'` removes.
         echo(sentence if out.is_terminal else f"# {sentence}")

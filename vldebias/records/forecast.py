@@ -71,7 +71,7 @@ class Forecast:
         other_models: mean share over the other models, or None if fewer than OTHERS counted the
             subject.
         images: number of images needed to decide whether more than half show the value, assuming
-            that the estimated share is right; 0 if the interval already decides it, None if there
+            that the estimated share is correct; 0 if the interval already decides it, None if there
             is no estimate.
         reason: why nothing is predicted.
     """

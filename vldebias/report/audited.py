@@ -86,7 +86,7 @@ def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> li
 
     Args:
         prompts: the audited prompts.
-        attribute: name of the prompt set that was audited.
+        attribute: name of the audited prompt set.
     """
     remedies = " ".join(row.remedy for row in prompts)
     name = shlex.quote(attribute)

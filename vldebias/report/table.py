@@ -610,7 +610,7 @@ class References:
         is_harm = verdict_of_change == "worse" and self.is_beyond_chance(row, is_assigned)
         if self.is_at_chance(row) and not is_harm:
             return NOTHING
-        # The interval of the gap is shown, so the verdict must agree with it.
+        # The gap's interval is shown, so the verdict must agree with it.
         if verdict_of_change in CLEAR and verdict(row.change, row.better) != verdict_of_change:
             return UNCLEAR
         # An interval as wide as the bias could not even show that it was removed completely.

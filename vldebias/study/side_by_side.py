@@ -1,4 +1,4 @@
-"""Generate the images of one prompt with and without methods, from the same noise.
+"""Generate images for one prompt with and without methods, from the same noise.
 
 An interrupted run can be continued in the same folder."""
 

@@ -89,7 +89,7 @@ def one_of(registry: Registry[type[Model]], key: str) -> PlainValidator:
 
     Args:
         registry: models by name.
-        key: the field of the part that names its model, such as "task".
+        key: the part's field that names its model, such as "task".
     """
 
     def read(part: object) -> BaseModel:

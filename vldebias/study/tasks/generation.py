@@ -342,7 +342,7 @@ class GenerationTask(Task):
             progress: reports progress.
 
         Returns:
-            One result per attribute, then those for CLIPScore and FID.
+            One result per attribute, followed by results for CLIPScore and FID.
 
         Raises:
             AlreadyAttachedError: If the pipeline has an attachment.

@@ -265,8 +265,8 @@ class RetrievalTask(ImageTask):
     ) -> TaskProvenance:
         """Return the provenance of an attribute's result.
 
-        Its description mentions an uneven gallery or reference. `labels` belongs to all images,
-        `gallery` contains those whose label is known.
+        The description mentions an uneven gallery or reference. `labels` covers all images, whereas
+        `gallery` only contains images with known labels.
         """
         sets = self.prompts[attribute]
         words = (

@@ -1,7 +1,8 @@
-"""Cancel calls whose results nobody fetches, so that other visitors do not wait for them.
+"""Cancel calls whose results are never fetched, so that other visitors do not wait for them.
 
-Gradio answers a call with the id of an event, and processes it even if nobody requests the result.
-Browsers request it at once, so a client that has not done so after `PATIENCE` seconds has left.
+Gradio answers a call with an event id, and processes the event even if nobody requests its
+result. Browsers request it at once, so a client that has not done so after `PATIENCE` seconds has
+left.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ class _Call:
 
 
 class Abandoned:
-    """Cancel the events of a Gradio page whose results nobody fetches.
+    """Cancel a Gradio page's events if their results are never fetched.
 
     Args:
-        app: the ASGI application of Gradio.
-        patience: seconds to wait for a request for the result.
+        app: Gradio's ASGI application.
+        patience: seconds to wait for the result to be requested.
     """
 
     def __init__(self, app: App, *, patience: float = PATIENCE) -> None:
         self.app = app
         self.patience = patience
         self.calls: dict[str, _Call] = {}
-        self.streams: dict[str, int] = {}  # number of open streams by session
+        self.streams: dict[str, int] = {}  # open streams per session
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -69,7 +70,7 @@ class Abandoned:
             await self.app(scope, receive, send)
 
     def _session_of(self, scope: Message, path: str) -> str:
-        """Return the session whose results a request fetches, or ""."""
+        """Return the session whose results a request fetches, or "" if it fetches none."""
         result = _RESULT.fullmatch(path)
         if result:
             call = self.calls.get(result["event"])
@@ -80,7 +81,7 @@ class Abandoned:
         return ""
 
     async def _begin(self, scope: Message, receive: Receive, send: Send, api: str) -> None:
-        """Forward a call, and read the event from its answer."""
+        """Forward a call, and parse the event id from its response."""
         request = bytearray()
         answer = bytearray()
 
@@ -96,9 +97,9 @@ class Abandoned:
         await self.app(scope, reading, sending)
         event = _field(answer, "event_id")
         if event:
-            # The result of a call without a session is requested by the id of its event.
+            # The result of a call without a session is requested by event id.
             session = _field(request, "session_hash") or event
-            # A stream of the session that is already open also fetches this result.
+            # If the session already has an open stream, that stream also fetches this result.
             call = _Call(event, session, api, is_fetched=session in self.streams)
             self.calls[event] = call
             task = asyncio.create_task(self._wait(call))
@@ -106,7 +107,7 @@ class Abandoned:
             task.add_done_callback(self._tasks.discard)
 
     async def _fetch(self, scope: Message, receive: Receive, send: Send, session: str) -> None:
-        """Forward a request for the stream of a session, which fetches all of its results."""
+        """Forward a request for a session's stream, which fetches all of the session's results."""
         self.streams[session] = self.streams.get(session, 0) + 1
         for call in self.calls.values():
             call.is_fetched |= call.session == session
@@ -120,7 +121,7 @@ class Abandoned:
     async def _wait(self, call: _Call) -> None:
         """Cancel a call if its result was not requested in time."""
         await asyncio.sleep(self.patience)
-        # Forget it in any case, to limit the memory.
+        # Forget it in any case, to limit memory use.
         del self.calls[call.event]
         if not call.is_fetched:
             await self._cancel(call)
@@ -154,13 +155,13 @@ class Abandoned:
             return messages.pop() if messages else {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
-            """Ignore the answer."""
+            """Ignore the response."""
 
         await self.app(scope, receive, send)
 
 
 def _field(content: bytes | bytearray, name: str) -> str:
-    """Return a text in a JSON object, or "" if there is none."""
+    """Return a string field of a JSON object, or "" if there is none."""
     try:
         value = json.loads(content)[name]
     except (ValueError, KeyError, TypeError):

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
-LOCAL = ("localhost", HERE, "[::1]")  # values of Host that a local page accepts
+LOCAL = ("localhost", HERE, "[::1]")  # Host values that a local page accepts
 PORTS = range(7860, 7960)
-SHORTEST = 8  # minimum length of the password of a public page
+SHORTEST = 8  # minimum password length for a public page
 LOGINS = 30  # maximum number of logins per minute from one address, far too few to guess a password
 ADDRESSES = 10_000  # maximum number of addresses whose logins are counted, least recent first
-MOST_BODY = 1 << 20  # maximum size of a request in bytes; typed text is far smaller
+MOST_BODY = 1 << 20  # maximum size of a request in bytes; typed text is far shorter
 # The strictest policy that Gradio supports: its page contains inline scripts and styles, and
 # compiles the `js` of events.
 POLICY = {
@@ -53,8 +53,8 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
     """Return (user, password) from the environment; None if a local page has none.
 
     Raises:
-        InvalidInputError: the variable is not user:password, or a public page has no password or a
-            short one.
+        InvalidInputError: If the variable is not user:password, or a public page has no password or
+            a short one.
     """
     login = os.environ.get(AUTH, "")
     user, colon, password = login.partition(":")
@@ -90,7 +90,7 @@ class Headers:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Forward a request, and add the headers to its answer."""
-        # Browsers enforce all policies of a page, so remove those of Gradio.
+        # Browsers enforce all of a page's policies, so remove Gradio's own.
         replaced = {name for name, _ in self.headers}
 
         async def with_headers(message: Message) -> None:
@@ -168,7 +168,7 @@ class Guard:
         address = (scope.get("client") or ("",))[0]
         now = time.monotonic()
         times = self.logins.setdefault(address, deque(maxlen=LOGINS))
-        # Forget the least recent address first.
+        # Forget the least recently used address first.
         self.logins.move_to_end(address)
         if len(self.logins) > ADDRESSES:
             self.logins.popitem(last=False)
@@ -178,7 +178,7 @@ class Guard:
         return False
 
     def _refusal(self, headers: dict[str, str]) -> str:
-        """Return why the Host or Origin of a request is rejected, or ""."""
+        """Return why a request's Host or Origin is rejected, or ""."""
         host = headers.get("host", "")
         origin = headers.get("origin")
         forwarded = headers.get("x-forwarded-host", host)
@@ -225,7 +225,7 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a channel that first returns the body that was read, and then further messages."""
+    """Return a channel that first replays the body, and then receives further messages."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receiving() -> Message:
@@ -269,7 +269,7 @@ def serve(
         finish: called before the process ends, to wait until answers have been saved.
 
     Raises:
-        InvalidInputError: a public page has no password, or the port is in use.
+        InvalidInputError: If a public page has no password, or the port is in use.
     """
     import gradio as gr
     import uvicorn
@@ -281,9 +281,9 @@ def serve(
     # Open the port first, since Gradio needs its number.
     listening = _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
-    # Number of visitors whose sessions are stored; the least recent one is dropped first.
+    # Number of visitors whose sessions are stored; the least recently used one is dropped first.
     demo.state_session_capacity = 1000
-    # Further calls are rejected, to limit the memory.
+    # Reject further calls, to limit memory use.
     demo.queue(max_size=64, default_concurrency_limit=4)
     closed: dict[str, Any] = {
         "ssr_mode": False,
@@ -318,7 +318,7 @@ def serve(
         target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True
     )
     ended = threading.Event()
-    # Only set an event, so that files are written completely before the process ends.
+    # Only set an event, so that files are fully written before the process ends.
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda *_: ended.set())
     thread.start()
@@ -360,7 +360,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, number))
-            # Listen before the server starts, since two servers could bind the port until then.
+            # Listen before the server starts, since a second server could otherwise bind the port.
             listening.listen(128)
         except OSError as error:
             listening.close()

@@ -1,4 +1,4 @@
-"""ComfyUI nodes that state an attribute of a person evenly over the pictures of a prompt."""
+"""ComfyUI nodes that state a person's attribute evenly over a prompt's pictures."""
 
 from typing import Any
 

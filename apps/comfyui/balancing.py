@@ -1,4 +1,4 @@
-"""Balance the prompts of a run's pictures; this needs neither a model nor ComfyUI."""
+"""Balance the prompts for a run's pictures, without a model or ComfyUI."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MOST_IMAGES = 64
 LARGEST = 2**53 - 1  # the largest exact integer in JavaScript, which widgets use
 # Tolerance for rounded shares, such as three times 33.3 %.
 ROUNDING = 0.005
-SEED_OF_VALUES = 0  # the same for all runs, since a value only depends on the picture's seed
+SEED_OF_VALUES = 0  # fixed, since a value only depends on the picture's seed
 
-# Texts whose values are used for all prompts with this number of persons. Values only depend on
-# the seed of a picture, so that the runs of a queue are even if their texts differ, for example
+# Fixed texts that determine the values for all prompts with this number of people. Values then only
+# depend on a picture's seed, so that queued runs stay even if their texts differ, for example
 # because of wildcards.
 _PERSONS = (
     "a person",
@@ -38,13 +38,13 @@ _SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%
 
 @dataclass(frozen=True)
 class PicturePrompts:
-    """Prompts, values and seeds of the pictures of a run.
+    """Store the prompts, values and seeds for a run's pictures.
 
     Attributes:
         prompts: the prompt of each picture.
-        values: the value in each prompt, separated by commas for several persons; empty if the
+        values: the value in each prompt, separated by commas for several people; empty if the
             prompt is unchanged.
-        seeds: the seed of the noise for each picture; they are consecutive.
+        seeds: the noise seed for each picture; seeds are consecutive.
         lines: a line for each picture: its value, or why its prompt is unchanged.
     """
 
@@ -59,7 +59,7 @@ class PicturePrompts:
         Args:
             prompt: its prompt.
             value: the value in the prompt.
-            seed: the seed of its noise.
+            seed: its noise seed.
             reason: why the prompt is unchanged; None if a value was stated.
         """
         self.prompts.append(prompt)
@@ -70,7 +70,7 @@ class PicturePrompts:
 
     @property
     def reasons(self) -> str:
-        """Return the lines of all pictures as one text."""
+        """Return the lines for all pictures as one string."""
         return "\n".join(self.lines)
 
 
@@ -83,24 +83,23 @@ def balance(
     index: int = 0,
     original: Sequence[str] = ("",),
 ) -> PicturePrompts:
-    """State values of an attribute in the prompt of each picture of a run.
+    """State attribute values in the prompt for each picture in a run.
 
     Args:
-        prompts: the prompts of the run, in any syntax: a single one, or the list from another
-            node.
-        attribute: one of ATTRIBUTES.
+        prompts: the run's prompts, in any syntax: a single prompt, or a list from an upstream node.
+        attribute: an entry of ATTRIBUTES.
         images: number of pictures per prompt.
         shares: "female: 70, male: 30", in percent or as fractions; empty: even shares.
-        seed: seed of the noise of the first picture; further pictures have consecutive seeds. The
-            same seed always has the same value.
-        index: number of the run, from 0. Runs with the same `images`, `seed` and number of prompts
-            continue each other.
-        original: the user's own words if another node rewrote them, either one text for all
-            prompts or one for each. They determine whether the attribute is open. Empty if nothing
-            was rewritten.
+        seed: noise seed of the first picture; later pictures have consecutive seeds. The same seed
+            always gives the same value.
+        index: zero-based index of the run. Runs with the same `images`, `seed` and number of
+            prompts continue each other.
+        original: the user's own words if a node rewrote them: either one text for all prompts or
+            one per prompt. They determine whether the attribute is open. Empty if nothing was
+            rewritten.
 
     Raises:
-        InvalidInputError: an argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid; the message names it.
     """
     if isinstance(prompts, str) or not prompts:
         raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of one text or more")
@@ -115,25 +114,26 @@ def balance(
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
     balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=SEED_OF_VALUES)
     pictures = PicturePrompts()
-    # Number the pictures over all prompts and runs; otherwise, the first pictures of all prompts
+    # Number the pictures across all prompts and runs; otherwise, the first picture of every prompt
     # would have the same value and the same noise.
     first = index * images * len(prompts)
     for place in range(images * len(prompts)):
-        # After the largest number that a widget supports, start at 0 again.
+        # After the largest number that a widget supports, wrap around to 0.
         noise = (seed + first + place) % (LARGEST + 1)
         number = place // images
         prompt = prompts[number]
         text, value, reason = _write(balancer, prompt, originals[number].strip() or prompt, noise)
-        # Choose alternatives after stating the value, so that branches with a person contain it.
+        # Choose alternatives after stating the value, so that branches that mention a person
+        # contain it.
         pictures.add(choose_alternatives(text, str(noise)), value, noise, reason)
     return pictures
 
 
 def single_settings(settings: Mapping[str, Sequence[object]]) -> dict[str, Any]:
-    """Return the single value of each setting, which ComfyUI passes as a list.
+    """Unwrap settings that ComfyUI passes as lists with a single value.
 
     Raises:
-        InvalidInputError: the values in a list differ.
+        InvalidInputError: If the values in a list differ.
     """
     value_of_setting: dict[str, Any] = {}
     for name, values in settings.items():
@@ -151,16 +151,16 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
     """Parse shares such as "female: 70, male: 30".
 
     Args:
-        text: the shares.
-        attribute: one of ATTRIBUTES.
+        text: shares as text.
+        attribute: an entry of ATTRIBUTES.
 
     Returns:
         Shares that sum to 1, by value in the spelling of the prompt set; None for an empty text,
         which means even shares.
 
     Raises:
-        InvalidInputError: the attribute or a value is unknown, a value occurs twice, a share is not
-            a number, or the sum is neither 100 nor 1.
+        InvalidInputError: If the attribute or a value is unknown, a value occurs twice, a share is
+            not a number, or the sum is neither 100 nor 1.
     """
     if attribute not in ATTRIBUTES:
         raise InvalidInputError(
@@ -185,7 +185,7 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
         spelling = match["value"].strip()
         name = name_of_spelling.get(spelling.lower())
         if name is None:
-            # Do not suggest a similar value, since it may be another group of people.
+            # Do not suggest a similar value, since it may be a different group of people.
             raise InvalidInputError(
                 f"shares: {spelling!r} is not a value of {attribute}; expected one of"
                 f" {', '.join(names)}"
@@ -202,7 +202,7 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
         raise InvalidInputError(
             f"shares: they sum to {total:g}; expected 100 (percent) or 1 (fractions)"
         )
-    # The balancer requires that shares sum to 1 exactly.
+    # The balancer requires shares to sum to exactly 1.
     return {value: share / total for value, share in share_of_value.items()}
 
 
@@ -210,8 +210,8 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
     """Return the error message for invalid inputs, or None if they are valid.
 
     Args:
-        attribute: see `balance`; None if another node will provide it.
-        shares: see `balance`; None if another node will provide it.
+        attribute: see `balance`; None if an upstream node provides it.
+        shares: see `balance`; None if an upstream node provides it.
     """
     if attribute is None:
         return None
@@ -225,15 +225,15 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
 def _write(
     balancer: Balancer, prompt: str, original: str, seed: int
 ) -> tuple[str, str, str | None]:
-    """Return the prompt of one picture, the values in it, and the reason if it is unchanged."""
+    """Return one picture's prompt, the values in it, and the reason if it is unchanged."""
     balanced = balancer.at(prompt, seed, original)
     if balanced.values[0] is None:
         return prompt, "", balanced.reasons[0]
     values = [value for _, value in balanced.people[0]]
-    # The numbers of persons in a group depend on its text.
+    # The number of people in a group depends on the prompt's text.
     if any(isinstance(value, Mapping) for value in values):
         return balanced.prompts[0], ", ".join(map(_describe, values)), None
-    # Use the values of a fixed text instead, see `_PERSONS`.
+    # Otherwise, use the values for a fixed text, see `_PERSONS`.
     persons = balancer.at(_PERSONS[len(values) - 1], seed).people[0]
     even_values = [value for _, value in persons]
     (text,) = balancer.write([prompt], [even_values], [original])
@@ -241,7 +241,7 @@ def _write(
 
 
 def _describe(value_of_person: str | Mapping[str, object]) -> str:
-    """Return the value of a person, or the values of a group, as words.
+    """Format the value of a person, or the values of a group, as words.
 
     >>> _describe({"female": 2, "male": 1}), _describe({"female": None, "male": None})
     ('2 female, 1 male', 'female, male')

@@ -36,9 +36,9 @@ _BATCH_OUT = "number of rows of the conditioning, for batch_size of the empty la
 
 
 def _prompt_inputs() -> list[Any]:
-    """Return the inputs that both nodes have in common."""
+    """Return the inputs shared by both nodes."""
     return [
-        # With dynamic prompts, the page would choose alternatives once for all pictures, and remove
+        # With dynamic prompts, the page would choose alternatives once for all pictures and remove
         # "{gender}".
         io.String.Input("prompt", multiline=True, dynamic_prompts=False, tooltip=_PROMPT),
         io.Combo.Input(
@@ -66,18 +66,18 @@ def _prompt_inputs() -> list[Any]:
             control_after_generate=True,
             tooltip=_INDEX,
         ),
-        # Only a socket, for the text that is also the input of the rewriting node.
+        # Socket only, for the text that is also the rewriting node's input.
         io.String.Input("original", optional=True, force_input=True, tooltip=_ORIGINAL),
     ]
 
 
 def _texts(name: str, tooltip: str) -> Any:
-    """Return an output that is a list of texts."""
+    """Return an output that is a list of strings."""
     return io.String.Output(name, display_name=name, tooltip=tooltip, is_output_list=True)
 
 
 class BalancingNode(io.ComfyNode):
-    """Base class of nodes that balance prompts."""
+    """Base class for nodes that balance prompts."""
 
     @classmethod
     def validate_inputs(
@@ -86,17 +86,17 @@ class BalancingNode(io.ComfyNode):
         """Check the inputs before anything runs.
 
         Args:
-            attribute: a list with the attribute, or with None if another node will provide it.
-            shares: a list with the shares, or with None if another node will provide them.
+            attribute: a list with the attribute, or with None if an upstream node provides it.
+            shares: a list with the shares, or with None if an upstream node provides them.
 
         Returns:
-            True, or a message, which ComfyUI shows instead of running the workflow.
+            True, or a message that ComfyUI shows instead of running the workflow.
         """
         return problem_of(attribute[0], shares[0]) or True
 
 
 class BalancePrompt(BalancingNode):
-    """State values of an attribute in a prompt; subsequent nodes run once per picture."""
+    """State attribute values in a prompt; downstream nodes run once per picture."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -109,7 +109,7 @@ class BalancePrompt(BalancingNode):
                 "State an attribute of the person in the prompt, evenly over the pictures, if the"
                 " prompt leaves it open. This only changes text, so it works with every model."
             ),
-            # A list of prompts is a single run, whose values are even over all prompts.
+            # A list of prompts is treated as a single run, with values even over all prompts.
             is_input_list=True,
             inputs=_prompt_inputs(),
             outputs=[
@@ -167,10 +167,10 @@ class EncodeBalancedPrompt(BalancingNode):
         encoder = single_settings({"clip": clip})["clip"]
         if encoder is None:
             raise ValueError("clip: the checkpoint has no text encoder; connect a CLIP Loader")
-        # Report an unsupported model first.
+        # Report an unsupported model before doing any work.
         family = family_of(encoder.cond_stage_model)
         pictures = balance(prompt, **single_settings(settings), original=original)
-        # Encode equal prompts only once.
+        # Encode identical prompts only once.
         conditioning_of_prompt = {
             text: encoder.encode_from_tokens_scheduled(encoder.tokenize(text))
             for text in dict.fromkeys(pictures.prompts)
@@ -181,7 +181,7 @@ class EncodeBalancedPrompt(BalancingNode):
 
 
 class SaveBalancedImages(io.ComfyNode):
-    """Save pictures like Save Image, with the value of each in a separate text chunk."""
+    """Save pictures like Save Image, with each picture's value in a separate text chunk."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -216,7 +216,7 @@ class SaveBalancedImages(io.ComfyNode):
         prompts: Sequence[str] = (),
         seeds: Sequence[int] = (),
     ) -> io.NodeOutput:
-        """Save the pictures, and store value, prompt and seed in their files.
+        """Save the pictures, and store their value, prompt and seed in the files.
 
         Args:
             images: batches of pictures.

@@ -1,4 +1,4 @@
-"""Join the conditionings of several prompts into one with a row for each picture.
+"""Join conditionings for several prompts into one with a row for each picture.
 
 In ComfyUI, a conditioning is a list of (states, options). The states have shape (1, tokens, width),
 and the options contain the pooled vector and settings. There are several entries if hooks change
@@ -26,10 +26,10 @@ _INSTEAD = "use Balance Prompt with CLIP Text Encode, which generates the pictur
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models, and how it uses the states of a prompt.
+    """Describe a model family, and how it uses a prompt's states.
 
     Attributes:
-        name: name of the family.
+        name: family name.
         can_repeat: whether states may be repeated, because they are only used in cross-attention.
     """
 
@@ -40,7 +40,7 @@ class Family:
         """Return the number of tokens to which states of different lengths are repeated.
 
         Raises:
-            InvalidInputError: states must not be repeated, or would become too long.
+            InvalidInputError: If states must not be repeated, or would become too long.
         """
         # Repeating all keys does not change the result of attention.
         length = math.lcm(*lengths)
@@ -53,7 +53,7 @@ class Family:
         )
 
 
-# Families by the class of the text encoder in ComfyUI.
+# Model families by text encoder class in ComfyUI.
 FAMILIES = {
     "SD1ClipModel": Family("SD 1", can_repeat=True),
     "SD2ClipModel": Family("SD 2", can_repeat=True),
@@ -64,10 +64,10 @@ FAMILIES = {
 
 
 def family_of(text_encoder: object) -> Family:
-    """Return the family of a text encoder.
+    """Return a text encoder's model family.
 
     Raises:
-        UnsupportedHostError: the family is not supported; the message names the class.
+        UnsupportedHostError: If the family is not supported; the message names the class.
     """
     # SD3 and Flux create a subclass for each file, with an underscore after the name.
     class_name = type(text_encoder).__name__.rstrip("_")
@@ -82,17 +82,17 @@ def family_of(text_encoder: object) -> Family:
 
 
 def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditioning:
-    """Return one conditioning with a row for each prompt.
+    """Join conditionings into one with a row for each prompt.
 
     Args:
         conditionings: one for each picture, from the same text encoder.
-        family: family of the model.
+        family: the model family.
 
     Raises:
-        InvalidInputError: the prompts have different lengths that the family cannot join, or
+        InvalidInputError: If the prompts have different lengths that the family cannot join, or
             different options.
     """
-    # Hooks create an entry for each part of the sampling.
+    # Hooks create an entry for each phase of sampling.
     if len({len(entries) for entries in conditionings}) > 1:
         raise InvalidInputError(
             f"the prompts are encoded in different numbers of steps; {_INSTEAD}"
@@ -112,7 +112,7 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
 
 
 def _join_options(options: Sequence[Mapping[str, object]]) -> dict[str, Any]:
-    """Join options that are tensors with one row; all other options must be equal."""
+    """Join options that are one-row tensors; all other options must be equal."""
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for row in options for name in row):
         values: list[Any] = [row.get(name) for row in options]

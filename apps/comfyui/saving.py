@@ -1,4 +1,4 @@
-"""Store the value of each saved picture in its file."""
+"""Store each saved picture's value in its file."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def write_records(
     prompts: Sequence[str],
     seeds: Sequence[int],
 ) -> None:
-    """Store value, prompt and seed of each picture in the text chunk "vldebias" of its PNG.
+    """Store each picture's value, prompt and seed in its PNG text chunk "vldebias".
 
     Args:
         results: filename and subfolder of each saved picture, from ComfyUI.
-        values: values of the pictures; "" for unchanged prompts.
-        prompts: prompts of the pictures; empty if not connected.
-        seeds: seeds of the pictures; empty if not connected.
+        values: the pictures' values; "" for unchanged prompts.
+        prompts: the pictures' prompts; empty if not connected.
+        seeds: the pictures' seeds; empty if not connected.
 
     Raises:
-        ValueError: the number of values, prompts or seeds differs from the number of pictures.
+        ValueError: If the number of values, prompts or seeds differs from the number of pictures.
     """
     columns: dict[str, Sequence[str] | Sequence[int]] = {
         "value": values,

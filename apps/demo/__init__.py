@@ -1,2 +1,4 @@
-"""`vldebias demo`: images from the same noise without and with a mitigation, and a search and a
-classification before and after."""
+"""Serve `vldebias demo`: generation, search and classification before and after mitigation.
+
+Images without and with a mitigation start from the same noise.
+"""

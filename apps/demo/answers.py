@@ -8,8 +8,8 @@ from typing import Any
 from vldebias.report.phrases import persons
 
 METHODS = ("default", "cali", "orth-cali")
-RERANK = "re-rank"  # re-ranks the results of a search, without editing a model
-# Without reference images the default changes no search, so it does not come first.
+RERANK = "re-rank"  # re-ranks search results without editing a model
+# Without reference images, the default does not change any search, so it is not listed first.
 SEARCH_METHODS = ("difference", "cali", "orth-cali", "default", RERANK)
 
 
@@ -19,7 +19,7 @@ class Found:
 
     Attributes:
         rows: rows of the gallery, best first.
-        groups: the group as which each of these pictures is counted.
+        groups: the group that each of these pictures is counted in.
         first: the `top` rows that are counted.
         shares: share of each group among these.
         skew: their MaxSkew.
@@ -41,13 +41,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Answer:
-    """Results of one query without and with a method.
+    """Store the results of one query without and with a method.
 
     Attributes:
         column: the labels by which pictures are counted.
-        why: why the method changes nothing, "" if it has an effect.
-        stated: the words of the query that name a value, because of which it is left unchanged.
-        source: source of the pictures and their labels, "" if none has to be named.
+        why: why the method has no effect, "" if it has one.
+        stated: words in the query that name a value, which is why it is left unchanged.
+        source: source of the pictures and their labels, "" if it need not be cited.
     """
 
     query: str
@@ -64,7 +64,7 @@ class Answer:
         return round(self.after.skew, 2) > round(self.before.skew, 2)
 
     def reason(self) -> str:
-        """Return why both rows are the same, "" if the method has an effect on the query."""
+        """Return why both rows are the same, or "" if the method affects the query."""
         if self.stated:
             words = " and ".join(f"“{word}”" for word in self.stated)
             return (
@@ -76,7 +76,7 @@ class Answer:
         return ""
 
     def sentence(self) -> str:
-        """Describe how many of the first results each group has, before and after."""
+        """Describe how many of the top results are in each group, before and after."""
         before = self.before
         after = self.after
         shares = ", ".join(

@@ -1,5 +1,4 @@
-"""Manage the models behind the page: each is loaded once, used by one visitor at a time, and
-restored after an edit."""
+"""Manage the page's models, each loaded once, used by one visitor at a time, and restored."""
 
 from __future__ import annotations
 
@@ -21,19 +20,19 @@ Made = TypeVar("Made")
 
 
 class Engine:
-    """The models of the page, and cached results.
+    """Hold the page's models and cached results.
 
     Args:
         pipeline: a diffusers id or folder, or "miniature".
-        model, pretrained: an image-text model, as for `vldebias.load_host`. It searches and
-        classifies, and judges the images of pipelines other than the miniature.
+        model, pretrained: an image-text model, as for `vldebias.load_host`. It searches,
+            classifies, and judges images from pipelines other than the miniature.
         embeddings: a file of image embeddings with labels to search; by default the packaged
             photographs and the pictures of the miniature.
-        images: the folder in which the ids of the embeddings are paths of pictures.
+        images: folder that the embeddings' ids, which are image paths, are relative to.
         device, dtype: device and precision of the models.
 
     Raises:
-        InvalidInputError: incompatible options. No model is loaded.
+        InvalidInputError: If options are incompatible. No model is loaded.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Engine:
         device: str = "cpu",
         dtype: str | None = None,
     ) -> None:
-        # Without a judge, the page could show pictures but no result.
+        # Without a judge, the page could show pictures but not results.
         if pipeline != MINIATURE and model is None:
             raise InvalidInputError(
                 f"--pipeline {pipeline} needs a model that reads its images: add --model, an"
@@ -69,27 +68,27 @@ class Engine:
         self.images = images
         self.device = device
         self.dtype = dtype
-        # The photographs have their own model, so they are not shown with another one.
+        # The photographs have their own model, so they are not shown with a different one.
         is_packaged = self.model_name == MINIATURE and embeddings is None
         self.galleries = (PHOTOGRAPHS, MINIATURE) if is_packaged else (self.model_name,)
-        # Re-entrant, because a cached value may be computed from other cached values.
+        # Re-entrant, because a cached value may depend on other cached values.
         self.lock = threading.RLock()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._loaded: dict[str, Any] = {}
 
     def once(self, name: str, load: Callable[[], Made]) -> Made:
-        """Return the value of `load`, called once; concurrent visitors wait for the first call."""
+        """Return the value of `load`, called only once; concurrent visitors wait for it."""
         with self.lock:
             if name not in self._loaded:
                 self._loaded[name] = load()
             return self._loaded[name]
 
     def has_loaded(self, name: str) -> bool:
-        """Return whether `once` has loaded this, without waiting for it."""
+        """Return whether `once` has already loaded this, without waiting for it."""
         return name in self._loaded
 
     def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return the value of `make` for a key; the last 32 keys are cached."""
+        """Return the value of `make` for a key, caching the last 32 keys."""
         with self.lock:
             if key not in self._kept:
                 self.keep(key, make())
@@ -109,8 +108,7 @@ class Engine:
                 self._kept.popitem(last=False)
 
     def warm(self) -> threading.Thread:
-        """Load models and pictures in a background thread, so that the first click does not wait
-        for them."""
+        """Load models and pictures in a background thread, so that the first click is fast."""
 
         def load() -> None:
             from .search import birds, open_gallery
@@ -146,12 +144,12 @@ class Engine:
         )
 
     def edits(self, host: Any, prompts: str, method: str, reference: Any = None) -> dict[str, Any]:
-        """Return the edits of a method by role, fitted once.
+        """Return a method's edits by role, fitting them once.
 
         Args:
             host: the pipeline, or a `Host` of the image-text model.
             prompts, method: see `vldebias.debias`.
-            reference: features of images, always the same for a host; None: fit to texts alone.
+            reference: image features, always the same for a host. If None, fit to text alone.
         """
         inputs = {} if reference is None else {"reference": reference}
 
@@ -160,13 +158,12 @@ class Engine:
             with vldebias.debias(host, prompts, method=method, **inputs) as attachment:
                 if isinstance(attachment, (EditAttachment, DenoiserAttachment)):
                     return dict(attachment.projections)
-                return {}  # balanced prompts change no embedding
+                return {}  # balanced prompts do not change embeddings
 
         return self.remember(("fit", id(host), prompts, method), fit)
 
     def reason(self, host: Any, prompts: str, method: str, reference: Any = None) -> str:
-        """Return why the default attaches nothing to a model, with advice; "" if it has an
-        effect."""
+        """Return why the default does not edit a model, with advice, or "" if it does."""
         for edit in self.edits(host, prompts, method, reference).values():
             choice = edit.provenance.choice
             if choice is not None and not edit.rank:
@@ -183,7 +180,7 @@ class Engine:
     ) -> Iterator[Any]:
         """Yield the pipeline under the lock, with a method attached.
 
-        values: values of the images of the next call, for methods that set one in each.
+        `values` are set in the next call's images by methods that set one per image.
         """
         with self.lock:
             pipe = self.pipe()

@@ -1,4 +1,4 @@
-"""Share event code between both tabs: settings, marks for stale results, and errors as messages."""
+"""Provide event code for both tabs: settings, stale-result marks and error messages."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ def undim(name: str) -> str:
 
 
 def announce(name: str, text: str, buttons: str, field: str) -> str:
-    """Return a script for the page's head that updates a status line as soon as a visitor presses a
-    button or Enter.
+    """Return a script for the page's head that updates a status line immediately.
 
-    Gradio runs scripts of events after the server has answered, which takes seconds while models
+    It runs as soon as a visitor presses a button or Enter.
+
+    Gradio runs event scripts only after the server has responded, which takes seconds while models
     load.
 
     Args:
-        name: id of the status line.
-        text: the text to write.
-        buttons: CSS selector of the buttons.
-        field: CSS selector of the text field in which Enter starts the work.
+        name: status line id.
+        text: the text to show.
+        buttons: CSS selector for the buttons.
+        field: CSS selector for the text field in which Enter starts the work.
     """
     return f"""
 <script>
@@ -59,8 +60,7 @@ def announce(name: str, text: str, buttons: str, field: str) -> str:
 
 
 def retract(name: str, text: str) -> str:
-    """Return the script that restores the status line unless another text has replaced the
-    announcement, for answers equal to the previous text."""
+    """Return the script that restores the status line unless its text was replaced since."""
     return f"""() => {{
         const line = document.querySelector('#{name} p');
         if (line?.textContent === {json.dumps(text)}) line.textContent = line.dataset.before;
@@ -68,7 +68,7 @@ def retract(name: str, text: str) -> str:
 
 
 def with_messages(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a generator: errors become messages, in which visitors' input is escaped."""
+    """Wrap a generator so that errors become messages with visitors' input escaped."""
 
     @wraps(function)
     def generator(*values: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Render rows of pictures as HTML: boxes of fixed size, each enlarged by a click or a key."""
+"""Render picture rows as HTML: fixed-size boxes, each enlarged by a click or a key."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ document.addEventListener("change", (event) => {
 
 @dataclass(frozen=True)
 class Face:
-    """A picture in a row.
+    """Describe a picture in a row.
 
     Attributes:
         name: text for screen readers, such as "seed 3: woman".
         caption: the words below the picture, "" for none.
-        title: title of the picture, below the caption, in as many lines as fit.
+        title: picture title shown below the caption, in as many lines as fit.
     """
 
     image: Image.Image
@@ -54,13 +54,13 @@ class Face:
 
 
 def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool) -> str:
-    """Return a heading and a row of boxes as HTML; text is escaped.
+    """Return a heading and a row of boxes as HTML, escaping text.
 
     Args:
         title: the heading of the row.
         faces: the available pictures.
-        boxes: the final number of pictures; missing ones are empty boxes.
-        pixels: whether enlarged pixels stay sharp, as for the miniature.
+        boxes: the final number of pictures; missing ones appear as empty boxes.
+        pixels: whether to keep enlarged pixels sharp, as for the miniature.
     """
     style = "faces pixels" if pixels else "faces"
     if any(face.title for face in faces):
@@ -80,7 +80,7 @@ def _cell(face: Face) -> str:
     shown = face.image
     if max(face.image.size) > LARGEST:
         shown = face.image.copy()
-        # A page with 48 pictures of a megapixel would have a hundred megabytes.
+        # A page with 48 one-megapixel pictures would take a hundred megabytes.
         shown.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
     kind = "png" if max(shown.size) <= 128 else "jpeg"
     source = f"data:image/{kind};base64,{base64.b64encode(encoded(shown)).decode()}"

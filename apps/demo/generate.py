@@ -25,11 +25,10 @@ from .request import ATTRIBUTES, SEED_OF_VALUES, THIRD_ROWS, Request
 PLAIN = "as generated"
 BALANCED = "balanced prompts"
 SET_INSIDE = "cross-attention"
-SURE = 0.8  # answers of the judge with a lower probability count as unknown
-ALPHA, LEAST = 0.05, 12  # level of the test, and minimum number of pairs for it
-LOST = 0.75  # share of the recognised subjects; if fewer remain, the line turns red
-# Images per call, by whether the miniature generates, since the memory of other pipelines is
-# unknown.
+SURE = 0.8  # judge answers with a lower probability count as unknown
+ALPHA, LEAST = 0.05, 12  # significance level, and minimum number of pairs
+LOST = 0.75  # if a smaller share of the subjects is still recognised, the line turns red
+# Images per call, with and without the miniature; other pipelines' memory use is unknown.
 AT_ONCE = {True: 8, False: 1}
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
@@ -37,11 +36,11 @@ MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
 
 @dataclass(frozen=True)
 class Row:
-    """The images of one method, and the values that the judge reads.
+    """Store one method's images, and the values that the judge sees.
 
-    codes: number of the value that each shows, -1 for unknown. recognised: whether each shows the
-    subject, or a person where the judge does not know the subject. assigned: the value
-    that was written into each prompt, None where none was.
+    `codes` contains the index of the value that each image shows, -1 for unknown. `recognised` is
+    whether each shows the subject, or a person if the judge does not know the subject. `assigned`
+    is the value inserted into each prompt, or None.
     """
 
     name: str
@@ -57,11 +56,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """The rows of one request, complete or in progress.
+    """Store the rows of one request, complete or in progress.
 
-    reason: why the prompt was left unchanged, "" where it was balanced. share: of the work that is
-    done. seconds: that the work took so far, None where it was saved before. generated: images that
-    the pipeline made; the others are the same as in the first row.
+    `reason` explains why the prompt was left unchanged, "" if it was balanced. `share` is the
+    completed share of the work. `seconds` is the time taken so far, None for saved results.
+    `generated` is the number of images that the pipeline generated; the others are the same as in
+    the first row.
     """
 
     request: Request
@@ -107,7 +107,7 @@ class Result:
         return lines
 
     def _sentence(self, plain: Row, row: Row) -> tuple[str, bool]:
-        """Describe the effect of a method, and whether the subject is lost."""
+        """Describe a method's effect, and whether the subject was lost."""
         if any(row.assigned):
             # With balanced prompts, the question is whether pictures show the requested value.
             requested = largest_first({value: row.assigned.count(value) for value in self.values})
@@ -129,11 +129,10 @@ class Result:
 
 
 def _tested(before: Row, after: Row, code: int) -> str:
-    """Return the verdict of the exact test over pairs with the same noise that lost or gained a
-    value."""
+    """Return the verdict of an exact test over same-noise pairs that lost or gained a value."""
     from scipy.stats import binomtest
 
-    # Pairs with the same noise; those with a picture of unknown value are ignored.
+    # Pair images with the same noise, ignoring pairs with an unknown value.
     pairs = [(a, b) for a, b in zip(before.codes, after.codes, strict=True) if a >= 0 and b >= 0]
     if len(pairs) < LEAST:
         return f"too few images can be read ({len(pairs)} pairs)"
@@ -141,7 +140,8 @@ def _tested(before: Row, after: Row, code: int) -> str:
     gained = sum(b == code != a for a, b in pairs)
     if not lost + gained:
         return "no image changed its value"
-    # McNemar's exact test: by chance, changed pairs would change in either direction equally often.
+    # McNemar's exact test: under the null hypothesis, pairs change in either direction equally
+    # often.
     p = float(binomtest(lost, lost + gained).pvalue)
     return f"{'a clear change' if p <= ALPHA else 'no clear change'} (p = {p:.2g})"
 
@@ -151,7 +151,7 @@ class Stopped(Exception):  # noqa: N818  (a visitor stopped the work or left)
 
 
 def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterator[Result]:
-    """Yield the result as it grows, after each batch of images.
+    """Yield the growing result after each batch of images.
 
     Closing the iterator, or setting `stop`, ends the work at the next denoising step.
     """
@@ -169,7 +169,7 @@ def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterato
             results.put(None)
         except Stopped:
             results.put(None)
-        except BaseException as error:  # raised again in the waiting thread
+        except BaseException as error:  # re-raised in the waiting thread
             results.put(error)
 
     threading.Thread(target=work, name="generate", daemon=True).start()
@@ -184,14 +184,14 @@ def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterato
                 engine.keep(key, result)
             yield result
     finally:
-        stop.set()  # not joined, because the caller must not wait for the current step
+        stop.set()  # not joined, so that the caller does not wait for the current step
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to generate for a row: a prompt for each image, with a method attached or none.
+    """Describe what to generate for a row: a prompt per image, with or without a method.
 
-    values: values set in the images without rewriting the prompt, None if the method sets none.
+    `values` are set in the images without rewriting the prompt; None if the method sets none.
     """
 
     name: str
@@ -201,12 +201,12 @@ class Plan:
 
 
 class Work:
-    """Generate all rows of one request in parallel, a batch at a time.
+    """Generate all rows of one request side by side, one batch at a time.
 
     Args:
-        engine, request: the models, and the request.
+        engine, request: the models and the request.
         stop: ends the work at the next denoising step.
-        report: called with the result as it grows, first without images.
+        report: called with the growing result, first without images.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Work:
         self.report = report
         self.start = time.monotonic()
         self.attribute = ATTRIBUTES[request.attribute]
-        # The same seed shows the same person, also in the code of `Request.code`.
+        # The same seed must show the same person, also in the code returned by `Request.code`.
         balancer = Balancer(self.attribute, seed=SEED_OF_VALUES, strength=request.strength)
         unchanged = [request.prompt] * request.number
         balanced = balancer.at(unchanged, request.seeds)
@@ -231,7 +231,7 @@ class Work:
         self.plans = [Plan(PLAIN, None, unchanged), Plan(BALANCED, None, balanced.prompts)]
         method = THIRD_ROWS[request.third_row]
         if request.third_row == SET_INSIDE:
-            # At strength 1, use the values of the second row; below that, set them partially in all
+            # At strength 1, use the second row's values; below that, set values partially in all
             # images.
             values = (
                 Balancer(self.attribute, seed=SEED_OF_VALUES).at(unchanged, request.seeds).values
@@ -247,7 +247,7 @@ class Work:
         """Generate all rows.
 
         Raises:
-            Stopped: `stop` was set.
+            Stopped: If `stop` was set.
         """
         # Show the empty boxes before a model is loaded.
         self._report(tuple(load_prompts(self.attribute).attributes))
@@ -264,7 +264,7 @@ class Work:
                 plan = self.plans[row_number]
                 row = self.rows[row_number]
                 if row.assigned and not any(row.assigned[place] for place in places):
-                    # The same noise and prompt give the same image.
+                    # The same noise and prompt give the same image, so reuse it.
                     images = list(self.rows[0].images[places.start :])
                 else:
                     images = _images(self.engine, self.request, plan, places, self.stop)
@@ -294,7 +294,7 @@ def _images(
     places: Sequence[int],
     stop: threading.Event,
 ) -> list[Image.Image]:
-    """Return the images of a row at some positions, with its method attached."""
+    """Generate a row's images at some positions, with its method attached."""
     # Imported here, because torch takes seconds to load and the page opens without it.
     import torch
 
@@ -317,10 +317,10 @@ def _images(
             "num_inference_steps": request.steps,
             "guidance_scale": request.guidance,
         }
-        # Pipelines without this argument only stop after the call.
+        # Pipelines without this argument can only stop after the call.
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
             options["callback_on_step_end"] = at_step
-        # Generators on the CPU give the same noise on every device.
+        # CPU generators give the same noise on every device.
         noise = [torch.Generator("cpu").manual_seed(request.seeds[place]) for place in places]
         prompts = [plan.prompts[place] for place in places]
         return [image.convert("RGB") for image in pipe(prompts, generator=noise, **options).images]
@@ -328,11 +328,11 @@ def _images(
 
 @dataclass(frozen=True)
 class Reader:
-    """Read the attribute and the subject of images with a judge.
+    """Judge the attribute and the subject of images.
 
     Attributes:
-        attribute: name of the attribute in the judge.
-        values: values of the attribute, in the order of the prompt set.
+        attribute: the judge's name for the attribute.
+        values: attribute values, in prompt set order.
     """
 
     judge: Any
@@ -341,8 +341,11 @@ class Reader:
 
     @classmethod
     def for_attribute(cls, engine: Engine, attribute: str) -> Reader:
-        """Return the miniature's classifier if it knows the attribute, otherwise the image-text
-        model."""
+        """Return a judge for an attribute.
+
+        This is the miniature's classifier if it knows the attribute, otherwise the image-text
+        model.
+        """
         from vldebias.judge.judges import ClipJudge, MiniatureJudge
 
         prompts = load_prompts(ATTRIBUTES[attribute])
@@ -350,7 +353,7 @@ class Reader:
         if engine.pipeline_name == MINIATURE and attribute in MINIATURE_NAMES:
             packaged = MiniatureJudge().ready()
             name = MINIATURE_NAMES[attribute]
-            # The judge's "light-skinned" is called "light" in the prompt set.
+            # The judge's "light-skinned" corresponds to "light" in the prompt set.
             values = tuple(value.removesuffix("-skinned") for value in packaged.names[name])
             return cls(packaged, name, values)
         texts_of_value = {
@@ -361,8 +364,10 @@ class Reader:
         return cls(judge.on(engine.clip()), prompts.name, values)
 
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:
-        """Return the value of each image, -1 for unknown, and whether each shows the subject or a
-        person."""
+        """Return each image's value, and whether it shows the subject or a person.
+
+        Unknown values are -1.
+        """
         answers = self.judge.predict(images)
         chances = np.asarray(answers[self.attribute])
         is_sure = chances.max(axis=1) >= SURE
@@ -370,7 +375,7 @@ class Reader:
         subjects = self.judge.names.get("profession", ())
         # Surrounding spaces prevent "chef" from matching in "chefs".
         words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
-        # Use the longest name in the prompt: "pastry chef", not "chef".
+        # Use the longest matching name: "pastry chef", not "chef".
         subject = max((name for name in subjects if f" {name} " in words), key=len, default="")
         if subject:
             professions = np.asarray(answers["profession"])

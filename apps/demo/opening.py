@@ -1,5 +1,4 @@
-"""Load the examples that the page opens with for the packaged models; `python -m eval.opening`
-saved them."""
+"""Load the page's opening examples, which `python -m eval.opening` saved."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def saved_result() -> Result:
     """Return the rows that the tab "Generate" opens with."""
     facts = json.loads(GENERATED.read_text(encoding="utf-8"))
     request = Request(**facts["request"])
-    # A single file with all pictures, row by row, as joined by `sheet_of`.
+    # One file contains all pictures, row by row, as joined by `sheet_of`.
     with open_image(GENERATED.with_suffix(".png")) as sheet:
         pictures = cut(sheet, request.number)
     rows = tuple(

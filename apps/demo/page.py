@@ -1,6 +1,6 @@
-"""The page of `vldebias demo` with the tabs "Generate" and "Search and classify".
+"""Build the `vldebias demo` page, with the tabs "Generate" and "Search and classify".
 
-Visitors' input is shown by components that escape it, or escaped here.
+Visitors' input is either shown by components that escape it, or escaped here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def style() -> str:
 def build_demo(engine: Engine) -> gr.Blocks:
     """Return the page. It loads no model; its opening examples were saved earlier."""
     toy = TOY if engine.pipeline_name == MINIATURE else ""
-    # Files that Gradio created for visitors are checked every ten minutes, and deleted after an
+    # Check the files that Gradio creates for visitors every ten minutes, and delete them after an
     # hour.
     with gr.Blocks(title="vldebias", analytics_enabled=False, delete_cache=(600, 3600)) as demo:
         gr.HTML(HEAD.format(toy=toy), elem_classes="head")
@@ -45,18 +45,20 @@ def build_demo(engine: Engine) -> gr.Blocks:
 
 
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
-    """Serve the page of `Engine(**options)` until it is stopped; `where`: port and public, see
-    `serve`.
+    """Serve the page for `Engine(**options)` until it is stopped.
+
+    `where` contains port and public, see `serve`.
 
     Raises:
-        InvalidInputError: incompatible options, a port in use, or a public page without a password.
+        InvalidInputError: If options are incompatible, the port is in use, or a public page has no
+            password.
     """
     credentials(public=where.get("public", False))  # check the options before anything is built
     engine = Engine(**options)
 
     def announce(address: str) -> None:
         err.print(f"vldebias demo: {address} (Ctrl-C ends it)", highlight=False)
-        engine.warm()  # after the page has started, which would otherwise wait for it
+        engine.warm()  # after the page has started, so that the page need not wait
 
     serve(
         build_demo(engine),

@@ -1,4 +1,4 @@
-"""Define a visitor's request, which is validated before any model receives it."""
+"""Define a visitor's request, which is validated before it reaches a model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ATTRIBUTES = {
 }
 """What the page calls an attribute -> its prompt set."""
 NUMBERS = (12, 16)  # images per row; with fewer than 12, no change can be distinguished from chance
-LONGEST = 300  # maximum number of characters in a prompt, more than any CLIP reads
+LONGEST = 300  # maximum prompt length in characters, more than any CLIP model uses
 MOST_STEPS = 100
 MOST_GUIDANCE = 30.0
 LARGEST_SEED = 2**31 - 1
-SEED_OF_VALUES = 0  # used for all requests, because the seed of an image decides its value
+SEED_OF_VALUES = 0  # used for all requests, because an image's seed decides its value
 THIRD_ROWS: dict[str, str | None] = {
     "none": None,
     "projection (cali)": "cali",
@@ -34,12 +34,12 @@ def check_text(text: object, name: str) -> str:
     """Return `text` on one line, without control characters.
 
     Raises:
-        InvalidInputError: it is not a text, is empty, or has more than 300 characters.
+        InvalidInputError: If it is not a string, is empty, or has more than 300 characters.
     """
     if not isinstance(text, str):
         raise InvalidInputError(f"{name}: expected a text, got {type(text).__name__}")
     encodable = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be encoded
-    # A single line, because a prompt becomes part of messages, Python code and names.
+    # Use a single line, because prompts become part of messages, Python code and names.
     line = " ".join(_CONTROL.sub(" ", encodable).split())
     if not line:
         raise InvalidInputError(
@@ -56,7 +56,7 @@ def check_number(value: object, low: float, high: float, name: str) -> float:
     """Return a number in [low, high].
 
     Raises:
-        InvalidInputError: it is not a number, or is outside the range.
+        InvalidInputError: If it is not a number, or is outside the range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise InvalidInputError(
@@ -73,7 +73,7 @@ def check_choice(value: object, choices: tuple[str, ...], name: str) -> str:
     """Return one of the choices.
 
     Raises:
-        InvalidInputError: it is not among them.
+        InvalidInputError: If it is not one of them.
     """
     if value not in choices:
         raise InvalidInputError(f"{name}: expected one of {', '.join(choices)}, got {value!r:.40}")
@@ -82,12 +82,11 @@ def check_choice(value: object, choices: tuple[str, ...], name: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """A request for images of one prompt: image i of each row starts from the noise of seed + i.
+    """Describe a request for one prompt: image i in each row starts from the noise of seed + i.
 
     Attributes:
         attribute: a key of ATTRIBUTES.
-        strength: share of the images that are assigned a value, and strength of the edit in a third
-            row.
+        strength: share of images that are assigned a value, and edit strength in a third row.
         third_row: a key of THIRD_ROWS.
     """
 
@@ -112,10 +111,10 @@ class Request:
         steps: object,
         guidance: object,
     ) -> Request:
-        """Return the request from a form or a client.
+        """Create a request from a form or a client.
 
         Raises:
-            InvalidInputError: an unavailable value; the message names it.
+            InvalidInputError: If a value is not available; the message names it.
         """
         if number not in NUMBERS:
             raise InvalidInputError(
@@ -139,7 +138,7 @@ class Request:
 
     def code(self, pipeline: str) -> str:
         """Return Python code that generates the same rows."""
-        # repr quotes any input of the visitor, so that it stays a single string in the code.
+        # repr quotes any visitor input, so that it stays a single string in the code.
         load = (
             "from vldebias import miniature\n\npipe = miniature.load_pipeline()"
             if pipeline == "miniature"

@@ -35,18 +35,18 @@ SOURCE = (
     " fitted with {reference:,} other photographs as reference. The model is small, so the order is"
     " rough."
 )
-BATCH = 8  # the memory of larger batches is not released, and they are no faster
-PICTURES = 600  # pictures per world; more would keep the first visitor waiting
+BATCH = 8  # larger batches are no faster, and their memory is not released
+PICTURES = 600  # pictures per world; more would delay the first visitor
 BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird.")
 
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Pictures by their features (n, d), L2-normalised, with labels.
+    """Store pictures as L2-normalised features (n, d), with labels.
 
     Attributes:
-        host: embeds texts in the same space.
-        reference: features of other pictures, for methods that use some.
+        host: embeds text in the same space.
+        reference: features of separate pictures, for methods that use a reference.
         titles: titles of the pictures, or none.
         source: a sentence about the pictures.
         shown, top: number of pictures per row, and of counted results.
@@ -68,7 +68,7 @@ class Gallery:
         if self.data is not None:
             return self.data.read(row)
         path = None if engine.images is None else engine.images / self.paths[row]
-        # An id in a user's file, such as "../../etc/passwd", must not lead out of the folder.
+        # An id in a user's file, such as "../../etc/passwd", must not escape the folder.
         if path is None or not path.resolve().is_relative_to(engine.images.resolve()):  # type: ignore[union-attr]
             return None
         try:
@@ -81,7 +81,7 @@ def open_gallery(engine: Engine, name: str) -> Gallery:
     """Return the pictures to search, by one of the names in `engine.galleries`.
 
     Raises:
-        InvalidInputError: a file that cannot be read, or has no labels.
+        InvalidInputError: If a file cannot be read, or has no labels.
     """
 
     def load() -> Gallery:
@@ -126,7 +126,7 @@ def _host(engine: Engine) -> Host:
 
 
 def birds(engine: Engine) -> Gallery:
-    """Return the birds of the miniature."""
+    """Return the miniature's birds."""
     return engine.once("birds", lambda: _world(engine, "birds"))
 
 
@@ -159,7 +159,7 @@ def _embed(
     method: str | None,
     strength: float,
 ) -> Tensor:
-    """Return normalised text features (n, d) of the model with a method attached."""
+    """Return the model's normalised text features (n, d) with a method attached."""
     host = gallery.host
     with engine.lock:
         edit = None
@@ -181,10 +181,10 @@ def search(
 ) -> tuple[Answer, Gallery]:
     """Return the results of a query without and with a method, and the pictures.
 
-    gallery_name: one of `engine.galleries`; None: the first.
+    `gallery_name` is one of `engine.galleries`, by default the first.
 
     Raises:
-        InvalidInputError: no query, an unknown method, column or gallery.
+        InvalidInputError: If there is no query, or the method, a column or the gallery is unknown.
     """
     text = check_text(query, "query")
     place = check_choice(gallery_name or engine.galleries[0], engine.galleries, "pictures")
@@ -193,7 +193,7 @@ def search(
     gallery = open_gallery(engine, place)
     stated = stated_words(engine, gallery, text, name, chosen)
     before = _found(engine, gallery, text, name, None, strength)
-    # Edits leave a query that states the attribute unchanged themselves; re-ranking does not read
+    # Edits themselves leave a query that states the attribute unchanged, but re-ranking ignores
     # queries.
     acting = None if chosen == RERANK and stated else chosen
     after = _found(engine, gallery, text, name, acting, strength)
@@ -204,9 +204,9 @@ def search(
 def stated_words(
     engine: Engine, gallery: Gallery, query: str, column: str, method: str
 ) -> tuple[str, ...]:
-    """Return the words of a query because of which a method leaves it unchanged, in their order.
+    """Return the words that make a method leave a query unchanged, in order.
 
-    method: one of `SEARCH_METHODS`.
+    `method` is one of `SEARCH_METHODS`.
     """
     if method == RERANK:
         prompt_set = vldebias.load_prompts(prompts_of(column))
@@ -222,7 +222,7 @@ def stated_words(
 def _found(
     engine: Engine, gallery: Gallery, query: str, column: str, method: str | None, strength: float
 ) -> Found:
-    """Return the results of a query with a method, or without one."""
+    """Return the results of a query with or without a method."""
     groups = gallery.labels[column]
     known = groups != "unknown"
     values, codes = np.unique(groups[known], return_inverse=True)
@@ -234,7 +234,7 @@ def _found(
     # Ties keep the order of the pictures, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
     if method == RERANK:
-        # Uses the model's predicted groups, not the labels by which pictures are counted.
+        # Use the model's predicted groups, not the labels used for counting.
         prompts = prompts_of(column)
         with engine.lock:
             positions = vldebias.rerank(
@@ -243,7 +243,7 @@ def _found(
         order = np.asarray(positions)
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
-    # Pictures of unknown groups are shown but not counted.
+    # Pictures with unknown groups are shown, but not counted.
     counted = order[known[order]][:top]
     first = groups[counted]
     shown = order[: gallery.shown]
@@ -258,10 +258,10 @@ def _found(
 
 
 def abstention(engine: Engine, column: str, method: str, gallery_name: str) -> str:
-    """Return why a method changes no search by these groups, "" if it has an effect.
+    """Return why a method cannot change searches for these groups, or "" if it can.
 
     Raises:
-        InvalidInputError: an unknown method or column.
+        InvalidInputError: If a method or column is unknown.
     """
     name = check_choice(column, columns(engine, gallery_name), "groups")
     chosen = check_choice(method, SEARCH_METHODS, "method")
@@ -273,7 +273,7 @@ def abstention(engine: Engine, column: str, method: str, gallery_name: str) -> s
 
 
 def columns(engine: Engine, gallery_name: str) -> tuple[str, ...]:
-    """Return the label columns that a search can count, those with a matching prompt set first."""
+    """Return the label columns that a search can count, starting with those with a prompt set."""
     if gallery_name == PHOTOGRAPHS:
         return ("gender",)
     if engine.embeddings is None:
@@ -283,13 +283,13 @@ def columns(engine: Engine, gallery_name: str) -> tuple[str, ...]:
 
 
 def prompts_of(column: str) -> str:
-    """Return the prompt set of a column, or "gender" if none has its name."""
+    """Return a column's prompt set, or "gender" if no set has its name."""
     return column if column in vldebias.list_prompts() else "gender"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Accuracy of one group before and after, with 95% intervals (Wilson)."""
+    """Store one group's accuracy before and after, with 95% Wilson intervals."""
 
     name: str
     n: int
@@ -300,13 +300,13 @@ class Group:
 def classify(
     engine: Engine, method: object, strength: float = 1.0
 ) -> tuple[list[Group], list[int], list[int], Gallery]:
-    """Return the results of a classification of birds.
+    """Classify birds before and after, and return the results.
 
-    These are the accuracy of four groups, worst first, the rows that only the method classifies
-    correctly, those that only the method misclassifies, and the pictures.
+    These are the accuracy of four groups, worst first; the rows that only the method classifies
+    correctly; those that only the method misclassifies; and the pictures.
 
     Raises:
-        InvalidInputError: an unknown method.
+        InvalidInputError: If a method is unknown.
     """
     chosen = check_choice(method, METHODS, "method")
     gallery = birds(engine)
@@ -330,7 +330,7 @@ def classify(
 def _right(
     engine: Engine, gallery: Gallery, method: str | None, strength: float
 ) -> NDArray[np.bool_]:
-    """Return which birds are classified correctly, with a method or without one."""
+    """Return which birds are classified correctly, with or without a method."""
     texts = _embed(engine, gallery, BIRDS, "waterbirds", method, strength)
     answers = (gallery.features @ texts.T).argmax(dim=1).numpy()
     return np.array(["landbird", "waterbird"])[answers] == gallery.labels["label"]

@@ -1,4 +1,4 @@
-"""The tab "Search and classify": two rows of results for a query, and the worst of four groups."""
+"""Build the tab "Search and classify": two rows of query results, and the worst of four groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ QUERIES = {
 }
 """Gallery -> queries to try; a model of the user's has those of the miniature."""
 PICTURES = {PHOTOGRAPHS: "photographs", MINIATURE: "cartoons"}
-# Without reference images the default changes no search, so another method comes first.
+# Without reference images, the default does not change any search, so a different method comes
+# first.
 FIRST_METHOD = {PHOTOGRAPHS: "default"}
 HEADS = ("group", "pictures", "without", "with method")
 BIRDS_SHOWN = 8
@@ -49,7 +50,7 @@ alone."""
 
 
 class SearchTab:
-    """The components of the tab and their events."""
+    """Build the tab's components and their events."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -184,7 +185,7 @@ class SearchTab:
         ]
 
     def _birds(self, title: str, rows: Sequence[int], gallery: Gallery) -> Any:
-        """Return the update of a row of birds: the first of them with their labels, or nothing."""
+        """Return the update for a row of birds: the first few with their labels, or nothing."""
         faces = []
         for i, row in enumerate(rows[:BIRDS_SHOWN], start=1):
             picture = gallery.picture(self.engine, row)
@@ -207,7 +208,7 @@ def _first_method(gallery_name: str) -> str:
 
 
 def _settings_of(gallery_name: str) -> list[Any]:
-    """Return query, groups, method and examples of the selected gallery."""
+    """Return the query, groups, method and examples for the selected gallery."""
     queries = QUERIES.get(gallery_name, QUERIES[MINIATURE])
     columns = ["gender"] if gallery_name == PHOTOGRAPHS else ["gender", "age"]
     return [
@@ -241,7 +242,7 @@ def _table(groups: Sequence[Group]) -> str:
 
 def _interval(value: tuple[float, float, float]) -> str:
     share, low, high = value
-    # With a no-break space, narrow windows wrap the line before the interval.
+    # The no-break space makes narrow windows wrap the line before the interval.
     return f"{share:.0%} [{low:.0%},\N{NO-BREAK SPACE}{high:.0%}]"
 
 
@@ -251,10 +252,9 @@ def _row(
     pictures: Sequence[Image.Image | None],
     titles: Sequence[str] = (),
 ) -> str:
-    """Return a row of results; each shows the group as which it is counted, and its title if it has
-    one.
+    """Return a row of results, each with the group it is counted in, and its title, if any.
 
-    titles: titles of all pictures in the gallery, or none.
+    `titles` contains the titles of all pictures in the gallery, or none.
     """
     faces = []
     results = zip(found.rows, found.groups, pictures, strict=True)

@@ -1,5 +1,7 @@
-"""Put balanced prompts in front of any server of the OpenAI images API; `vldebias serve` starts it,
-and `vldebias.serving.images_proxy` returns it as an ASGI app."""
+"""Put balanced prompts in front of any server with the OpenAI images API.
+
+`vldebias serve` starts the proxy, and `vldebias.serving.images_proxy` returns it as an ASGI app.
+"""
 
 from .app import images_proxy
 

@@ -1,4 +1,4 @@
-"""Join the answers to several calls into the answer to one request."""
+"""Join the responses to several calls into the response to one request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .bodies import check_parts
 from .endpoints import Endpoint
 from .order import Call, Json
 
-_MOST_PARTS = 1_000_000  # lists, objects and items of one answer
-_MOST_DIGITS = 4300  # maximum number of digits of an integer that Python parses
+_MOST_PARTS = 1_000_000  # lists, objects and items in one response
+_MOST_DIGITS = 4300  # maximum number of digits in an integer that Python parses
 
 
 def read_answer(content: bytes | bytearray) -> Json | None:
@@ -44,10 +44,10 @@ def _whole_number(text: str) -> int | None:
 
 
 def has_images(answer: Json | None, items: str, *, may_be_empty: bool) -> bool:
-    """Return whether an answer contains a list of images.
+    """Return whether a response contains an image list.
 
     Args:
-        answer: An answer from `read_answer`.
+        answer: A response from `read_answer`.
         items: The field of the list.
         may_be_empty: Whether an empty list counts.
     """
@@ -59,15 +59,15 @@ def has_images(answer: Json | None, items: str, *, may_be_empty: bool) -> bool:
 def joined(
     endpoint: Endpoint, calls: Sequence[Call], answers: Sequence[Json | None]
 ) -> tuple[Json, list[int]]:
-    """Join answers in the order of the images.
+    """Join responses in the order of the images.
 
     Args:
-        endpoint: The endpoint, which defines the fields of an answer.
+        endpoint: The endpoint, which defines the fields of a response.
         calls: The calls of one request.
-        answers: The answer to each call, None if it failed.
+        answers: The response to each call, None if it failed.
 
     Returns:
-        The answer, and the rows of the images that it contains.
+        The response, and the rows of the images that it contains.
     """
     items = endpoint.items
     image_of_row: dict[int, Json] = {}
@@ -78,7 +78,7 @@ def joined(
             image_of_row[row] = endpoint.label(image, row, call.prompt)
     rows = sorted(image_of_row)
     received = [answer for answer in answers if answer is not None]
-    # Take time, size and quality from the first answer, since all calls requested the same.
+    # Take time, size and quality from the first response, since all calls requested the same.
     complete = {**received[0], items: [image_of_row[row] for row in rows]}
     counts = [answer.get(endpoint.usage) for answer in received]
     usages = [usage for usage in counts if isinstance(usage, dict)]
@@ -88,7 +88,7 @@ def joined(
 
 
 def added(usages: Sequence[Mapping[str, object]]) -> Json:
-    """Add up counts of tokens, including nested ones; other values are taken from the first."""
+    """Add up token counts, including nested ones; other values are taken from the first."""
     total: Json = {}
     for usage in usages:
         for name, value in usage.items():
@@ -98,7 +98,7 @@ def added(usages: Sequence[Mapping[str, object]]) -> Json:
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 total[name] = _sum(before, value)
             else:
-                # Texts, such as the name of a price, are not added up.
+                # Strings, such as the name of a price tier, are not added up.
                 total.setdefault(name, value)
     return total
 
@@ -113,11 +113,11 @@ def _sum(before: object, value: float) -> float | None:
 
 
 def encoded(answer: Json, items: str) -> list[bytes]:
-    """Return an answer as JSON in pieces, so that large images are not copied several times.
+    """Yield a response as JSON in pieces, so that large images are not copied repeatedly.
 
     Args:
-        answer: An answer from `joined`. Its images are removed as they are encoded.
-        items: The field of the list of images.
+        answer: A response from `joined`. Its images are removed as they are encoded.
+        items: The field with the image list.
     """
     pieces = []
     separator = b"{"
@@ -144,5 +144,5 @@ def _encoded_list(images: list[object]) -> list[bytes]:
 
 
 def _json(value: object) -> bytes:
-    # Use ASCII, so that half of a surrogate pair stays the escape that the server sent.
+    # Use ASCII, so that half of a surrogate pair remains the escape sequence that the server sent.
     return json.dumps(value, separators=(",", ":")).encode()

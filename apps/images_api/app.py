@@ -35,18 +35,18 @@ def images_proxy(  # noqa: PLR0913
     edit: str | Path | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> Starlette:
-    """Return an ASGI app that balances the prompts of requests for images and forwards them.
+    """Return an ASGI app that balances the prompts in image requests and forwards them.
 
-    Requests for images are those to OpenAI's `/images/generations`, `/chat/completions`,
-    `/responses` and `/videos`, OpenRouter's `/images`, Gemini's `:generateContent` and Imagen's
-    `:predict`. A request for n images becomes n calls to the upstream server, each with a value in
-    its prompt. Requests to other paths are forwarded unchanged. Keys, headers and errors are
-    forwarded; the app does not store keys or cookies. The header `x-vldebias` of every answer
-    reports the values, or why nothing was balanced.
+    Image requests are requests to OpenAI's `/images/generations`, `/chat/completions`, `/responses`
+    and `/videos`, OpenRouter's `/images`, Gemini's `:generateContent` and Imagen's `:predict`. A
+    request for n images becomes n calls to the upstream server, each with a value in its prompt.
+    Requests to other paths are forwarded unchanged. Keys, headers and errors are forwarded; the app
+    does not store keys or cookies. Every response has a header `x-vldebias` that reports the
+    values, or why nothing was balanced.
 
     Args:
         upstream: The `base_url` of clients without this app, such as "https://api.openai.com/v1".
-            None: there is no upstream server, and only LiteLLM's guardrail works.
+            If None, there is no upstream server, and only LiteLLM's guardrail works.
         sets: The attributes to balance, see `vldebias.balance_prompts`; or a
             `vldebias.wording.Balancer`, which has its own shares and seed. None: prompts are not
             balanced.
@@ -57,17 +57,17 @@ def images_proxy(  # noqa: PLR0913
         limits: Limits on time, memory and number; see `Limits`.
         log_prompts: Whether to write prompts to the log "vldebias.serving".
         follow_seeds: Whether values are derived from the `seed` of a request, so that the same
-            request returns the same image. False: values are even over all requests, regardless of
-            their seeds.
-        image_models: Patterns of names of models whose answers are images, for paths that may also
-            return texts.
-        edit: Folder of an edit (`save_pretrained`) for the embeddings of queries: requests to
-            `/embeddings` with `input_type` "query", and all requests to paths below `/queries`.
-            Documents stay unchanged. This needs the extra "torch".
-        transport: A transport of httpx2, for tests.
+            request returns the same image. If False, values are even over all requests, regardless
+            of their seeds.
+        image_models: Name patterns for models that return images, for paths that may also return
+            text.
+        edit: Folder of an edit (`save_pretrained`) for query embeddings: requests to `/embeddings`
+            with `input_type` "query", and all requests to paths below `/queries`. Documents stay
+            unchanged. This needs the extra "torch".
+        transport: An httpx2 transport, for tests.
 
     Raises:
-        InvalidInputError: An argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid; the message names it.
 
     >>> app = images_proxy("https://api.openai.com/v1", "gender")  # doctest: +SKIP
     """
@@ -82,7 +82,7 @@ def images_proxy(  # noqa: PLR0913
         balancer = Balancer(sets, shares, seed)
     edits = None
     if edit is not None:
-        # This imports numpy and torch, which requests for images do not need.
+        # Imported here, because it imports numpy and torch, which image requests do not need.
         from .embeddings import QueryEdits
 
         edits = QueryEdits(edit)
@@ -104,7 +104,7 @@ def images_proxy(  # noqa: PLR0913
         yield
         await service.close()
 
-    # The lifespan of an app that is mounted in another does not run; connections open on demand.
+    # A mounted app's lifespan does not run, so connections are opened on demand.
     middleware = [Middleware(EveryAnswer, seconds=limits.seconds)]
     app = Starlette(middleware=middleware, lifespan=lifespan)
     # A route "/{path:path}" would not match paths with an encoded line break.

@@ -1,4 +1,4 @@
-"""Read the fields of a request's body: JSON, or a form of several parts."""
+"""Parse the fields in a request body, which may be JSON or a multipart form."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from starlette.requests import Request
 
 from .order import Json, RefusedError
 
-# Maximum number of lists, objects and their items; each needs up to a hundred bytes once it is
-# parsed, but only two or three bytes as JSON.
+# Maximum number of lists, objects and their items; each takes up to a hundred bytes once parsed,
+# but only two or three bytes as JSON.
 _MOST_PARTS = 100_000
 
 
 async def read_fields(request: Request, content: bytes | bytearray) -> Json:
-    """Parse the fields of a body; files in a form are not read.
+    """Parse the fields in a body, ignoring files in a form.
 
     Args:
         request: The request.
         content: Its body.
 
     Raises:
-        RefusedError: The body is neither a JSON object nor a form.
+        RefusedError: If the body is neither a JSON object nor a form.
     """
     if is_form(request):
         return await _form_fields(request, content)
@@ -42,7 +42,7 @@ async def read_fields(request: Request, content: bytes | bytearray) -> Json:
 
 
 async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
-    """Return the fields of a form; several fields with the same name become a list."""
+    """Return a form's fields; fields with the same name become a list."""
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield bytes(content)
@@ -59,7 +59,7 @@ async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
 
 
 def is_form(request: Request) -> bool:
-    """Return whether the body of a request is a multipart form, as for videos."""
+    """Return whether a request body is a multipart form, as for videos."""
     return request.headers.get("content-type", "").startswith("multipart/form-data")
 
 
@@ -71,7 +71,7 @@ def check_parts(content: bytes | bytearray, most: int = _MOST_PARTS) -> None:
         most: Maximum number of lists, objects and commas.
 
     Raises:
-        ValueError: The content has more parts.
+        ValueError: If the content has more parts.
     """
     parts = content.count(b"[") + content.count(b"{") + content.count(b",")
     if parts > most:
@@ -82,7 +82,7 @@ def check_json(body: Mapping[str, object]) -> None:
     """Raise an error for values that Python accepts in JSON, but other servers do not.
 
     Raises:
-        RefusedError: The body contains NaN, infinity, or half of a surrogate pair.
+        RefusedError: If the body contains NaN, infinity, or half of a surrogate pair.
     """
     try:
         encoded_json(body)
@@ -95,7 +95,7 @@ def encoded_json(body: Mapping[str, object]) -> bytes:
     """Encode fields as JSON in UTF-8.
 
     Raises:
-        ValueError: The body contains NaN, infinity, or half of a surrogate pair.
+        ValueError: If the body contains NaN, infinity, or half of a surrogate pair.
     """
     text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode()

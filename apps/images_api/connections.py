@@ -1,4 +1,4 @@
-"""Limit the connections of a server, so that stalled clients do not block others."""
+"""Limit a server's connections, so that stalled clients do not block others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .order import RefusedError
 
 
 class Connections:
-    """The open connections of a server.
+    """Track a server's open connections.
 
     If there are too many, the connection that has been without a complete request for the longest
     time is closed; normal clients send a request within milliseconds.
@@ -45,7 +45,7 @@ class Connections:
         self._open.pop(connection, None)
 
     def protocol(self, **arguments: Any) -> BoundedConnection:
-        """Return the protocol for a new connection of uvicorn."""
+        """Return the protocol for a new uvicorn connection."""
         return BoundedConnection(self, **arguments)
 
 
@@ -61,7 +61,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the client has not sent a complete request, or does not read an answer."""
+        """Return whether a complete request has not arrived, or a response is not being read."""
         is_idle = self.cycle is None or self.cycle.response_complete
         return is_idle or self.cycle.more_body or self.transport.is_closing()
 
@@ -113,7 +113,7 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
 
     def _answer(self, status: int, message: str, code: str) -> None:
-        """Send an answer without calling the app, and close the connection."""
+        """Send a response without calling the app, and close the connection."""
         content = json.dumps(RefusedError(status, message, code=code).content).encode()
         head = (
             f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\nconnection: close\r\n"

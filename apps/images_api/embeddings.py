@@ -1,4 +1,4 @@
-"""Edit the embeddings of queries that a service returns; documents stay unchanged."""
+"""Edit the query embeddings that a service returns, leaving documents unchanged."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .bodies import check_parts
 from .order import Json, RefusedError
 
 QUERY_TYPES = ("query", "search_query")  # values of `input_type` for queries
-CHECKED = (PROBE, *TEXTS)  # texts whose embeddings identify a model
-_MOST_MODELS = 32  # number of models whose check is cached
-_MOST_PARTS = 8_000_000  # lists and numbers in an answer, for 2,000 texts with 4,000 dimensions
+CHECKED = (PROBE, *TEXTS)  # strings whose embeddings identify a model
+_MOST_MODELS = 32  # number of models with cached checks
+_MOST_PARTS = 8_000_000  # lists and numbers in a response, for 2,000 texts with 4,000 dimensions
 _PATH = re.compile(r"(queries/)?(?:v\d+\w*/)?embeddings")
 
 
 class QueryEdits:
-    """Edit embeddings of queries, after checking that they come from the model of the edit.
+    """Edit query embeddings, after checking that they come from the edit's model.
 
     Args:
         folder: The folder of an edit, written by `save_pretrained`.
 
     Raises:
-        InvalidInputError: The folder contains no edit, or the edit needs other wordings of each
-            query, which a service would have to embed.
+        InvalidInputError: If the folder contains no edit, or the edit needs alternative wordings of
+            each query, which a service would have to embed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -57,18 +57,18 @@ class QueryEdits:
         return _PATH.fullmatch(path) is not None
 
     def checks(self, model: str) -> bool:
-        """Return whether this model has been compared with the model of the edit."""
+        """Return whether this model has been compared with the edit's model."""
         return model in self._queries_of_model
 
     def check(self, model: str, answer: bytes | bytearray) -> None:
-        """Compare the embeddings of some texts with those of the edit's model.
+        """Compare the embeddings of some strings with the edit's model.
 
         Args:
-            model: The name of the model at the service.
-            answer: The service's answer to a request for the embeddings of `CHECKED`.
+            model: The service's name for the model.
+            answer: The service's response to a request for the embeddings of `CHECKED`.
 
         Raises:
-            RefusedError: The model or its number of dimensions differs.
+            RefusedError: If the model or its number of dimensions differs.
         """
         rows, _ = vectors_of(read_vectors_answer(answer), len(CHECKED))
         try:
@@ -76,27 +76,27 @@ class QueryEdits:
         except VldebiasError as error:
             raise RefusedError(400, str(error), param="model", code="edit_mismatch") from None
         self._queries_of_model[model] = queries
-        # Clients name the models, so that there may be any number of them.
+        # Clients choose the model names, so there may be any number of them.
         while len(self._queries_of_model) > _MOST_MODELS:
             del self._queries_of_model[next(iter(self._queries_of_model))]
 
     def edited(self, model: str, content: bytes | bytearray, texts: Sequence[str] | None) -> bytes:
-        """Return an answer of the service with edited vectors, in the same format.
+        """Edit the vectors in a response, keeping its format.
 
         Args:
-            model: The name of the model at the service.
-            content: The answer.
+            model: The service's name for the model.
+            content: The response.
             texts: The queries; those that state a value stay unchanged. None if the client sent
                 tokens.
 
         Raises:
-            RefusedError: The edit does not match the vectors, or the answer contains none.
+            RefusedError: If the edit does not match the vectors, or the response contains none.
         """
         answer = read_vectors_answer(content)
         rows, are_encoded = vectors_of(answer, None if texts is None else len(texts))
         queries = self._queries_of_model.get(model)
         if queries is None:
-            # It was removed from the cache, because other models were checked since.
+            # It was evicted from the cache, because other models were checked since.
             raise RefusedError(503, "too many models at once; try again", code="busy")
         try:
             edited = queries.edit(rows, texts)
@@ -111,7 +111,7 @@ class QueryEdits:
 
 
 def is_of_queries(path: str, body: Mapping[str, object]) -> bool:
-    """Return whether the texts of a request are queries, according to its path or `input_type`.
+    """Return whether a request contains queries, according to its path or `input_type`.
 
     Args:
         path: The path of the request.
@@ -121,7 +121,7 @@ def is_of_queries(path: str, body: Mapping[str, object]) -> bool:
 
 
 def texts_of(body: Mapping[str, object]) -> list[str] | None:
-    """Return the texts of a request; None if they are tokens."""
+    """Return the strings in a request, or None if they are tokens."""
     inputs = body.get("input")
     if isinstance(inputs, str):
         return [inputs]
@@ -131,10 +131,10 @@ def texts_of(body: Mapping[str, object]) -> list[str] | None:
 
 
 def read_vectors_answer(content: bytes | bytearray) -> Any:
-    """Return the JSON of an answer.
+    """Parse a response as JSON.
 
     Raises:
-        RefusedError: It is not JSON.
+        RefusedError: If it is not JSON.
     """
     try:
         check_parts(content, _MOST_PARTS)
@@ -144,17 +144,18 @@ def read_vectors_answer(content: bytes | bytearray) -> Any:
 
 
 def vectors_of(answer: Json, count: int | None = None) -> tuple[np.ndarray, bool]:
-    """Return the vectors of an answer, and whether they are encoded in base64.
+    """Return the vectors in a response, and whether they are base64-encoded.
 
     Args:
-        answer: The JSON of the answer.
+        answer: The parsed response.
         count: The expected number of vectors; None: any number of at least 1.
 
     Returns:
         The vectors (n, d) in float32, in the order of their indices, and whether they are encoded.
 
     Raises:
-        RefusedError: The answer contains no embeddings, too few or too many, or non-finite ones.
+        RefusedError: If the response contains no embeddings, too few or too many, or non-finite
+            ones.
     """
     rows = []
     are_encoded = False
@@ -176,7 +177,7 @@ def vectors_of(answer: Json, count: int | None = None) -> tuple[np.ndarray, bool
 
 
 def _in_order(items: list[Json]) -> list[Json]:
-    """Sort the items of an answer by their indices; servers may return them in any order."""
+    """Sort a response's items by index; servers may return them in any order."""
     return sorted(items, key=lambda item: item.get("index", 0))
 
 

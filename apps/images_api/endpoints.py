@@ -1,4 +1,4 @@
-"""Find the prompt, the number of images and the seed in a request, and the images in its answer."""
+"""Find the prompt, number of images and seed in a request, and the images in its response."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .order import Json, Order, RefusedError
 EDITS = "edits a given image"
 VARIES = "varies a given image"
 SEVERAL = "has several prompts"
-NO_IMAGE = ""  # the reason if a request is not for images
-IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # names of models whose answers are images
+NO_IMAGE = ""  # reason for requests that are not for images
+IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # names of models whose responses are images
 VIDEO_FILES = ("input_reference", "image", "video")
 
 
 class Endpoint:
-    """Parse and create requests of one path.
+    """Parse and create requests for one path.
 
     Attributes:
-        items: The field of an answer with its list of images; "" if an answer has one image.
-        usage: The field of an answer that counts tokens.
+        items: The response field with the list of images; "" if a response has one image.
+        usage: The response field that counts tokens.
     """
 
     items = ""
@@ -36,35 +36,35 @@ class Endpoint:
         Args:
             body: The fields of the request.
             limit: The maximum number of images per request.
-            image_models: Patterns of names of models whose answers are images.
+            image_models: Name patterns for models that return images.
 
         Raises:
-            RefusedError: The request is invalid.
+            RefusedError: If the request is invalid.
         """
         raise NotImplementedError
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
-        """Return the fields of a call for some of the images.
+        """Return the fields for a call that requests some of the images.
 
         Args:
             order: The request.
-            texts: The texts of the prompt.
+            texts: The prompt's texts.
             rows: Positions of the images in the request.
         """
         raise NotImplementedError
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return an image of an answer, labelled with its position and prompt if the API does so.
+        """Label an image with its position and prompt, if the API does so.
 
         Args:
             item: The image.
-            row: Its position in the joined answer.
+            row: Its position in the joined response.
             prompt: Its prompt.
         """
         return item
 
     def is_refusal(self, answer: Json | None) -> bool:
-        """Return whether an answer without images contains an error.
+        """Return whether a response without images contains an error.
 
         OpenRouter sends some errors with status 200.
         """
@@ -79,11 +79,11 @@ class ImagesEndpoint(Endpoint):
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         if body.get("input_references"):
-            return EDITS  # the images from which OpenRouter's models start
+            return EDITS  # input images for OpenRouter's models
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise RefusedError(400, "prompt: expected a text that is not empty", param="prompt")
-        streams = bool(body.get("stream"))  # servers take 1 for true
+        streams = bool(body.get("stream"))  # servers accept 1 for true
         return Order(body, (prompt,), _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -91,7 +91,7 @@ class ImagesEndpoint(Endpoint):
         return {**order.body, "prompt": texts[0], **_number_and_seed(order, order.body, "n", rows)}
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return an image with its prompt, unless the server has added a revised one."""
+        """Label an image with its prompt, unless the server added a revised prompt."""
         return {**item, "revised_prompt": item.get("revised_prompt") or prompt}
 
 
@@ -109,7 +109,7 @@ class ChatEndpoint(Endpoint):
         messages = body.get("messages")
         if not _are_objects(messages) or messages[-1].get("role") != "user":
             return NO_IMAGE
-        # If an earlier answer contains an image, the message is about that image.
+        # If an earlier response contains an image, the message is about that image.
         has_earlier_image = any(message.get("images") for message in messages)
         parts = _parts(messages[-1].get("content"))
         has_image = any(part.get("type") == "image_url" for part in parts)
@@ -118,7 +118,7 @@ class ChatEndpoint(Endpoint):
         texts = _texts(parts, "text")
         if not texts:
             return NO_IMAGE
-        streams = bool(body.get("stream"))  # servers take 1 for true
+        streams = bool(body.get("stream"))  # servers accept 1 for true
         return Order(body, texts, _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -133,7 +133,7 @@ class ChatEndpoint(Endpoint):
         }
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return a choice with its number."""
+        """Add its index to a choice."""
         return {**item, "index": row}
 
 
@@ -151,7 +151,7 @@ class ResponsesEndpoint(Endpoint):
         )
         if not has_tool and not is_image_model(body.get("model"), image_models):
             return NO_IMAGE
-        streams = bool(body.get("stream"))  # servers take 1 for true
+        streams = bool(body.get("stream"))  # servers accept 1 for true
         items = body.get("input")
         if isinstance(items, str):
             return Order(body, (items,), 1, streams, None) if items.strip() else NO_IMAGE
@@ -193,7 +193,7 @@ class VideosEndpoint(Endpoint):
 
 
 class GeminiEndpoint(Endpoint):
-    """`/models/*:generateContent` of Gemini, if the answer's modalities include IMAGE.
+    """`/models/*:generateContent` of Gemini, if the response's modalities include IMAGE.
 
     Args:
         model: The name of the model in the path.
@@ -241,7 +241,7 @@ class GeminiEndpoint(Endpoint):
         return body
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return a candidate with its number."""
+        """Add its index to a candidate."""
         return {**item, "index": row}
 
     def is_refusal(self, answer: Json | None) -> bool:
@@ -281,7 +281,7 @@ class ImagenEndpoint(Endpoint):
         return body
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Return a prediction with its prompt."""
+        """Add its prompt to a prediction."""
         return {**item, "prompt": item.get("prompt") or prompt}
 
     def is_refusal(self, answer: Json | None) -> bool:
@@ -302,7 +302,7 @@ _NOT_BALANCED = {"images/edits": EDITS, "images/variations": VARIES}
 
 
 def endpoint_of(path: str) -> Endpoint | None:
-    """Return the endpoint of a path; None if its requests are not for images.
+    """Return a path's endpoint, or None if its requests are not for images.
 
     Args:
         path: The path without a leading slash and version, "images/generations".
@@ -321,17 +321,17 @@ def endpoint_of(path: str) -> Endpoint | None:
 
 
 def reason_to_leave(path: str) -> str:
-    """Return why requests for images to a path are not balanced; "" for all other paths."""
+    """Return why image requests to a path are not balanced; "" for all other paths."""
     if path.startswith("videos/"):
         return EDITS  # "videos/ID/remix"
     return _NOT_BALANCED.get(path, "")
 
 
 def is_image_model(name: object, patterns: Sequence[str]) -> bool:
-    """Return whether the name of a model matches a pattern of models whose answers are images.
+    """Return whether a model name matches a pattern for models that return images.
 
     Args:
-        name: The name of the model.
+        name: The model name.
         patterns: The patterns.
 
     >>> is_image_model("google/gemini-2.5-flash-image", IMAGE_MODELS)
@@ -347,16 +347,16 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
     """Return the requested number of images.
 
     Raises:
-        RefusedError: The number is not a whole number within the limit, or several images should
+        RefusedError: If the number is not a whole number within the limit, or several images should
             be streamed.
     """
     n = fields.get(name)
-    # As in the APIs, the default is 1.
+    # The default is 1, as in the APIs.
     n = 1 if n is None else n
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
         message = f"{name}: expected a whole number from 1 to {limit}"
         raise RefusedError(400, message, param=name)
-    # Clients could not tell to which image the events of several calls belong.
+    # With several calls, clients could not tell which image an event belongs to.
     if streams and n > 1:
         message = "stream: several images cannot be streamed; request one, or do not stream"
         raise RefusedError(400, message, param="stream", code="unsupported_value")
@@ -366,8 +366,8 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
 def _number_and_seed(order: Order, fields: Json, name: str, rows: Sequence[int]) -> Json:
     """Return the number of images and the seed of a call, if the request contains them.
 
-    Servers may reject unknown fields, so none are added. Images have consecutive seeds, since
-    images with the same prompt and seed would be equal.
+    Servers may reject unknown fields, so no fields are added. Images have consecutive seeds, since
+    images with the same prompt and seed would be identical.
     """
     changed: Json = {}
     if name in fields:
@@ -390,10 +390,10 @@ def _parts(content: object) -> list[Json]:
 
 
 def _texts(parts: Sequence[Json], kind: str | None = None) -> tuple[str, ...]:
-    """Return the texts of a message that are not blank.
+    """Return a message's non-blank texts.
 
     Args:
-        parts: The parts of the message.
+        parts: The message parts.
         kind: The type of text parts; None if parts have no type. Plain text has the type "text".
     """
     texts = []
@@ -404,7 +404,7 @@ def _texts(parts: Sequence[Json], kind: str | None = None) -> tuple[str, ...]:
 
 
 def _is_text(part: Json, kind: str | None) -> bool:
-    """Return whether a part of a message is a text of the user."""
+    """Return whether a message part is text from the user."""
     is_of_kind = kind is None or part.get("type") in (kind, "text")
     text = part.get("text")
     return is_of_kind and isinstance(text, str) and bool(text.strip())
@@ -413,7 +413,7 @@ def _is_text(part: Json, kind: str | None) -> bool:
 def _with_texts(
     content: str | list[Json], kind: str | None, texts: Sequence[str]
 ) -> str | list[Json]:
-    """Return the content of a message with its texts replaced."""
+    """Replace the texts in a message, and return its content."""
     if isinstance(content, str):
         return texts[0]
     remaining = iter(texts)
@@ -424,13 +424,13 @@ def _with_texts(
 
 
 def _contents(body: Json) -> Any:
-    """Return the messages of a request to Gemini, which may be a single one without a list."""
+    """Return the messages in a Gemini request, which may be a single one without a list."""
     contents = body.get("contents")
     return [contents] if isinstance(contents, dict) else contents
 
 
 def _names_images(config: Json) -> bool:
-    """Return whether the settings of a request to Gemini request images."""
+    """Return whether a Gemini request's settings ask for images."""
     modalities = config.get("responseModalities") or config.get("response_modalities")
     if not isinstance(modalities, list):
         return False
@@ -438,5 +438,5 @@ def _names_images(config: Json) -> bool:
 
 
 def _config_name(body: Json) -> str:
-    """Return the spelling of the settings field in a request to Gemini."""
+    """Return how a Gemini request spells its settings field."""
     return "generation_config" if "generation_config" in body else "generationConfig"

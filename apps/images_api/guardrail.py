@@ -15,7 +15,7 @@ _CHAT = ChatEndpoint()
 def guarded_texts(
     body: Mapping[str, object], balancer: Balancer, image_models: Sequence[str]
 ) -> list[str] | None:
-    """Return the texts of a request with a value stated in its prompt; None if nothing changes.
+    """State a value in a request's prompt and return its texts, or None if unchanged.
 
     The gateway calls this once per request, so all images of a request have the same value; values
     are even over requests. The prompt of a conversation is its last message, if its model generates
@@ -25,18 +25,18 @@ def guarded_texts(
         body: The gateway's request: `texts`, `input_type`, and for conversations `model` and
             `structured_messages`.
         balancer: Assigns the values.
-        image_models: Patterns of names of models whose answers are images.
+        image_models: Patterns of names of models whose responses are images.
 
     Raises:
-        RefusedError: `texts` is not a list of texts.
+        RefusedError: If `texts` is not a list of strings.
     """
     texts = body.get("texts")
     if texts is None:
         texts = []
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise RefusedError(400, "texts: expected a list of texts", param="texts")
+        raise RefusedError(400, "texts: expected a list of strings", param="texts")
     if body.get("input_type") != "request" or not texts:
-        return None  # answers contain no prompt
+        return None  # responses contain no prompt
     messages = body.get("structured_messages")
     prompt = tuple(texts)
     if messages:

@@ -11,17 +11,17 @@ _MINIMUM = {"retries": 0.0, "seconds": 0.01}  # every other limit is at least 1
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the time, memory and number of requests.
+    """Store limits on the time, memory and number of requests.
 
     Attributes:
-        seconds: Maximum time from the headers of a request to the start of its answer, including
-            reading the body and retries. Sending the answer may take the same time again.
+        seconds: Maximum time from the headers of a request to the start of its response, including
+            reading the body and retries. Sending the response may take the same time again.
         images: Maximum number of images per request.
         body: Maximum size of a request for images, in bytes.
         bodies: Maximum total size of incomplete bodies, in bytes. If it is exceeded, the body that
             has been incomplete for the longest time is dropped.
-        answer: Maximum size of the upstream server's answers to one request, in bytes. All requests
-            together may use twice as much; further answers wait until there is space.
+        answer: Maximum size of the upstream server's responses to one request, in bytes. All
+            requests together may use twice as much; further responses wait until there is space.
         connections: Maximum number of open connections of `vldebias serve`. If it is exceeded, the
             connection that has been without a complete request for the longest time is closed.
         parallel: Maximum number of concurrent calls to the upstream server, over all requests.

@@ -1,4 +1,4 @@
-"""Limit the memory of incomplete requests and of answers."""
+"""Limit the memory used by incomplete requests and by responses."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from starlette.types import Message, Receive
 from .order import RefusedError
 
 _OVERHEAD = 65_536  # bytes that a server buffers for a request in addition to its body
-_PATIENCE = 10.0  # seconds that a client may take to read an answer while others wait for memory
-_LONGEST_WAIT = 30.0  # seconds that an answer waits for memory while none is released
+_PATIENCE = 10.0  # seconds that a client may take to read a response while others wait for memory
+_LONGEST_WAIT = 30.0  # seconds that a response waits for memory while none is released
 
 
 class ClientBody:
-    """Read the body of a request piece by piece.
+    """Read a request body piece by piece.
 
     Attributes:
-        receive: The channel of the request.
-        completed: Set once all of the body has been read.
+        receive: The request's receive channel.
+        completed: Set once the entire body has been read.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -31,14 +31,14 @@ class ClientBody:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all of the body has been read."""
+        """Return whether the entire body has been read."""
         return self.completed.is_set()
 
     async def next_piece(self) -> bytes:
         """Return the next piece.
 
         Raises:
-            ClientDisconnect: The client closed the connection.
+            ClientDisconnect: If the client closed the connection.
         """
         message: Message = await self.receive()
         if message["type"] == "http.disconnect":
@@ -58,7 +58,7 @@ class _Incomplete:
 
 
 class IncompleteBodies:
-    """Read bodies, and limit the total memory of incomplete ones.
+    """Read bodies, and limit the total memory used by incomplete ones.
 
     Otherwise, clients that stall while sending a body could exhaust the memory of the server. If
     the limit is exceeded, the body that has been incomplete for the longest time is dropped; normal
@@ -82,7 +82,8 @@ class IncompleteBodies:
             until: Time of the event loop at which the body must have arrived.
 
         Raises:
-            RefusedError: The body did not arrive in time, or others needed its memory.
+            RefusedError: If the body did not arrive in time, or its memory was needed for other
+                requests.
         """
         content = bytearray()
         async with self._reading(until) as entry:
@@ -114,7 +115,7 @@ class IncompleteBodies:
                 self._forget(entry)
 
     def _grow(self, entry: _Incomplete, size: int) -> None:
-        """Count bytes of a body, and drop the oldest bodies while there are too many bytes."""
+        """Add to a body's byte count, and drop the oldest bodies while the total is too large."""
         entry.size += size
         if entry in self._incomplete:
             self.size += size
@@ -136,19 +137,20 @@ class IncompleteBodies:
 
 @dataclass(eq=False)
 class HeldAnswers:
-    """Answers of one request that are in memory; created by `AnswerMemory.holding`."""
+    """Track one request's responses in memory; created by `AnswerMemory.holding`."""
 
     memory: AnswerMemory
     size: int = 0
-    waiting: int = 0  # calls whose answers wait for memory
+    waiting: int = 0  # calls whose responses wait for memory
     sending: asyncio.Timeout | None = None
     sending_since: float = 0.0
 
     async def take(self, size: int) -> None:
-        """Wait until there is space for further bytes, and count them.
+        """Wait until there is space for more bytes, and count them.
 
         Raises:
-            RefusedError: This request alone exceeds its limit, or there was no space for too long.
+            RefusedError: If this request alone exceeds its limit, or no space became available in
+                time.
         """
         await self.memory.take(self, size)
 
@@ -158,10 +160,10 @@ class HeldAnswers:
 
     @asynccontextmanager
     async def sent_within(self, seconds: float) -> AsyncIterator[None]:
-        """Limit the time for sending an answer; slow clients are dropped if memory is short.
+        """Limit the time for sending a response; slow clients are dropped if memory is short.
 
         Raises:
-            TimeoutError: The client did not read the answer in time.
+            TimeoutError: If the client did not read the response in time.
         """
         async with asyncio.timeout(seconds) as deadline:
             self.sending = deadline
@@ -174,7 +176,7 @@ class HeldAnswers:
 
 @dataclass
 class AnswerMemory:
-    """Limit the memory of upstream answers over all requests.
+    """Limit the memory used by upstream responses over all requests.
 
     Requests share `most` bytes. If these are used up, the oldest waiting request may use a reserve
     of the same size until it has been answered, then the next one. This prevents deadlocks between
@@ -193,7 +195,7 @@ class AnswerMemory:
 
     @asynccontextmanager
     async def holding(self) -> AsyncIterator[HeldAnswers]:
-        """Count the answers of a request, until its own answer has been sent."""
+        """Count a request's upstream responses until its own response has been sent."""
         held = HeldAnswers(self)
         self._held[held] = None
         try:
@@ -223,7 +225,7 @@ class AnswerMemory:
                 message = "the answers of other requests fill the memory; try again later"
                 raise RefusedError(503, message, code="busy")
             self._drop_slow_clients()
-            # Wait for at most a second, since further clients may become slow.
+            # Wait at most a second, since more clients may become slow.
             if await _is_set_within(self._released, 1.0):
                 give_up = now() + _LONGEST_WAIT
 
@@ -237,7 +239,7 @@ class AnswerMemory:
         """Return whether there is space, and assign the reserve if it is not in use.
 
         Raises:
-            RefusedError: This request alone exceeds its limit.
+            RefusedError: If this request alone exceeds its limit.
         """
         if held.size + size > self.most:
             message = f"the upstream server sent more than {self.most:,} bytes for one request"

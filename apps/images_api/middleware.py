@@ -1,4 +1,4 @@
-"""Add the header `x-vldebias` to every answer, even after an error."""
+"""Add the header `x-vldebias` to every response, even after an error."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def json_response(content: object, status: int = 200) -> Response:
 
 
 def refusal_response(refusal: RefusedError) -> Response:
-    """Return the answer to a request that is refused."""
+    """Return the response to a rejected request."""
     response = json_response(refusal.content, refusal.status)
     response.headers[NOTE] = f"refused ({refusal.code})"
     if refusal.status == 503:
-        # Clients of the API wait for this number of seconds before they try again.
+        # API clients wait for this number of seconds before they try again.
         response.headers["retry-after"] = "1"
     return response
 
 
 class EveryAnswer:
-    """Add the header if it is missing, convert errors to answers, and drop stalled clients.
+    """Add the header if it is missing, convert errors to responses, and drop stalled clients.
 
     Args:
         app: The ASGI app.
-        seconds: Time that a client may take to accept the next piece of an answer.
+        seconds: Time that a client may take to accept the next piece of a response.
     """
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
@@ -71,7 +71,7 @@ class EveryAnswer:
         except ClientDisconnect:
             log.info("a client disconnected")
         except Exception as error:
-            # Only log the type, since a message may quote a prompt or a key. If the answer has
+            # Only log the type, since a message may quote a prompt or a key. If the response has
             # started, the server closes the connection.
             log.error("a request failed: %s", type(error).__name__)
             if not has_started:

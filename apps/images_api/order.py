@@ -21,7 +21,7 @@ TOO_LONG = f"longer than {LONGEST_PROMPT:,} characters"
 
 
 class RefusedError(Exception):
-    """Raised if a request is not forwarded; the answer has the format of the images API.
+    """Raised if a request is not forwarded; the response has the format of the images API.
 
     Args:
         status: The HTTP status.
@@ -42,13 +42,13 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Order:
-    """A request for images.
+    """Describe an image request.
 
     Attributes:
         body: The fields of the request.
         texts: The texts of the prompt.
         n: The number of images.
-        streams: Whether the answer is a stream of events.
+        streams: Whether the response is a stream of events.
         seed: An integer of at least 0; None if the request has none, or -1 for a random seed.
         original: The user's own words, if the client rewrote them into the prompt.
     """
@@ -61,7 +61,7 @@ class Order:
     original: str | None = None
 
     def __post_init__(self) -> None:
-        # In Python, True is an int, but it is not a seed.
+        # True is an int in Python, but not a seed.
         is_whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
         if self.seed is not None and (not is_whole or self.seed < 0):
             object.__setattr__(self, "seed", None)
@@ -74,7 +74,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the upstream server.
+    """Describe one call to the upstream server.
 
     Attributes:
         body: The fields to send.
@@ -90,24 +90,24 @@ class Call:
 def balanced(
     balancer: Balancer, order: Order, index: int | None, *, follow_seed: bool = True
 ) -> BalancedPrompts:
-    """Return a prompt for each image of a request.
+    """Return a prompt for each image in a request.
 
     Args:
-        balancer: The balancer of the server.
+        balancer: The server's balancer.
         order: The request.
-        index: Position of its first image in a count that all processes share. None: use the seed
-            of the request if it has one, otherwise the counts of the balancer.
-        follow_seed: Whether values are derived from the seed of the request.
+        index: Position of its first image in a count shared by all processes. None: use the
+            request's seed if it has one, otherwise the balancer's own counts.
+        follow_seed: Whether values are derived from the request's seed.
     """
     prompts = [order.prompt] * order.n
     originals = None if order.original is None else [order.original] * order.n
     if index is None and follow_seed and order.seed is not None:
-        # Balance all images together, so that they are even for any seed.
+        # Balance all images together, so that values are even for any seed.
         seeds = [order.seed + row for row in range(order.n)]
         return balancer.at(prompts, seeds, originals)
     if index is None:
         return balancer.next(prompts, originals)
-    # Values only depend on the positions, not on which of several servers receives the request.
+    # Values depend only on the positions, not on which of several servers receives the request.
     images = []
     for row in range(order.n):
         images.append(balancer.at(order.prompt, index + row, original=order.original))

@@ -1,4 +1,4 @@
-"""Read the path of a request without decoding it, so that the upstream server gets its bytes."""
+"""Parse a request's path without decoding it, so that the upstream server gets the same bytes."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ class RequestPath:
 
 
 def path_of(scope: Scope) -> RequestPath:
-    """Return the path of a request.
+    """Return a request's path.
 
     Args:
-        scope: The ASGI scope of the request.
+        scope: The request's ASGI scope.
 
     Raises:
-        RefusedError: The path could leave the base path of the upstream server, contains a null
+        RefusedError: If the path could leave the base path of the upstream server, contains a null
             character, or is not a path.
     """
     raw = scope.get("raw_path")
     if raw is None:
-        # ASGI servers may omit it.
+        # ASGI servers may omit the raw path.
         raw = quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
     raw = _below(raw.partition(b"?")[0], scope.get("root_path", "").rstrip("/"))
     if raw and not raw.startswith(b"/"):
@@ -92,10 +92,10 @@ def _below(raw: bytes, root: str) -> bytes:
 
 
 def _check(raw: bytes) -> None:
-    """Refuse dot segments and null characters, however they are encoded.
+    """Reject dot segments and null characters, however they are encoded.
 
     Raises:
-        RefusedError: The path contains one of them, or too many layers of percent-encoding.
+        RefusedError: If the path contains one of them, or too many layers of percent-encoding.
     """
     decoded = raw
     for _ in range(_LAYERS):
@@ -116,4 +116,4 @@ def _check(raw: bytes) -> None:
 
 
 def _refused(expected: str) -> RefusedError:
-    return RefusedError(400, f"the path of the request is refused: {expected}", code="invalid_path")
+    return RefusedError(400, f"the request path is rejected: {expected}", code="invalid_path")

@@ -1,4 +1,4 @@
-"""Send answers of the upstream server to the client."""
+"""Send the upstream server's responses to the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from .headers import NOTE, Headers, forwarded
 from .memory import HeldAnswers
 
-_PIECE = 65_536  # bytes that are sent at once; the server buffers them until the client reads them
+_PIECE = 65_536  # bytes sent at once; the server buffers them until the client reads them
 
 
 def _noted(headers: Iterable[tuple[bytes, bytes]], note: str) -> Headers:
@@ -19,10 +19,10 @@ def _noted(headers: Iterable[tuple[bytes, bytes]], note: str) -> Headers:
 
 
 class Relay(StreamingResponse):
-    """Stream an answer to the client.
+    """Stream a response to the client.
 
     Args:
-        reply: The answer, whose body has not been read.
+        reply: The response, whose body has not been read.
         note: The header `x-vldebias`.
     """
 
@@ -36,7 +36,7 @@ class Relay(StreamingResponse):
             self.raw_headers.append((b"content-length", length.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, and close the connection to the server in any case."""
+        """Send the response, and close the connection to the server in any case."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -44,7 +44,7 @@ class Relay(StreamingResponse):
 
 
 class HeldResponse(Response):
-    """Send an answer that is in memory, in small pieces.
+    """Send a response that is in memory, in small pieces.
 
     If it were sent at once, it would stay in the server's buffers until the client reads it, and
     its memory would not be counted.
@@ -54,7 +54,7 @@ class HeldResponse(Response):
         status: The HTTP status.
         headers: All headers except the length of the body.
         note: The header `x-vldebias`.
-        held: Counts the memory of the answer.
+        held: Counts the memory of the response.
         seconds: Time in which the client has to read it.
     """
 
@@ -72,13 +72,13 @@ class HeldResponse(Response):
         self.held = held
         self.seconds = seconds
         self.raw_headers = _noted(headers, note)
-        # Answers with these two statuses have no body.
+        # Responses with these two statuses do not have a body.
         if status not in (204, 304):
             length = sum(map(len, pieces))
             self.raw_headers.append((b"content-length", b"%d" % length))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer; nothing is sent to a client that has disconnected."""
+        """Send the response; nothing is sent to a client that has disconnected."""
         start = {
             "type": "http.response.start",
             "status": self.status_code,

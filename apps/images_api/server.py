@@ -27,7 +27,7 @@ KEEP_ALIVE = 75
 
 
 class LocalOrigin:
-    """Reject requests that pages of other sites made a browser send to this machine."""
+    """Reject requests to this machine that originate from other sites' pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -57,7 +57,7 @@ def local_only(app: ASGIApp, seconds: float) -> ASGIApp:
 
     Args:
         app: The app.
-        seconds: Time that a client may take to accept the next piece of an answer.
+        seconds: Time that a client may take to accept the next piece of a response.
     """
     # Starlette 1.0 and older cannot parse IPv6 addresses in Host, and reject them.
     hosts = ["localhost", HERE, "[::1]"]
@@ -78,13 +78,13 @@ def serve(
         announce: Called with the address once the server listens.
 
     Raises:
-        InvalidInputError: The address cannot be opened.
+        InvalidInputError: If the address cannot be opened.
     """
     listening = _listen(host, port)
     number = listening.getsockname()[1]
-    # On a network, the server does not know its names, so Host cannot be checked.
+    # On a network, the server does not know its own names, so Host cannot be checked.
     guarded = local_only(app, limits.seconds) if host in LOCAL else app
-    # An access log would contain addresses of clients, and httpx2 logs every address it calls.
+    # An access log would contain client addresses, and httpx2 logs every address it calls.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     connections = Connections(int(limits.connections), KEEP_ALIVE)
     config = uvicorn.Config(
@@ -105,7 +105,7 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens."""
+    """Return a listening socket."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family)

@@ -1,4 +1,4 @@
-"""Answer requests: balance prompts, edit embeddings of queries, and forward all others."""
+"""Answer requests: balance prompts, edit query embeddings, and forward everything else."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ log = logging.getLogger("vldebias.serving")
 ORIGINAL_FIELD = "vldebias_original"  # the user's own words as a field, which is not forwarded
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 GUARDRAIL = "beta/litellm_basic_guardrail_api"
-PATHS_IN_LOG = 100  # number of paths that are logged (once each) because they are not balanced
+PATHS_IN_LOG = 100  # maximum number of unbalanced paths to log, once each
 SHORT = 1000  # length up to which balancing a prompt is faster than starting a thread
-DRAINED = 2.0  # seconds for reading and discarding the rest of a body that is too large
+DRAINED = 2.0  # seconds for reading and discarding the rest of an oversized body
 GONE = 499  # status in logs for a client that has disconnected
 
 
 @dataclass
 class Exchange:
-    """A request that is being answered.
+    """Describe a request that is being answered.
 
     Attributes:
         request: Its method and headers.
         path: Its path.
         body: Its body.
-        until: Time of the event loop at which its answer must have started.
-        stack: Context managers to close after the answer has been sent.
+        until: Time of the event loop at which its response must have started.
+        stack: Context managers to close after the response has been sent.
     """
 
     request: Request
@@ -86,7 +86,7 @@ class Exchange:
 
     @property
     def remaining(self) -> float:
-        """Return the seconds until the answer must have started."""
+        """Return the seconds until the response must have started."""
         return max(0.0, self.until - asyncio.get_running_loop().time())
 
 
@@ -95,13 +95,13 @@ class Service:
 
     Args:
         address: The address of the upstream server; None if there is none.
-        balancer: Assigns values to prompts; None: prompts are not balanced.
-        edits: Edits embeddings of queries; None: embeddings are not edited.
+        balancer: Assigns values to prompts. If None, prompts are not balanced.
+        edits: Edits query embeddings. If None, embeddings are not edited.
         limits: Limits on time, size and number.
         batch: Whether to make one call per distinct prompt instead of per image.
         log_prompts: Whether to log prompts.
         follow_seeds: Whether values are derived from the seed of a request.
-        image_models: Patterns of names of models whose answers are images.
+        image_models: Patterns of names of models whose responses are images.
         transport: A transport of httpx2, for tests.
     """
 
@@ -134,16 +134,16 @@ class Service:
 
     @property
     def upstream(self) -> Upstream:
-        """Return the client of the upstream server for the running event loop.
+        """Return the upstream client for the running event loop.
 
         Raises:
-            RefusedError: There is no server.
+            RefusedError: If there is no server.
         """
         if self.address is None:
             message = "there is no upstream server; start the proxy with --upstream URL"
             raise RefusedError(404, message, code="no_upstream")
         loop = asyncio.get_running_loop()
-        # Connections of httpx2 belong to an event loop, and test clients start their own.
+        # httpx2 connections belong to an event loop, and test clients start their own.
         if self._upstream is None or self._upstream[0] is not loop:
             self._upstream = (loop, Upstream(self.address, self.limits, self.transport))
         return self._upstream[1]
@@ -219,10 +219,11 @@ class Service:
             balancer: Assigns values to the prompt.
 
         Raises:
-            RefusedError: The request cannot be answered, or the server sends no valid answer.
+            RefusedError: If the request cannot be answered, or the server sends no valid response.
         """
         content = await self._read(exchange)
-        # A request only counts once its body has arrived, so that stalled clients do not block it.
+        # Count a request only once its body has arrived, so that stalled clients do not block
+        # others.
         if self.running >= self.limits.requests:
             message = f"{self.running} requests are being answered; try again later"
             raise RefusedError(503, message, code="busy")
@@ -234,19 +235,19 @@ class Service:
                 return await self._generate(exchange, endpoint, order, balancer)
         finally:
             self.running -= 1
-        # Nothing was balanced; if the request is invalid, the server reports this.
+        # Nothing was balanced; if the request is invalid, the server will report it.
         note = _unchanged(order) if order else _not_balanced(exchange.path)
         return await self.pass_on(exchange, exchange.path, note, content)
 
     async def _read(self, exchange: Exchange) -> bytearray:
-        """Return the body of a request, or its beginning if it exceeds the limit."""
+        """Read a request body, or its beginning if it exceeds the limit."""
         return await self.bodies.read(exchange.body, int(self.limits.body), exchange.until)
 
     async def _read_whole(self, exchange: Exchange) -> bytearray:
-        """Return the complete body of a request.
+        """Read a complete request body.
 
         Raises:
-            RefusedError: The body is too large or compressed.
+            RefusedError: If the body is too large or compressed.
         """
         content = await self._read(exchange)
         await self._check_size(exchange)
@@ -260,11 +261,11 @@ class Service:
         """Raise an error if the body is larger than the limit.
 
         Raises:
-            RefusedError: The body is too large.
+            RefusedError: If the body is too large.
         """
         if exchange.body.is_complete:
             return
-        # A client that is still sending only receives the answer if its body is read.
+        # A client that is still sending only receives the response if its body is read.
         try:
             async with asyncio.timeout(DRAINED):
                 while not exchange.body.is_complete:
@@ -280,11 +281,11 @@ class Service:
         """Parse a request, or return the reason why it is not balanced.
 
         Raises:
-            RefusedError: The request is invalid.
+            RefusedError: If the request is invalid.
         """
         headers = exchange.request.headers
         is_strict = isinstance(endpoint, ImagesEndpoint)
-        # Forward long conversations, and long requests to paths that may also return texts.
+        # Forward long conversations, and long requests to paths that may also return text.
         if not exchange.body.is_complete:
             if is_strict:
                 await self._check_size(exchange)
@@ -324,7 +325,7 @@ class Service:
         """Answer a request for images: balance its prompt, and call for each image."""
         index = _index_of(exchange.request)
         balance = partial(balanced, balancer, order, index, follow_seed=self.follow_seeds)
-        # Long prompts take some milliseconds, in which other requests should continue.
+        # Long prompts take several milliseconds, during which other requests should continue.
         if len(order.prompt) <= SHORT:
             prompts = balance()
         else:
@@ -352,7 +353,7 @@ class Service:
     async def _ask_all(
         self, exchange: Exchange, calls: Sequence[Call], held: HeldAnswers
     ) -> list[Reply | RefusedError]:
-        """Return the answer to each call, or the error.
+        """Return the response to each call, or the error.
 
         Calls that take too long are cancelled, without affecting the others.
         """
@@ -374,7 +375,7 @@ class Service:
         return [self._result(outcome) for outcome in outcomes]
 
     def _result(self, outcome: Reply | BaseException) -> Reply | RefusedError:
-        """Return the answer to a call, or the error."""
+        """Return the response to a call, or the error."""
         if isinstance(outcome, Reply | RefusedError):
             return outcome
         if isinstance(outcome, asyncio.CancelledError):
@@ -386,10 +387,10 @@ class Service:
     def _single_response(
         self, result: Reply | RefusedError, prompts: BalancedPrompts, held: HeldAnswers
     ) -> Response:
-        """Return the unchanged answer to a request with one call.
+        """Return the unchanged response to a request with one call.
 
         Raises:
-            RefusedError: The call failed, or its answer does not match the API.
+            RefusedError: If the call failed, or its response does not match the API.
         """
         if isinstance(result, RefusedError):
             raise result
@@ -407,10 +408,10 @@ class Service:
         prompts: BalancedPrompts,
         held: HeldAnswers,
     ) -> Response:
-        """Return an answer with all images that were received, or the first error of the server.
+        """Return a response with all received images, or the server's first error.
 
         Raises:
-            RefusedError: No call was answered.
+            RefusedError: If no call was answered.
         """
         answers: list[Json | None] = []
         first: Reply | None = None
@@ -426,7 +427,7 @@ class Service:
                     # Free the body, which has been parsed.
                     results[row] = replace(result, content=b"")
                     first = first or replace(result, content=b"")
-        # Without any image, forward the server's own answer.
+        # Without any image, forward the server's own response.
         if first is None:
             return self._without_images(endpoint, calls, results, prompts, held)
         try:
@@ -448,10 +449,10 @@ class Service:
         prompts: BalancedPrompts,
         held: HeldAnswers,
     ) -> Response:
-        """Return the answer of a server that sent no list of images.
+        """Return the response of a server that did not send any images.
 
         Raises:
-            RefusedError: The answer does not match the API.
+            RefusedError: If the response does not match the API.
         """
         for result, call in zip(results, calls, strict=True):
             if not isinstance(result, Reply) or not result.is_success:
@@ -459,7 +460,8 @@ class Service:
             if result.is_media:
                 note = _note(prompts, call.rows[:1], failed=len(prompts.prompts) - 1)
                 return self._held_response(result, [result.content], note, held)
-            # This is a refusal in the format of the API; Gemini blocks prompts with status 200.
+            # The server refused the request in the API's format; Gemini blocks prompts with status
+            # 200.
             if endpoint.is_refusal(read_answer(result.content)):
                 return self._held_response(result, [result.content], _failed(prompts), held)
         return self._failure(results, prompts, held)
@@ -467,10 +469,10 @@ class Service:
     def _failure(
         self, results: Sequence[Reply | RefusedError], prompts: BalancedPrompts, held: HeldAnswers
     ) -> Response:
-        """Return the first error of the server unchanged.
+        """Return the server's first error unchanged.
 
         Raises:
-            RefusedError: The server did not send an error.
+            RefusedError: If the server did not send an error.
         """
         for result in results:
             if not isinstance(result, Reply):
@@ -485,21 +487,22 @@ class Service:
     def _held_response(
         self, reply: Reply, pieces: Sequence[bytes | bytearray], note: str, held: HeldAnswers
     ) -> HeldResponse:
-        """Return an answer with the status and headers of a reply."""
+        """Build a response with a reply's status and headers."""
         # httpx2 has decoded the body.
         headers = forwarded(reply.headers, b"content-encoding")
         status = reply.status if reply.has_valid_status else 200
         return HeldResponse(pieces, status, headers, note, held, self.limits.seconds)
 
     async def embed(self, exchange: Exchange, edits: QueryEdits) -> Response:
-        """Answer a request for embeddings: edit those of queries, forward those of documents.
+        """Answer an embedding request: edit query embeddings, forward document embeddings.
 
         Args:
             exchange: The request.
             edits: The edits.
 
         Raises:
-            RefusedError: The edit belongs to another model, or the server sends no valid answer.
+            RefusedError: If the edit belongs to a different model, or the server sends no valid
+                response.
         """
         from .embeddings import CHECKED, is_of_queries, texts_of
 
@@ -527,7 +530,7 @@ class Service:
                 raise late(self.limits.seconds) from None
 
         if not edits.checks(model):
-            # Check each model once, since an edit of another model would do silent harm.
+            # Check each model once, since an edit for a different model would silently do harm.
             sample = await _unless_disconnected(exchange, ask({**body, "input": list(CHECKED)}))
             if not sample.is_success:
                 return self._failed_embeddings(sample, held)
@@ -542,21 +545,21 @@ class Service:
         """Return the server's own error.
 
         Raises:
-            RefusedError: Its status cannot be forwarded.
+            RefusedError: If its status cannot be forwarded.
         """
         if not reply.has_valid_status:
             raise unreadable()
         return self._held_response(reply, [reply.content], "not edited (failed)", held)
 
     async def guard(self, exchange: Exchange, balancer: Balancer) -> Response:
-        """Answer LiteLLM's Generic Guardrail API with the balanced texts of a request.
+        """Answer LiteLLM's Generic Guardrail API with a request's balanced texts.
 
         Args:
             exchange: The request.
             balancer: Assigns values to the prompt.
 
         Raises:
-            RefusedError: The body does not match that API.
+            RefusedError: If the body does not match that API.
         """
         content = await self._read_whole(exchange)
         body = await read_fields(exchange.request, content)
@@ -577,7 +580,7 @@ class Service:
     async def pass_on(
         self, exchange: Exchange, path: RequestPath, note: str, content: bytearray
     ) -> Response:
-        """Forward a request unchanged, and stream its answer.
+        """Forward a request unchanged, and stream its response.
 
         Args:
             exchange: The request.
@@ -586,14 +589,14 @@ class Service:
             content: The beginning of the body, which has been read.
 
         Raises:
-            RefusedError: The server cannot be reached.
+            RefusedError: If the server cannot be reached.
         """
         headers = forwarded(exchange.headers)
         request = exchange.request
         uploaded = None
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         if has_body:
-            # A length must not be combined with chunks (RFC 9112, section 6.3).
+            # A content length must not be combined with chunked encoding (RFC 9112, section 6.3).
             is_chunked = "transfer-encoding" in request.headers
             length = None if is_chunked else request.headers.get("content-length")
             headers += [(b"content-length", length.encode())] if length else []
@@ -604,10 +607,10 @@ class Service:
     async def _send(
         self, exchange: Exchange, path: RequestPath, headers: Headers, content: object
     ) -> httpx2.Response:
-        """Forward a request with this content; return the answer before its body is read.
+        """Forward a request with this content; return the response before its body is read.
 
         Raises:
-            RefusedError: The server cannot be reached, takes too long or has an invalid status.
+            RefusedError: If the server cannot be reached, takes too long or has an invalid status.
         """
         upstream = self.upstream
         target = upstream.target(path.raw, exchange.query)
@@ -632,7 +635,7 @@ async def _unless_disconnected(exchange: Exchange, work: Coroutine[object, objec
     """Run a coroutine, and cancel it if the client disconnects.
 
     Raises:
-        ClientDisconnect: The client disconnected.
+        ClientDisconnect: If the client disconnected.
     """
     working = asyncio.create_task(work)
     watching = asyncio.create_task(_disconnected(exchange.body))
@@ -658,7 +661,7 @@ async def _disconnected(body: ClientBody) -> None:
 
 
 async def _upload(body: ClientBody, content: bytearray) -> AsyncIterator[bytes]:
-    """Yield the body of a request piece by piece, starting with the part that was already read."""
+    """Yield a request body piece by piece, starting with the part that was already read."""
     if content:
         first = bytes(content)
         content.clear()
@@ -674,33 +677,33 @@ def _index_of(request: Request) -> int | None:
     """Return the position of the first image in the client's count; None without a count.
 
     Raises:
-        RefusedError: The header is not a whole number.
+        RefusedError: If the header is not a whole number.
     """
     text = request.headers.get(INDEX)
     if text is None:
         return None
-    # 18 digits fit into 64 bits.
+    # A number with 18 digits fits into 64 bits.
     if not text.isdecimal() or len(text) > 18:
         raise RefusedError(400, f"{INDEX}: expected a whole number of 0 or more", param=INDEX)
     return int(text)
 
 
 def _note(prompts: BalancedPrompts, rows: Sequence[int], failed: int = 0) -> str:
-    """Return the header with the values of images, and the reasons why prompts are unchanged."""
+    """Return the header with image values, and the reasons why prompts are unchanged."""
     note: dict[str, object] = {
         "values": [prompts.values[row] for row in rows],
         "reasons": [prompts.reasons[row] for row in rows],
     }
     people = [prompts.people[row] for row in rows]
     if max(map(len, people), default=0) > 1:
-        note["people"] = people  # each person in a scene has a value
+        note["people"] = people  # one value per person in a scene
     if failed:
         note["failed"] = failed
     return json.dumps(note)
 
 
 def _failed(prompts: BalancedPrompts) -> str:
-    """Return the header for an answer without images."""
+    """Return the header for a response without images."""
     return _note(prompts, [], failed=len(prompts.prompts))
 
 

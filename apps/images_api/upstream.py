@@ -21,14 +21,14 @@ from .limits import Limits
 from .memory import AnswerMemory, HeldAnswers
 from .order import Json, RefusedError
 
-RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses that clients of the API also retry
-_VERSION = re.compile(r"v\d+\w*")  # "v1", "v1beta"
+RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses that API clients also retry
+_VERSION = re.compile(r"v\d+\w*")  # such as "v1" and "v1beta"
 LONGEST_WAIT = 20.0  # maximum wait before a retry in seconds; otherwise, the client has to retry
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer of the upstream server with its complete body."""
+    """Store an upstream response with its complete body."""
 
     status: int
     headers: Headers
@@ -65,7 +65,7 @@ def checked_address(upstream: str) -> str:
         The URL, without a slash at the end.
 
     Raises:
-        InvalidInputError: It does not have the form http://HOST/... or https://HOST/...
+        InvalidInputError: If it does not have the form http://HOST/... or https://HOST/...
     """
     shown = "no address"
     try:
@@ -88,10 +88,10 @@ def checked_address(upstream: str) -> str:
 
 
 class Upstream:
-    """Client of one server, for one event loop.
+    """Represent the client for one server and one event loop.
 
-    Requests do not share state: each is built from the client's request, and the client of httpx2
-    has no cookies or default headers.
+    Requests do not share state: each is built from the client's request, and the httpx2 client has
+    no cookies or default headers.
 
     Args:
         address: The base URL, before /images/generations.
@@ -107,7 +107,7 @@ class Upstream:
         # The limit applies to all requests together, since the server counts calls, not clients.
         self.places = asyncio.Semaphore(int(limits.parallel))
         self.memory = AnswerMemory(int(limits.answer))
-        # If the server is down, this is noticed within ten seconds.
+        # Notice within ten seconds if the server is down.
         self._timeout = httpx2.Timeout(limits.seconds, connect=min(10.0, limits.seconds))
         pool = httpx2.Limits(max_connections=None, max_keepalive_connections=int(limits.parallel))
         no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
@@ -138,7 +138,7 @@ class Upstream:
     async def send(
         self, method: str, target: bytes, headers: Headers, **content: Any
     ) -> httpx2.Response:
-        """Send a request; return the answer before its body is read.
+        """Send a request; return the response before its body is read.
 
         Args:
             method: The HTTP method.
@@ -147,12 +147,13 @@ class Upstream:
             content: `content` or `files`, see httpx2.Request.
 
         Raises:
-            RefusedError: The target is too long or not printable.
-            httpx2.RequestError: The server cannot be reached.
+            RefusedError: If the target is too long or not printable.
+            httpx2.RequestError: If the server cannot be reached.
         """
         extensions = {"timeout": self._timeout.as_dict(), "target": target}
         if authenticates_connection(headers):
-            # Such a login applies to the connection, which must not be reused for other clients.
+            # Such authentication applies to the connection, which must not be reused for other
+            # clients.
             headers = [*headers, (b"connection", b"close")]
         try:
             url = httpx2.URL(self.address).copy_with(raw_path=target)
@@ -171,17 +172,18 @@ class Upstream:
         *,
         as_form: bool = False,
     ) -> Reply:
-        """Return the answer to one call, with retries after temporary failures.
+        """Return the response to one call, with retries after temporary failures.
 
         Args:
             target: Path and query.
             headers: The forwarded headers of the request.
             body: The fields to send.
-            held: Counts the bytes of the answer.
+            held: Counts the bytes of the response.
             as_form: Whether to send the fields as a multipart form, not as JSON.
 
         Raises:
-            RefusedError: The server cannot be reached, or its answer is too large or unreadable.
+            RefusedError: If the server cannot be reached, or its response is too large or
+                unreadable.
         """
         headers = [*headers, (b"accept-encoding", b"gzip, deflate")]
         if not as_form:
@@ -194,7 +196,7 @@ class Upstream:
                     content = _content_of(body, as_form)
                     reply = await self._ask_once(target, headers, content, held)
             except httpx2.TimeoutException:
-                # The server may still be working, and a second call would cost money again.
+                # The server may still be working on it, and a second call would be charged again.
                 raise late(self.limits.seconds) from None
             except httpx2.DecodingError:
                 raise unreadable() from None
@@ -206,7 +208,7 @@ class Upstream:
             if is_last or reply.status not in RETRIED:
                 return reply
             wait = wait_of(reply, attempt)
-            # For long waits, forward the answer, which contains the requested wait.
+            # For long waits, forward the response, which contains the requested wait.
             if wait > LONGEST_WAIT:
                 return reply
             held.release(len(reply.content))
@@ -236,7 +238,7 @@ class Upstream:
 
 
 def _content_of(body: Mapping[str, object], as_form: bool) -> Json:
-    """Return the content of a call, as arguments of httpx2.Request."""
+    """Return a call's content as arguments for httpx2.Request."""
     if not as_form:
         return {"content": encoded_json(body)}
     parts = []
@@ -247,16 +249,16 @@ def _content_of(body: Mapping[str, object], as_form: bool) -> Json:
 
 
 def backoff(attempt: int) -> float:
-    """Return the seconds to wait before the next attempt: .5, 1, 2, ..., minus a random part."""
+    """Return the seconds to wait before the next attempt: 0.5, 1, 2, ..., minus a random part."""
     return float(0.5 * 2**attempt * (1 - 0.25 * random.random()))
 
 
 def wait_of(reply: Reply, attempt: int) -> float:
-    """Return the wait that a server requests, or that of `backoff`, in seconds.
+    """Return the wait in seconds that a server requests, or the value of `backoff`.
 
     Args:
-        reply: The answer of the server.
-        attempt: Number of the attempt, from 0.
+        reply: The server's response.
+        attempt: Zero-based number of the attempt.
     """
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
@@ -273,7 +275,7 @@ def unreachable(error: Exception) -> RefusedError:
 
 
 def unreadable() -> RefusedError:
-    """Return the error for an answer that does not match the API."""
+    """Return the error for a response that does not match the API."""
     message = "the upstream server's answer does not match its API, and contains no image"
     return RefusedError(502, message, code="upstream_form")
 

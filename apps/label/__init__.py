@@ -39,8 +39,8 @@ def open_study(
         seed: seed of the sample and of the order.
 
     Raises:
-        InvalidInputError: there are no images or questions, or the file contains answers to other
-            questions.
+        InvalidInputError: If there are no images or questions, or the file contains answers to
+            other questions.
     """
     images = ImageFolder.open(folder)
     questions = questions_of(attributes, choices, images.prompt_set)

@@ -24,11 +24,11 @@ PACE = 5  # minimum number of answers for estimating the remaining minutes
 
 @dataclass(frozen=True)
 class Place:
-    """Position of an annotator in the study.
+    """Store an annotator's position in the study.
 
     Attributes:
-        annotator: name of the annotator.
-        step: number of the question in the annotator's order; None if all are answered.
+        annotator: the annotator's name.
+        step: index of the question in the annotator's order, or None if all are answered.
         since: when the question was shown, according to `time.monotonic`.
     """
 
@@ -39,10 +39,10 @@ class Place:
 
 @dataclass(frozen=True)
 class View:
-    """The screen of an annotator.
+    """Describe what an annotator sees.
 
     Attributes:
-        annotator: name of the annotator.
+        annotator: the annotator's name.
         step: step of the position; None if all questions are answered.
         picture: the image as PNG; None at the end, or if the file is damaged.
         image: number of the image in the annotator's order, from 1.
@@ -71,7 +71,7 @@ class View:
 
 
 class Labelling:
-    """Images, questions and answers of a study, for several simultaneous annotators.
+    """Manage a study's images, questions and answers for several simultaneous annotators.
 
     All annotators see the same 20 images first, and then the others. The order only depends on the
     seed and the name of the annotator, so it does not change if the server is restarted or further
@@ -80,12 +80,12 @@ class Labelling:
     Args:
         folder: the images.
         questions: the questions about each image.
-        log: file of the answers, which may already contain some.
-        annotators: names of allowed annotators; empty: anyone.
+        log: answer file, which may already contain answers.
+        annotators: names of allowed annotators. If empty, anyone may take part.
         seed: seed of the order.
 
     Raises:
-        InvalidInputError: the name of an annotator is invalid, the log cannot be read, or one of
+        InvalidInputError: If the name of an annotator is invalid, the log cannot be read, or one of
             its answers is not among the choices.
     """
 
@@ -104,7 +104,7 @@ class Labelling:
         self.seed = seed
         self.annotators = tuple(dict.fromkeys(annotator_name(name) for name in annotators))
         self._lock = threading.Lock()
-        # The order of an annotator is needed for every click.
+        # An annotator's order is needed for every click.
         self._order = lru_cache(maxsize=256)(self._shuffled)
         self._answer_of_key: dict[tuple[str, str, str], str] = {}
         self._seconds: dict[str, list[float]] = defaultdict(list)
@@ -134,12 +134,12 @@ class Labelling:
                 self.log.append(*key, seconds=answer.seconds, weight=weight)
 
     def start(self, name: str) -> Place:
-        """Return the position of the first question without an answer by an annotator.
+        """Return the position of an annotator's first unanswered question.
 
         Raises:
-            InvalidInputError: the name is invalid.
+            InvalidInputError: If the name is invalid.
         """
-        self._read()  # another server may have appended answers
+        self._read()  # a different server may have appended answers
         # "ada" continues as "Ada" if there are answers by Ada.
         known = {annotator for annotator, _, _ in self._answer_of_key}
         annotator = annotator_name(name, known, self.annotators)
@@ -153,12 +153,12 @@ class Labelling:
         Args:
             place: position of the annotator.
             choice: number of the choice.
-            shown: the step on the screen. If a key was pressed while the previous answer was being
-                saved, it belongs to the previous picture and corrects that answer.
+            shown: the step on the screen. A key pressed while the previous answer was being saved
+                belongs to the previous picture and corrects that answer.
 
         Raises:
-            InvalidInputError: there is no such choice.
-            OSError: the answer could not be written; the position does not change.
+            InvalidInputError: If there is no such choice.
+            OSError: If the answer could not be written; the position does not change.
         """
         step = place.step if shown is None else shown
         latest = self._steps - 1 if place.step is None else place.step
@@ -258,7 +258,7 @@ class Labelling:
 
     def finish(self) -> None:
         """Wait until the current answer has been written, and block further ones."""
-        # Do not release the lock, since the process ends now.
+        # Do not release the lock, since the process is about to end.
         self._lock.acquire(timeout=1)
 
     def progress(self) -> dict[str, int]:
@@ -297,7 +297,7 @@ class Labelling:
         return frozenset(shuffled[:SHARED])
 
     def examples(self) -> list[bytes]:
-        """Return two example pictures of the study, if possible none of the shared ones."""
+        """Return two example pictures from the study, avoiding the shared ones if possible."""
         later = [record for record in self.folder.records if record.path not in self._first]
         records = later or list(self.folder.records)
         shown = sorted(records, key=lambda record: _hash(self.seed, record.path))[:2]
@@ -318,7 +318,7 @@ class Labelling:
         ]
 
     def _is_open(self, annotator: str, step: int) -> bool:
-        """Return whether a question has no answer, or a contradictory one.
+        """Return whether a question is unanswered, or has a contradictory answer.
 
         "no person" contradicts a value in another answer about the same image.
         """
@@ -327,7 +327,7 @@ class Labelling:
         answer = answers[self.questions.index(question)]
         if answer is None:
             return True
-        # If one answer is "no person" and another "female", one of them is wrong.
+        # If one answer is "no person" and the other is "female", one of them is wrong.
         values = set(answers) - {None, NO_PERSON}
         return answer == NO_PERSON and bool(values)
 
@@ -337,8 +337,7 @@ class Labelling:
         return next((step for step in order if self._is_open(annotator, step)), None)
 
     def _first_of(self, annotator: str, step: int) -> int:
-        """Return the first question of the image if "no person" answered them all, else the
-        question itself."""
+        """Return the image's first question if "no person" answered all of them, else this one."""
         record, _ = self._asked(annotator, step)
         if set(self._answers(annotator, record.path)) == {NO_PERSON}:
             return step - step % len(self.questions)
@@ -352,7 +351,7 @@ class Labelling:
         )
 
     def _read(self) -> None:
-        """Read all answers; another server may have appended some."""
+        """Reload all answers, because a different server may have appended some."""
         with self._lock:
             self._answer_of_key = {key: answer.value for key, answer in self.log.answers().items()}
 

@@ -115,7 +115,7 @@ class Page:
         settings: dict[str, object] = {
             "outputs": self._outputs,
             "show_progress": "hidden",
-            # Only the page calls these, with its position.
+            # Only the page calls these handlers, with its position.
             "api_visibility": "private",
             # Process events in order, so that a second key press applies to the new position.
             "concurrency_limit": 1,
@@ -169,7 +169,7 @@ class Page:
         return [self.place, self.shown, *screens, *texts, self.back, self.forward, *self.choices]
 
     def _ask_name(self, remark: str) -> list[object]:
-        """Return the first screen with a remark."""
+        """Return the first screen, with a message."""
         screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
         texts = [HTML.said(remark), "", "", "", "", ""]
         return [
@@ -201,13 +201,13 @@ class Page:
         return [place, str(view.step), *screens, *map(str, texts), *moves, *self._buttons(view)]
 
     def _buttons(self, view: View) -> list[object]:
-        """Return updates of all buttons: one for each choice; the others are hidden."""
+        """Return updates for all buttons: one per choice; the others are hidden."""
         if view.question is None:
             return [gr.skip() for _ in self.choices]
         updates = []
         for number, choice in enumerate(view.question.choices):
             is_chosen = choice == view.answer
-            # The last two choices are not values, and look different.
+            # The last two choices are not values, so they look different.
             names_value = number < len(view.question.values)
             mark = "  ✓" if is_chosen else ""
             update = gr.update(
@@ -233,7 +233,7 @@ def serve_study(engine: Labelling, **where: Any) -> None:
         where: port and public, see `serve`.
 
     Raises:
-        OSError: the answers cannot be written.
+        OSError: If the answers cannot be written.
     """
     folder = engine.folder
     engine.log.path.parent.mkdir(parents=True, exist_ok=True)

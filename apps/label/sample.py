@@ -1,4 +1,4 @@
-"""Sample the images that people label: uncertainty sampling with inverse-probability weights.
+"""Sample images for labelling: uncertainty sampling with inverse-probability weights.
 
 The strata are the judge's answers for each method, split at the median of its confidence. Labels
 are allocated by the size of a stratum and the judge's uncertainty (Neyman, 1934), one by one with
@@ -31,11 +31,11 @@ ERROR = 0.05  # minimum error rate that is assumed for a judge
 
 
 class LabelSample(Strict):
-    """A sample of images to label, as stored next to the answers.
+    """Store a sample of images to label, saved next to the answers.
 
     Attributes:
         attribute: the attribute whose answers determine the strata.
-        judge: name of the judge.
+        judge: judge name.
         strata: the images of each stratum, in random order.
         turns: the stratum of each image to label, in order, for all images.
         labels: number of sampled images.
@@ -49,7 +49,7 @@ class LabelSample(Strict):
 
     @classmethod
     def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **facts: str) -> LabelSample:
-        """Sample images, at least LEAST from each stratum.
+        """Sample images, with at least LEAST from each stratum.
 
         If there are too few labels for the finest strata, coarser ones are used.
 
@@ -80,10 +80,10 @@ class LabelSample(Strict):
 
 
 def _strata(images: pd.DataFrame, labels: int) -> list[pd.DataFrame]:
-    """Return the finest strata for which the labels are sufficient; at worst a single one.
+    """Return the finest strata for which there are enough labels, or else a single stratum.
 
     Args:
-        images: a row per image, in random order.
+        images: one row per image, in random order.
         labels: number of labels.
     """
     # Every stratum needs two labels, since the variance of a single one cannot be estimated.
@@ -107,7 +107,7 @@ def _halves(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _least(strata: Sequence[pd.DataFrame]) -> int:
-    """Return the number of labels that strata need: LEAST each; a single stratum needs one."""
+    """Return the number of labels that strata need: LEAST each, or one for a single stratum."""
     if len(strata) == 1:
         return 1
     return sum(min(LEAST, len(stratum)) for stratum in strata)
@@ -153,8 +153,8 @@ def sampled(
         seed: seed of the sample.
 
     Raises:
-        InvalidInputError: the way is unknown, or the stored sample is for another attribute or
-            other images.
+        InvalidInputError: If the way is unknown, or the stored sample is for a different attribute
+            or different images.
     """
     if way not in ("judge", "turn"):
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
@@ -171,7 +171,7 @@ def sampled(
         labels = max(earlier.labels, limit or len(earlier.turns))
         sample = earlier.model_copy(update={"labels": labels})
     elif limit is not None and way == "judge":
-        # Do not sample if there are answers about images that were not sampled.
+        # Do not sample if answers about unsampled images already exist.
         if all(answer.weight is not None for answer in log.answers().values()):
             sample = _draw(images, question, limit, seed)
     if sample is None:
@@ -185,7 +185,7 @@ def sampled(
 
 
 def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSample) -> None:
-    """Raise an error if no prompt in a sample has an image of every method.
+    """Raise an error if no prompt in a sample has an image from every method.
 
     Methods are compared for each prompt, so nothing could be computed from the answers.
     """
@@ -208,7 +208,7 @@ def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSam
 
 
 def _some_prompt_has(methods: set[str], records: Sequence[PlannedImage]) -> bool:
-    """Return whether there is a prompt with an image of every method."""
+    """Return whether any prompt has an image from every method."""
     methods_of_prompt: dict[str, set[str]] = {}
     for record in records:
         methods_of_prompt.setdefault(record.prompt, set()).add(record.variant)
@@ -216,10 +216,10 @@ def _some_prompt_has(methods: set[str], records: Sequence[PlannedImage]) -> bool
 
 
 def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> ImageFolder:
-    """Return the images of a sample, with their weights.
+    """Return a sample's images, with their weights.
 
     Raises:
-        InvalidInputError: an image of the sample is not in the folder.
+        InvalidInputError: If an image of the sample is not in the folder.
     """
     weights = sample.weights
     records = tuple(record for record in images.everything if record.path in weights)
@@ -234,8 +234,8 @@ def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> Image
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:
-    """Sample by the answers of the last judge; None if there are none, or no sample is needed."""
-    # All annotators see all images.
+    """Sample by the last judge's answers, or return None if impossible or unnecessary."""
+    # No sample is needed if all annotators see all images.
     if labels >= len(images.records):
         return None
     generated = None
@@ -250,7 +250,7 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
         )
         return None
     table = pd.DataFrame(generated.images)
-    # Figures are reported for each method, separately for held-out prompts.
+    # Figures are reported per method, and separately for held-out prompts.
     table["within"] = table.variant + ", " + table.part
     judge, table["said"], table["sure"] = last
     askable = table[table.path.isin([record.path for record in images.records])]

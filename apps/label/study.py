@@ -22,14 +22,14 @@ from vldebias.prompts import list_prompts, load_prompts
 from vldebias.utils.pictures import ENDINGS
 
 LARGEST = 1024  # maximum length of the longer side in pixels
-# The key of each choice; letters are rarely needed.
+# The key for each choice; letters are rarely needed.
 KEYS = "123456789abcdefghijk"
 LONGEST_NAME = 40
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Images to label.
+    """Store the images to label.
 
     Attributes:
         root: the folder; answers contain the paths of images relative to it.
@@ -66,7 +66,7 @@ class ImageFolder:
                 the same images, since annotators are compared, too.
 
         Raises:
-            InvalidInputError: the folder does not exist, or contains no images or the images of
+            InvalidInputError: If the folder does not exist, or contains no images or images from
                 several tasks.
         """
         if not folder.is_dir():
@@ -80,7 +80,7 @@ class ImageFolder:
         """Return the pixels as a new PNG, without metadata such as the prompt.
 
         Raises:
-            OSError: the file cannot be read as an image.
+            OSError: If the file cannot be read as an image.
         """
         image = decode(self.root / record.path)
         image.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
@@ -95,7 +95,7 @@ def _drawn_folder(folder: Path) -> Path | None:
     """Return the folder or its subfolder that contains a plan; None if there is none."""
     if (folder / PLAN).is_file():
         return folder
-    # `folder` may be the folder of all images, or of the results.
+    # `folder` may be the image folder or the results folder.
     plans = [*folder.glob(f"*/{PLAN}"), *folder.glob(f"images/*/{PLAN}")]
     if not plans:
         return None
@@ -104,7 +104,7 @@ def _drawn_folder(folder: Path) -> Path | None:
     if len(folders) > 1:
         listed = ", ".join(map(str, folders))
         raise InvalidInputError(
-            f"{folder}: contains the images of several tasks; choose one of {listed}"
+            f"{folder}: contains images from several tasks; choose one of {listed}"
         )
     return folders[0]
 
@@ -150,7 +150,7 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
 
 
 def _of_files(root: Path, limit: int | None) -> ImageFolder:
-    # This ignores hidden files and those of programs, such as thumbnails and trash.
+    # Ignore hidden files and files created by programs, such as thumbnails and trash.
     paths = [path for path in files_below(root)[0] if is_picture(path)]
     if not paths:
         kinds = ", ".join(ENDINGS)
@@ -173,7 +173,7 @@ def _can_be_named(path: str) -> bool:
 
 
 def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
-    """Yield records of image files from their paths.
+    """Yield image records, derived from file paths.
 
     The first folder is the variant, further folders are the prompt, and the file is the seed. So
     "before/1.png" and "after/1.png" are compared with each other, and a flat folder has a single
@@ -197,11 +197,11 @@ def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about an attribute, with the values to choose from.
+    """Define a question about an attribute, with the values to choose from.
 
     Raises:
-        InvalidInputError: there are fewer than two values, more values than keys, a repeated value,
-            or a reserved name.
+        InvalidInputError: If there are fewer than two values, more values than keys, a repeated
+            value, or a reserved name.
     """
 
     attribute: str
@@ -248,7 +248,7 @@ def questions_of(
         prompt_set: the prompt set of the images; it is used if its name ends with the attribute.
 
     Raises:
-        InvalidInputError: there are no attributes, a repeated attribute, more choices than
+        InvalidInputError: If there are no attributes, a repeated attribute, more choices than
             attributes, or an attribute without values.
     """
     if not attributes:
@@ -273,7 +273,7 @@ def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, 
     if choices and choices not in packaged:
         return tuple(value.strip() for value in choices.split(","))
     names = [choices, attribute]
-    # Images of the prompt set "professions-gender" show a gender.
+    # Images from the prompt set "professions-gender" show a gender.
     if prompt_set is not None and prompt_set.endswith(attribute):
         names.append(prompt_set)
     for name in names:
@@ -297,11 +297,11 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
         allowed: allowed names; empty: any.
 
     Raises:
-        InvalidInputError: the name is not a text, is empty or too long, contains characters other
-            than letters, digits, spaces and . ' - _, or is not allowed.
+        InvalidInputError: If the name is not a string, is empty or too long, contains characters
+            other than letters, digits, spaces and . ' - _, or is not allowed.
     """
     if not isinstance(text, str):
-        raise InvalidInputError(f"A name is a text, got the type {type(text).__name__}.")
+        raise InvalidInputError(f"A name must be a string, got the type {type(text).__name__}.")
     if len(text) > 10 * LONGEST_NAME:  # checked first, since normalizing a long text takes time
         raise InvalidInputError(
             f"A name has at most {LONGEST_NAME} characters, this one has {len(text)}."

@@ -16,7 +16,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
 from vldebias.wording.persons import NEXT_TEXT
 
-PROMPTS = ("prompt", "prompt_2", "prompt_3")  # texts of one image, which get the same value
+PROMPTS = ("prompt", "prompt_2", "prompt_3")  # prompts for one image, which get the same value
 
 
 class BalancePromptsBlock(ModularPipelineBlocks):
@@ -56,7 +56,7 @@ class BalancePromptsBlock(ModularPipelineBlocks):
 
     @property
     def inputs(self) -> list[InputParam]:
-        """Return the texts of a call, and the number of images per prompt."""
+        """Return the prompt inputs of a call, and the number of images per prompt."""
         texts = [InputParam(name) for name in PROMPTS[1:]]
         return [
             InputParam("prompt", required=True, description="A prompt, or a list of prompts."),
@@ -76,7 +76,7 @@ class BalancePromptsBlock(ModularPipelineBlocks):
         ]
 
     def __call__(self, components: Any, state: Any) -> tuple[Any, Any]:
-        """Replace the prompts in the state by balanced ones."""
+        """Replace the prompts in the state with balanced ones."""
         call = self.get_block_state(state)
         count = call.num_images_per_prompt or 1
         is_single = isinstance(call.prompt, str) and count == 1

@@ -256,7 +256,7 @@ def test_a_path_that_could_leave_the_base_path_is_refused(
     answer = send(port, method, target, IMAGE if method == "POST" else None)
     assert answer.status == 400
     assert ("x-vldebias", "refused (invalid_path)") in answer.headers
-    assert "the path of the request is refused" in json.loads(answer.body)["error"]["message"]
+    assert "the request path is rejected" in json.loads(answer.body)["error"]["message"]
     assert not echo.requests
 
 

@@ -308,7 +308,7 @@ def test_the_image_folder_of_a_result_is_found(tmp_path: Path) -> None:
     assert studies.ImageFolder.open(tmp_path / "out" / "images").prompt_set == "professions-gender"
     draw(tmp_path / "out" / "images" / "race")
     with pytest.raises(
-        InvalidInputError, match=r"images of several tasks; choose one of .*gender, .*race"
+        InvalidInputError, match=r"images from several tasks; choose one of .*gender, .*race"
     ):
         studies.ImageFolder.open(tmp_path / "out")
 

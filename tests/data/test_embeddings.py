@@ -219,7 +219,7 @@ def test_a_flipped_bit_and_an_unlisted_column_raise_errors(
 @pytest.mark.parametrize("column", ["ids", "captions"])
 def test_a_single_text_is_not_read_as_a_column_of_letters(column: str) -> None:
     settings: dict[str, Any] = {"ids": ("a", "b"), column: "ab"}
-    match = f"{column}: expected a list with a text for each row, got the text 'ab'"
+    match = f"{column}: expected a list with one string per row, got the string 'ab'"
     with pytest.raises(InvalidInputError, match=match):
         Embeddings(np.ones((2, 3)), labels={}, **settings)
     with pytest.raises(InvalidInputError, match=match):

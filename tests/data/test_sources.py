@@ -296,7 +296,7 @@ def test_rows_per_caption_and_lists_of_captions_are_joined_to_images(tmp_path: P
     assert (lists.captions, lists.more_captions) == (("one", "", "four"), (("two",), (), ("five",)))
     with pytest.raises(
         InvalidInputError,
-        match=r"column 'said': expected a text or a list of texts .* got \[1, 2\]",
+        match=r"column 'said': expected a string or a list of strings .* got \[1, 2\]",
     ):
         open_manifest(
             table(tmp_path / "own.jsonl", [{"image": "a.png", "said": [1, 2]}]), caption="said"

@@ -243,7 +243,7 @@ def test_invalid_settings_are_refused_before_anything_is_generated(
 ) -> None:
     another = {"prompts": PromptSet("other", (("a man", "a woman"),))}
     for fields, refusal in (
-        (another, "another version of 'people'"),
+        (another, "a different version of 'people'"),
         ({"fid": True}, "CLIPScore and FID"),
     ):
         with pytest.raises(InvalidInputError, match=refusal):

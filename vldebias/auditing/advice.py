@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from torch import Tensor
 
-POOR = 0.1  # R2 below which predictions are poor; nothing is predicted at 0 or below
+POOR = 0.1  # below this R2, predictions are poor; at 0 or below, none are made
 # Ranks of advice, most urgent first.
 LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
 MEASURE = "measure yours (--measure)"
@@ -65,27 +65,29 @@ def audit(
     calibration: CountsSource | None = None,
     column: str | None = None,
 ) -> Result:
-    """Predict what prompts will show before any image is generated: a share with an interval for
-    each prompt.
+    """Predict what prompts will show before any image is generated.
+
+    Each prompt gets a share with an interval.
 
     Pass one of `model`, `pipe` and `texts`.
 
     Args:
-        prompts: texts, a file (`vldebias.wording.prompt_file.read_prompts`) or a pandas DataFrame.
+        prompts: a list of prompts, a file (`vldebias.wording.prompt_file.read_prompts`) or a pandas
+            DataFrame.
         attribute_set: the prompt set of the attribute, such as "gender".
-        model: an image-text model, the result of `vldebias.load_host`, or a name that it loads.
-        pipe: a pipeline, the result of `vldebias.load_host`, or a name that it loads.
-        texts: prompt -> embedding (d,), for the prompts, the texts of the prompt set, and the
-            concepts of the calibration.
+        model: an image-text model, the result of `vldebias.load_host`, or a name that it accepts.
+        pipe: a pipeline, the result of `vldebias.load_host`, or a name that it accepts.
+        texts: prompt -> embedding (d,), for the prompts, all prompts in the set, and the
+            calibration's concepts.
         calibration: counts of judged images. A name: "fair-diffusion" (men and women among 250
             images of each of 153 occupations by Stable Diffusion 1.5; Friedrich et al., arXiv
             2302.10893), "sd15", "sd3", "flux2" or "uce" (among 300 images of each of 33
-            occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" for guidance 3), "sd35"
-            (10 images of each of 12 professions, counted by people) or "miniature". Or your own
-            counts, as a file or frame with a row per image (`prompt`, `value`) or a row of counts
-            per prompt. Default: the counts of this model. If there are none, the audit cannot
-            predict its images, and shows the counts of other models for comparison.
-        column: column of the prompts in a table or frame; default: `prompt`, or detected.
+            occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" for guidance 3), "sd35" (10
+            images of each of 12 professions, counted by hand) or "miniature". Or your own counts,
+            as a file or frame with one row per image (`prompt`, `value`) or one row of counts per
+            prompt. Default: the counts for this model. If there are none, the audit cannot predict
+            its images, and shows other models' counts for comparison.
+        column: prompt column in a table or frame. Default: `prompt`, or detected.
 
     Returns:
         Rows `predicted_share` for each prompt, with the calibration as `method` if there are
@@ -93,7 +95,7 @@ def audit(
         the advice on each prompt.
 
     Raises:
-        InvalidInputError: not exactly one of model, pipe and texts was passed, there are no
+        InvalidInputError: If not exactly one of model, pipe and texts was passed, there are no
             prompts, or the calibration is invalid.
 
     >>> from vldebias.miniature import load_pipeline
@@ -105,7 +107,7 @@ def audit(
     start = time.monotonic()
     loaded = _only_source(model, pipe, texts)
     listed = prompt_list(prompts, column)
-    # Each prompt is predicted once.
+    # Predict each prompt only once.
     requested = tuple(dict.fromkeys(listed.prompts))
     if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
@@ -116,7 +118,8 @@ def audit(
     for prediction in predictions:
         if prediction.calibration is not None:
             model_of_method[prediction.calibration.name] = str(prediction.calibration)
-    # Rows from several counts are distinguished by name; only packaged counts have several.
+    # If there are several sources of counts, which are then packaged ones, their names distinguish
+    # the rows.
     methods = [NONE]
     source = predictions[0].source
     if len(predictions) > 1:
@@ -155,10 +158,10 @@ def audit(
 
 
 def _only_source(model: object, pipe: object, texts: object) -> Loaded:
-    """Return the only source of text embeddings that was passed, loaded if it is a name.
+    """Return the only source of text embeddings that was passed, loading it by name if needed.
 
     Raises:
-        InvalidInputError: none or several were passed.
+        InvalidInputError: If none or several were passed.
     """
     sources = {"model": model, "pipe": pipe, "texts": texts}
     passed = {name: source for name, source in sources.items() if source is not None}
@@ -185,8 +188,8 @@ def _advise(
     judged_subjects: set[str] = set()
     for prediction in predictions:
         judged_subjects.update(map(subject, prediction.judged))
-    # Why balanced prompts would leave a text unchanged. With groups="same", prompts about several
-    # persons are predicted as well.
+    # Reasons why balanced prompts would leave a prompt unchanged. With groups="same", prompts about
+    # several people are also predicted.
     reasons: list[str | None] = [None] * len(requested)
     if can_balance(attribute):
         reasons = balance_prompts(requested, attribute, seed=0, groups="same").reasons
@@ -205,7 +208,7 @@ def _advise(
         if len(predictions) > 1:
             rank, advice = _of_uncounted_model(advices)
         elif rank == LEANS and not predictions[0].is_of_model:
-            # Counts of another model that were requested by name.
+            # Counts for a different model that were requested by name.
             advice = f"{advice.partition(':')[0]} in {predictions[0].source_name}: {MEASURE}"
         advised.append(AdvisedPrompt(i, text, rank, advice))
     # Within a rank, sort by the largest share, or by the distance between models that disagree.
@@ -217,8 +220,7 @@ def _advise(
 
 
 def _weights(predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest share of each prompt (n,), averaged over the models with a share, and the
-    distance between these models (n,)."""
+    """Return each prompt's largest mean share (n,), and the distance between models (n,)."""
     shares = np.stack([prediction.shares[0] for prediction in predictions])  # (models, k, n)
     places = range(shares.shape[2])
     is_known = np.array([[[p.is_known(place) for place in places]] for p in predictions])
@@ -229,13 +231,13 @@ def _weights(predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]
 
 
 def _of_uncounted_model(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
-    """Return the rank and text of the advice for a model without counts.
+    """Return the rank and text of the advice for a model that has no counts.
 
-    The counts of other models do not predict this one: even if they all lean the same way, a
-    held-out model leans the other way too often (`eval/results/audit_other_models.json`).
+    Other models' counts do not predict this one: even if they all lean the same way, a held-out
+    model leans the other way too often (`eval/results/audit_other_models.json`).
 
     Args:
-        advices: rank and text of the advice by the counts of each other model.
+        advices: rank and text of the advice according to each other model's counts.
     """
     if advices[0][0] == NOTHING:
         return advices[0]
@@ -254,7 +256,7 @@ def _of_uncounted_model(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
 def _advice_of_model(
     prediction: Prediction, place: int, stated: str, reason: str | None
 ) -> tuple[int, str]:
-    """Return the rank and text of the advice on a prompt by the counts of one model.
+    """Return the rank and text of the advice on a prompt according to one model's counts.
 
     Args:
         prediction: the prediction from these counts.
@@ -288,14 +290,14 @@ def _sentences(
     *,
     is_of_pipeline: bool,
 ) -> list[str]:
-    """Return sentences on how many prompts lean, and how their shares were obtained.
+    """Summarise how many prompts lean, and how their shares were obtained.
 
     Args:
         advised: the prompts with their advice.
-        predictions: predictions from each source of counts.
-        attribute: the prompt set of the attribute.
+        predictions: one prediction per source of counts.
+        attribute: the attribute's prompt set.
         source: name of the counts in reports.
-        is_of_pipeline: whether a pipeline embeds the texts.
+        is_of_pipeline: whether a pipeline embeds the prompts.
     """
     prediction = predictions[0]
     if len(predictions) > 1:
@@ -329,7 +331,7 @@ def _sentences(
 
 
 def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
-    """Return sentences on all prompts, the most urgent one, and the counts."""
+    """Summarise all prompts, the most urgent one, and the counts."""
     sentences = [_how_many_lean(advised)]
     predicted = _predicted(advised, prediction)
     for row in predicted[:1]:
@@ -357,7 +359,7 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
 def _summary_of_models(
     advised: Sequence[AdvisedPrompt], predictions: Sequence[Prediction]
 ) -> list[str]:
-    """Return sentences for a model without counts, with the counts of other models."""
+    """Summarise the prompts for a model without counts, using other models' counts."""
     calibrations = [p.calibration for p in predictions if p.calibration is not None]
     models = listed_words(list(map(str, calibrations)))
     sentences = [
@@ -374,7 +376,7 @@ def _summary_of_models(
     opposed = [row for row in advised if row.rank == OPPOSED]
     for row in opposed[:1]:
         known = [prediction for prediction in predictions if prediction.is_known(row.place)]
-        # The value with the largest share, averaged over the models that counted the prompt.
+        # Choose the value with the largest share, averaged over the models with counts.
         side = int(np.mean([p.shares[0, :, row.place] for p in known], axis=0).argmax())
         shares = []
         for prediction in known:
@@ -398,7 +400,7 @@ def _summary_of_models(
 
 
 def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
-    """Return a sentence on how many prompts lean to each value, and why others are not predicted.
+    """Summarise how many prompts lean to each value, and why others are not predicted.
 
     "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 is not predicted (names a person:
     1)."
@@ -416,7 +418,7 @@ def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
 
 
 def _unpredicted(advised: Sequence[AdvisedPrompt]) -> str:
-    """Return how many prompts leave nothing to predict, and why; "" if there are none.
+    """Describe how many prompts leave nothing to predict, and why; "" if there are none.
 
     "2 are not predicted (names a person: 2)"
     """
@@ -429,7 +431,7 @@ def _unpredicted(advised: Sequence[AdvisedPrompt]) -> str:
 
 
 def _counted_kind(kind: str, count: int) -> str:
-    """Return how many prompts have an advice: "1 clearly leans male", "2 have no clear lean"."""
+    """Describe how many prompts got a piece of advice, such as "2 have no clear lean"."""
     is_single = count == 1
     if kind.startswith("leans "):
         verb = "clearly leans" if is_single else "clearly lean"
@@ -448,8 +450,10 @@ def _counted_kind(kind: str, count: int) -> str:
 def _with_fit(
     sentences: list[str], advised: Sequence[AdvisedPrompt], prediction: Prediction
 ) -> list[str]:
-    """Add sentences on the fit of the line, unless all shares are counted; if the texts explain
-    nothing, this comes first."""
+    """Add sentences on the line's fit, unless all shares are counted.
+
+    If the text embeddings explain nothing, these sentences come first.
+    """
     places = {row.place for row in advised if row.rank < NOTHING}
     if not prediction.lines or places <= set(prediction.n_images):
         return sentences
@@ -474,7 +478,7 @@ def _with_fit(
 def _add_shares(
     result: TaskResult, predicted: Sequence[AdvisedPrompt], prediction: Prediction, method: str
 ) -> None:
-    """Add the share of each prompt, and the R2 of each value.
+    """Add each prompt's share, and each value's R2.
 
     Args:
         result: the result to add rows to.
@@ -483,7 +487,7 @@ def _add_shares(
         method: name of the counts if there are several, otherwise `NONE`.
     """
     n = {"calibration prompts": prediction.n_judged}
-    # For two values, the share of the first one suffices.
+    # With two values, the first share is sufficient.
     is_pair = len(prediction.values) == 2
     shown = prediction.values[:1] if is_pair else prediction.values
     for row in predicted:

@@ -1,4 +1,4 @@
-"""Measure which attribute values captions state about persons, and for which nouns."""
+"""Measure which attribute values captions state about people, and for which nouns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from vldebias.wording.languages import language_of
 
 TASK = "captions"
 ALL = "all persons"
-MOST_NOUNS = 20  # number of nouns with rows, the most frequent ones
-LEAST = 5  # minimum number of images that state a value for a noun, for a share
+MOST_NOUNS = 20  # maximum number of nouns with rows, most frequent first
+LEAST = 5  # minimum number of images stating a value that a noun's share requires
 _ABOUT = (
     "Persons in captions, found by the rules with which balanced prompts read prompts. A value is"
     " stated by a noun, an adjective or a pronoun. Each image counts once per noun, however many"
@@ -30,11 +30,11 @@ _ABOUT = (
 
 @dataclass
 class _Counts:
-    """Count images and the values that their captions state.
+    """Count images and the values stated in their captions.
 
     Attributes:
         images: number of images.
-        stated: sum over images of the share of persons with a stated value.
+        stated: sum over images of the share of people with a stated value.
         images_stated: number of images with a stated value of the set.
         values: value -> sum over images of its share among stated values.
     """
@@ -45,8 +45,11 @@ class _Counts:
     values: dict[str, float] = field(default_factory=dict)
 
     def add(self, stated: Sequence[str | bool | None]) -> None:
-        """Add the persons of one image: False if nothing is stated about a person, otherwise the
-        value; None for values outside the set."""
+        """Add the people in one image.
+
+        Each is False if nothing is stated, otherwise the value, with None for values outside the
+        set.
+        """
         self.images += 1
         described = [value for value in stated if value is not False]
         self.stated += len(described) / len(stated)
@@ -57,16 +60,16 @@ class _Counts:
                 self.values[value] = self.values.get(value, 0.0) + 1 / len(known)
 
     def share_stated(self) -> Interval:
-        """Return the share of persons with a stated value."""
+        """Return the share of people with a stated value."""
         return _share(self.stated, self.images)
 
     def share_of(self, value: str) -> Interval:
-        """Return the share of a value among stated values."""
+        """Return a value's share among stated values."""
         return _share(self.values.get(value, 0.0), self.images_stated)
 
 
 def _share(hits: float, n: int) -> Interval:
-    """Return a share of images with Wilson's interval; hits may be fractional."""
+    """Return a share with Wilson's interval; hits may be fractional."""
     low, high = wilson_interval(hits, n)
     share = hits / n
     return Interval(share, min(low, share), max(high, share))
@@ -75,20 +78,21 @@ def _share(hits: float, n: int) -> Interval:
 def audit_captions(
     captions: Sequence[Sequence[str]], attribute_set: str | Path | PromptSet
 ) -> Result:
-    """Measure which values training captions state, and for which nouns, such as "nurse" 91%
-    female.
+    """Measure which values training captions state, and for which nouns.
+
+    For example, captions with "nurse" may state "female" in 91% of cases.
 
     Args:
         captions: the captions of each image.
         attribute_set: the prompt set of the attribute, such as "gender".
 
     Returns:
-        Rows `stated` (the share of persons with a stated value) and `stated_share` (the share of
-        each value among them), with Wilson's 95% intervals over images, for all persons and for
-        the most frequent nouns that do not state a value themselves.
+        Rows `stated` (the share of people with a stated value) and `stated_share` (the share of
+        each value among them), with Wilson's 95% intervals over images, for all people and for the
+        most frequent nouns that do not state a value themselves.
 
     Raises:
-        InvalidInputError: no English caption describes a person.
+        InvalidInputError: If no English caption describes a person.
     """
     start = time.monotonic()
     prompts = load_prompts(attribute_set)
@@ -145,12 +149,12 @@ def audit_captions(
 
 
 def _head(values: Sequence[str]) -> str:
-    """Return the title of the column of shares; for two values, the first one suffices."""
+    """Return the title of the share column; with two values, the first is sufficient."""
     return values[0] if len(values) == 2 else "share of the value"
 
 
 def _add(part: TaskResult, name: str, counts: _Counts, values: Sequence[str]) -> None:
-    """Add the rows of a noun."""
+    """Add a noun's rows."""
     stated = counts.share_stated()
     ends = (stated.low, stated.high)
     part.add("stated", NONE, stated.value, ends, n={"images": counts.images}, subset=name)

@@ -1,4 +1,4 @@
-"""Fit lines from the leans of prompts to shares of judged images, and read tables of counts."""
+"""Fit lines from prompt leans to shares of judged images, and load tables of counts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.95
-LEAST = 8  # minimum number of prompts of a calibration
+LEAST = 8  # minimum number of prompts in a calibration
 FOLDER = Path(__file__).parent / "calibrations"
-# Words for values in tables, in addition to those of the prompt set.
+# Words for values in tables, in addition to those in the prompt set.
 WORDS = {"male": ("man", "men", "boy"), "female": ("woman", "women", "girl")}
 Floats = NDArray[np.float64]
 
 
-# Counts that `read_counts` reads.
+# Sources that `read_counts` accepts.
 CountsSource: TypeAlias = "str | Path | pd.DataFrame | Calibration"
 
 
@@ -34,13 +34,13 @@ class Calibration:
 
     Attributes:
         name: name for `calibration=` and `--calibration`.
-        file: file in the folder of calibrations; its header names the source of the counts.
+        file: file in the calibration folder; its header cites the source of the counts.
         model: the model whose images were judged.
-        ids: parts of the names of pipelines of this model.
-        guidance: guidance scale of the images; None if it is not published.
+        ids: substrings of pipeline names that identify this model.
+        guidance: guidance scale of the images, or None if unpublished.
         source: name of the counts in reports.
-        is_plain: whether the model is as its developers released it; counts of a debiased model do
-            not predict other models.
+        is_plain: whether the model is unmodified, as released; counts for a debiased model do not
+            predict other models.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Calibration:
         return f"{self.model} (guidance {self.guidance:g})"
 
     def is_of(self, model: str) -> bool:
-        """Return whether the images of a model or pipeline with this name were judged."""
+        """Return whether these counts are for a model or pipeline with this name."""
         return any(part in model.casefold() for part in self.ids)
 
 
@@ -80,7 +80,7 @@ MINIATURE = Calibration(
     3.0,
     "12 images of each profession by the toy pipeline that is embedded",
 )
-# For each model, the published guidance that is closest to the default of its pipeline.
+# For each model, use the published guidance closest to its pipeline's default.
 CALIBRATIONS = (
     PUBLISHED,
     Calibration("sd15", "stay-fair.csv", "Stable Diffusion 1.5", _SD15, 7.5, _STAY_FAIR),
@@ -122,7 +122,7 @@ CALIBRATIONS = (
 
 
 def known_calibrations(model: str) -> list[Calibration]:
-    """Return the counts from which to predict the images of a model or pipeline with this name.
+    """Return the counts for predicting the images of a model or pipeline with this name.
 
     These are the model's own counts, or, if there are none, the counts of every plain model.
     """
@@ -131,7 +131,7 @@ def known_calibrations(model: str) -> list[Calibration]:
             return [calibration]
     calibration_of_model: dict[str, Calibration] = {}
     for calibration in CALIBRATIONS:
-        # Counts of cartoons do not predict photographs. If a model has two tables, the first one
+        # Counts from cartoons do not predict photographs. If a model has two tables, the first one
         # has more prompts.
         if calibration.is_plain and calibration != MINIATURE:
             calibration_of_model.setdefault(calibration.model, calibration)
@@ -145,8 +145,8 @@ def find_calibration(name: str | Path) -> Calibration | Path:
         The counts, or the path if the name refers to a file.
 
     Raises:
-        InvalidInputError: there is neither such a name nor such a file, or there are no counts for
-            the guidance.
+        InvalidInputError: If there is neither such a name nor such a file, or there are no counts
+            for the guidance.
     """
     path = Path(name)
     calibration_of_name = {calibration.name: calibration for calibration in CALIBRATIONS}
@@ -161,7 +161,7 @@ def find_calibration(name: str | Path) -> Calibration | Path:
     calibration = calibration_of_name[base]
     if not guidance:
         return calibration
-    # The guidance scales with counts, as texts; empty if the file has no such column.
+    # The guidance scales with counts, as strings; empty if the file has no such column.
     table = need("pandas").read_csv(FOLDER / calibration.file, comment="#")
     scales: list[str] = []
     if "guidance" in table:
@@ -187,14 +187,14 @@ class ShareLine:
         x: leans (n,).
         y: shares (n,).
         left_out: shares (n,) predicted from the other prompts.
-        r2: R2 of these predictions, out of sample.
+        r2: out-of-sample R2 of these predictions.
 
     Args:
         x: leans (n,).
         y: shares (n,).
 
     Raises:
-        InvalidInputError: there are fewer than LEAST prompts, or all leans are equal.
+        InvalidInputError: If there are fewer than LEAST prompts, or all leans are equal.
     """
 
     def __init__(self, x: Floats, y: Floats) -> None:
@@ -205,8 +205,8 @@ class ShareLine:
             )
         self.x = x
         self.y = y
-        # Fit the n lines that leave one prompt out from sums without that prompt, at the cost of
-        # one line.
+        # Fit all n leave-one-out lines from sums without the omitted prompt, at the cost of one
+        # line.
         n = len(x) - 1
         sum_x = x.sum() - x
         sum_y = y.sum() - y
@@ -215,15 +215,15 @@ class ShareLine:
         # If the other leans are all equal, the line is horizontal.
         self._slope = np.divide(rise, spread, out=np.zeros_like(spread), where=spread > 1e-12)
         self._intercept = (sum_y - self._slope * sum_x) / n
-        # The diagonal contains the prediction of each prompt by the line without it.
+        # The diagonal contains each prompt's prediction by the line fitted without it.
         self.left_out = np.diag(self._by_lines(x))
         self._error = y - self.left_out
         total = float(((y - y.mean()) ** 2).sum())
-        # Out of sample, R2 is negative if the texts predict worse than the mean share.
+        # Out-of-sample R2 is negative if the leans predict worse than the mean share.
         self.r2 = 1 - float((self._error**2).sum() / max(total, 1e-12))
 
     def _by_lines(self, x: Floats) -> Floats:
-        """Return the predictions (m, n) at leans (m,) of the n lines that leave a prompt out."""
+        """Return the predictions (m, n) of the n leave-one-out lines at leans (m,)."""
         return np.clip(np.outer(x, self._slope) + self._intercept, 0, 1)
 
     def at(self, x: Floats) -> Floats:
@@ -231,7 +231,7 @@ class ShareLine:
         return np.clip(np.polyval(np.polyfit(self.x, self.y, 1), x), 0, 1)
 
     def interval(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the lower and upper ends, (m,) each, of the intervals at leans (m,)."""
+        """Return the lower and upper ends of the intervals at leans (m,), each (m,)."""
         n = len(self.x)
         # With fewer than 19 prompts, there is no order statistic for 95%.
         rank = int(np.ceil(LEVEL * (n + 1)))
@@ -241,8 +241,8 @@ class ShareLine:
         size = np.abs(self._error)
         low = np.sort(predicted - size, axis=1)[:, n - rank]
         high = np.sort(predicted + size, axis=1)[:, rank - 1]
-        # The interval is around the lines that leave a prompt out, so the line through all prompts
-        # may be slightly outside.
+        # The interval is centred on the leave-one-out lines, so the line through all prompts may
+        # lie slightly outside.
         middle = self.at(x)
         return np.clip(np.minimum(low, middle), 0, 1), np.clip(np.maximum(high, middle), 0, 1)
 
@@ -253,16 +253,16 @@ class ShareLine:
             x: leans (m,).
             parity: the share to compare with.
         """
-        # Each line with its error gives one possible share. Count those above parity, ties as half.
+        # Each line with its error gives one possible share. Count those above parity, with ties as
+        # half.
         possible = self._by_lines(x) + self._error
         count: Floats = (possible > parity).sum(1) + 0.5 * (possible == parity).sum(1)
-        # Never 0 or 1: with n prompts, probabilities below about 1 / n cannot be estimated.
+        # Never return 0 or 1: with n prompts, probabilities below about 1 / n cannot be estimated.
         return (count + 0.5) / (len(self.x) + 1)
 
 
 def with_words(prompts: PromptSet) -> PromptSet:
-    """Return the prompt set with the words that tables use for its values, such as "man" for
-    male."""
+    """Add words that tables use for values, such as "man" for male, to a prompt set."""
     attributes = {}
     for value, words in prompts.attributes.items():
         attributes[value] = tuple(sorted({*words, *WORDS.get(value.casefold(), ())}))
@@ -270,11 +270,11 @@ def with_words(prompts: PromptSet) -> PromptSet:
 
 
 def read_shares(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
-    """Return the share of each value among the images of each prompt.
+    """Return each value's share among each prompt's images.
 
     Args:
-        source: see `read_counts`.
-        prompts: the prompt set of the attribute.
+        source: source of counts, see `read_counts`.
+        prompts: the attribute's prompt set.
 
     Returns:
         A frame with a row per prompt and a column per value.
@@ -287,16 +287,16 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
     """Return the number of images of each prompt that show each value.
 
     Args:
-        source: a table or its file with a row per image (`prompt`, `value`; unknown values are left
-            out), or with a row per prompt and a column of counts per value. Values are named as in
-            the prompt set, or by its words. Or packaged counts, of men and women.
-        prompts: the prompt set of the attribute.
+        source: a table or its file with one row per image (`prompt`, `value`; unknown values are
+            skipped), or with one row per prompt and a column of counts per value. Values are named
+            as in the prompt set, or by its words. Alternatively, packaged counts of men and women.
+        prompts: the attribute's prompt set.
 
     Returns:
         A frame with a row per prompt and a column per value.
 
     Raises:
-        InvalidInputError: columns are missing, or cells are not counts.
+        InvalidInputError: If columns are missing, or cells are not counts.
     """
     pandas = need("pandas")
     values = list(prompts.attributes)
@@ -315,7 +315,7 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
     counts = _counts(table, values, value_of_word)
 
     is_count = (counts >= 0) & (counts < np.inf)
-    # "A nurse" and "a nurse" would be two rows about one prompt.
+    # "A nurse" and "a nurse" would be two rows for one prompt.
     is_repeated = counts.index.astype(str).str.casefold().has_duplicates
     if not is_count.all(axis=None) or not counts.any(axis=None) or is_repeated:
         file = "" if isinstance(source, pandas.DataFrame) else f" {source}"
@@ -323,17 +323,17 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
             f"calibration{file}: got the columns {list(table)}; expected `prompt` and `value`, or"
             f" each `prompt` once with counts >= 0 for each of {values}"
         )
-    # A prompt without images of known value has no shares.
+    # A prompt without any known values has no shares.
     return counts[counts.sum(axis=1) > 0]
 
 
 def _table_of(source: CountsSource) -> pd.DataFrame:
-    """Return the table of a source of counts, unchanged."""
+    """Load a source of counts as a table, unchanged."""
     pandas = need("pandas")
     if isinstance(source, Calibration):
         table = pandas.read_csv(FOLDER / source.file, comment="#")
         if "guidance" in table:
-            # One file contains the counts of several models and guidance scales.
+            # One file contains counts for several models and guidance scales.
             is_of_source = (table["name"] == source.name) & (table.guidance == source.guidance)
             table = table[is_of_source]
         return table
@@ -347,7 +347,7 @@ def _table_of(source: CountsSource) -> pd.DataFrame:
 
 
 def source_of(source: CountsSource) -> str:
-    """Return the name of counts in reports, with their model and guidance if these are known."""
+    """Return the name of the counts in reports, with model and guidance if known."""
     if isinstance(source, Calibration):
         return source.source
     table = _table_of(source)
@@ -360,8 +360,7 @@ def source_of(source: CountsSource) -> str:
 
 
 def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str]) -> pd.DataFrame:
-    """Return the numbers of images by prompt and value; empty if the table has neither of the two
-    forms."""
+    """Return image counts by prompt and value; empty if the table has neither layout."""
     pandas = need("pandas")
     if {"prompt", "value"} <= set(table):
         words = table["value"].astype(str).str.strip().str.casefold()

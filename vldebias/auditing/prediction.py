@@ -1,7 +1,7 @@
-"""Predict the shares of an attribute's values in images from only their prompts.
+"""Predict the shares of an attribute's values in images from prompts alone.
 
-The lean of a text is its cosine with the direction between the attribute's values. A line from
-leans to shares is fitted on prompts whose images were judged (the calibration).
+A prompt's lean is its cosine with the direction between the attribute's values. A line from leans
+to shares is fitted on prompts whose images were judged (the calibration).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from vldebias.prompts import PromptSet, fill
 if TYPE_CHECKING:
     import pandas as pd
 
-SURE = 0.9  # minimum probability of a side at which a prompt is reported to lean
-FORM = "A photo of a {concept}."  # prompt for the concepts of a calibration
+SURE = 0.9  # minimum probability for reporting that a prompt leans to one side
+FORM = "A photo of a {concept}."  # prompt for a calibration's concepts
 _ARTICLE = r"((an?|the)\s+)?"
-# Words around a subject that do not change what is counted. The counts are of photographs and do
+# Words around a subject that do not change what is counted. The counts are for photographs and do
 # not predict paintings.
 _FRAME = re.compile(
     rf"^{_ARTICLE}(photo|photograph|picture|image|portrait)\s+of\s+(the\s+face\s+of\s+)?{_ARTICLE}"
@@ -56,7 +56,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Prediction:
-    """Store what the counts of one model predict for k values of n prompts.
+    """Store what one model's counts predict for k values of n prompts.
 
     Attributes:
         values: names (k,) of the values.
@@ -64,13 +64,13 @@ class Prediction:
         chance: probability (k, n) that more than an equal share of the images shows the value.
         covered: whether the calibration covers each prompt (n,).
         lines: lines (k,); empty if too few prompts were judged.
-        judged: prompts and concepts in the table of the calibration.
+        judged: prompts and concepts in the calibration table.
         n_judged: number of these that could be embedded.
-        model: name of the model that embeds the texts.
-        calibration: the packaged counts; None for a user's own.
+        model: name of the model that embeds the prompts.
+        calibration: the packaged counts, or None for a user's own.
         fingerprint: fingerprint of the model's weights.
         source: name of the counts in reports.
-        n_images: position of a prompt whose subject was judged -> its number of judged images.
+        n_images: position of a prompt with a judged subject -> its number of judged images.
     """
 
     values: list[str]
@@ -88,21 +88,20 @@ class Prediction:
 
     @property
     def r2(self) -> float:
-        """Return the out-of-sample R2 of the shares of the first value; 0 if there is no line."""
+        """Return the out-of-sample R2 for the first value's shares, or 0 if there is no line."""
         return self.lines[0].r2 if self.lines else 0.0
 
     @property
     def is_explained(self) -> bool:
-        """Return whether texts predict better than the mean share."""
+        """Return whether text embeddings predict better than the mean share."""
         return self.r2 > 0
 
     def side(self, place: int) -> int:
-        """Return the position of the value with the largest share in the images of a prompt."""
+        """Return the position of the value with the largest share for a prompt."""
         return int(self.shares[0, :, place].argmax())
 
     def is_known(self, place: int) -> bool:
-        """Return whether the share of a prompt is counted, or predicted by a line that covers
-        it."""
+        """Return whether a prompt's share is counted, or predicted by a line that covers it."""
         return place in self.n_images or (self.is_explained and bool(self.covered[place]))
 
     @property
@@ -112,14 +111,14 @@ class Prediction:
 
     @property
     def is_of_model(self) -> bool:
-        """Return whether the counts are a user's own, or of the audited model."""
+        """Return whether the counts are a user's own, or for the audited model."""
         return self.calibration is None or self.calibration.is_of(self.model)
 
     def is_sure(self, side: int, place: int) -> bool:
         """Return whether a prompt clearly leans to a value.
 
         A line fitted to few judged prompts has intervals of [0, 1], even if the probability is
-        high; such prompts do not count as leaning.
+        high; such prompts are not considered to lean.
 
         Args:
             side: position of the value.
@@ -158,24 +157,24 @@ def predict(
     calibration: CountsSource | None,
     texts: Collection[str] | None = None,
 ) -> list[Prediction]:
-    """Predict the shares of n prompts from the counts of one model, or of several models.
+    """Predict the shares of n prompts from the counts for one or several models.
 
-    If the subject of a prompt was judged, its share is counted; otherwise a line from texts to
-    shares predicts it.
+    If a prompt's subject was judged, its share is counted; otherwise, a line from leans to shares
+    predicts it.
 
     Args:
-        loaded: the model or pipeline that embeds texts, or a mapping from prompt to embedding.
-        prompts: distinct texts.
-        attribute: the prompt set of the attribute.
-        calibration: a name of `CALIBRATIONS`, or a source of `read_counts`. None: the packaged
-            counts of this model; if there are none, the counts of every plain model.
-        texts: the texts that can be embedded; None: all.
+        loaded: the model or pipeline that embeds prompts, or a mapping from prompt to embedding.
+        prompts: distinct prompts.
+        attribute: the attribute's prompt set.
+        calibration: a name in `CALIBRATIONS`, or a source for `read_counts`. None: the packaged
+            counts for this model; if there are none, the counts for every plain model.
+        texts: the prompts that can be embedded. None: all.
 
     Returns:
-        A prediction for each source of counts.
+        One prediction per source of counts.
 
     Raises:
-        InvalidInputError: the calibration is invalid, or a text cannot be embedded.
+        InvalidInputError: If the calibration is invalid, or a text cannot be embedded.
     """
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     model = loaded.name or host.model_id or host.name
@@ -195,7 +194,7 @@ def predict(
         judged_rows = rows[:0]
         if len(judged):
             judged_rows = host.embed(list(judged.index), host.roles[0])
-        # Fit a line for each value, from leans (k, prompts of the calibration) to shares.
+        # Fit a line for each value, from leans (k, calibration prompts) to shares.
         leans = (rows @ value_directions.T).numpy().T
         judged_leans = (judged_rows @ value_directions.T).numpy().T
         places = _places_of_judged(prompts, counts)
@@ -203,7 +202,7 @@ def predict(
         shares = np.full((3, len(counts.columns), len(prompts)), np.nan)
         chance = np.full(shares.shape[1:], np.nan)
         covered = np.zeros(len(prompts), bool)
-        # A pilot with few prompts only has counts.
+        # A pilot with few prompts has only counts, but no lines.
         if len(judged) >= LEAST or not places:
             judged_shares = judged.div(judged.sum(axis=1), axis=0).to_numpy().T
             lines = list(map(ShareLine, judged_leans, judged_shares))
@@ -234,12 +233,12 @@ def predict(
 
 
 def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int, int]:
-    """Return position of a prompt -> row of its counts, for prompts whose subject was judged."""
+    """Return prompt position -> row of its counts, for prompts with a judged subject."""
     row_of_text = {text.casefold(): row for row, text in enumerate(counts.index)}
     row_of_subject = {subject(text): row for row, text in enumerate(counts.index)}
     places = {}
     for place, prompt in enumerate(prompts):
-        # Prefer the row of the prompt itself to a row with the same subject.
+        # Prefer a row for the prompt itself to a row with the same subject.
         row = row_of_text.get(prompt.casefold(), row_of_subject.get(subject(prompt)))
         if row is not None:
             places[place] = row
@@ -247,7 +246,7 @@ def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int,
 
 
 def _counted(counts: Sequence[float]) -> Floats:
-    """Return the shares with Wilson intervals (3, k) for numbers of images that show each value."""
+    """Return shares with Wilson intervals (3, k) for the number of images showing each value."""
     total = sum(counts)
     # Tables may weight images, so counts may be fractional.
     n = max(round(total), 1)
@@ -260,8 +259,7 @@ def _counted(counts: Sequence[float]) -> Floats:
 
 
 def _on_lines(lines: Sequence[ShareLine], leans: Floats) -> tuple[Floats, Floats]:
-    """Return the shares with their ends (3, k, n) and the probabilities (k, n) that k lines predict
-    at leans (k, n)."""
+    """Return the shares with ends (3, k, n) and probabilities (k, n) predicted by k lines."""
     parity = 1 / len(lines)
     shares_of_value = []
     ends_of_value = []
@@ -273,7 +271,7 @@ def _on_lines(lines: Sequence[ShareLine], leans: Floats) -> tuple[Floats, Floats
     share = np.stack(shares_of_value)
     # The lines of the values are fitted separately, so normalise the shares of each prompt.
     share = share / np.maximum(share.sum(0), 1e-12)
-    # Normalising may move a share out of its interval, which is then widened.
+    # Normalising may move a share out of its interval, so widen the interval if necessary.
     ends = np.stack(ends_of_value)  # (k, 2, n)
     low = np.minimum(ends[:, 0], share)
     high = np.maximum(ends[:, 1], share)
@@ -281,28 +279,29 @@ def _on_lines(lines: Sequence[ShareLine], leans: Floats) -> tuple[Floats, Floats
 
 
 def subject(text: str) -> str:
-    """Return the subject of a prompt: "A photo of the face of a nurse." -> "nurse"."""
+    """Return a prompt's subject: "A photo of the face of a nurse." -> "nurse"."""
     return _FRAME.sub("", text.strip()).casefold()
 
 
 def directions(
     host: Host, prompts: PromptSet, listed: Collection[str] | None = None
 ) -> torch.Tensor:
-    """Return unit directions (k, d) of the values: the mean embedding of the texts of each value
-    minus the mean over values.
+    """Return unit directions (k, d) of the values.
+
+    Each is the mean embedding of the prompts that state the value, minus the mean over values.
 
     Args:
-        host: the model that embeds texts.
-        prompts: the prompt set of the attribute.
-        listed: the texts that can be embedded; None: all.
+        host: the model that embeds text.
+        prompts: the attribute's prompt set.
+        listed: the prompts that can be embedded. None: all.
 
     Raises:
-        InvalidInputError: no text states only one of the values.
+        InvalidInputError: If no text states only one of the values.
     """
     texts = list(chain(prompts.spurious, *prompts.groups))
     if listed is not None:
         texts = [text for text in texts if text in listed]
-    # Only use texts that state a single value: "a man and a woman" has no direction between them.
+    # Only use prompts that state a single value: "a man and a woman" does not point to either.
     texts_of_value = with_words(prompts).by_value(texts)
     missing = [value for value, group in texts_of_value.items() if not group]
     if missing:
@@ -312,13 +311,13 @@ def directions(
         )
     role = host.roles[0]
     rows = torch.stack([host.embed(group, role).mean(0) for group in texts_of_value.values()])
-    # Subtract the mean over values, to remove what the texts share ("a photo of a person").
+    # Subtract the mean over values, to remove what the prompts share ("a photo of a person").
     return normalize(rows - rows.mean(0), dim=-1)
 
 
 def _embeddable(table: pd.DataFrame, texts: Collection[str] | None) -> pd.DataFrame:
-    """Return the rows of judged prompts that can be embedded, indexed by prompt."""
-    # Prompts of a calibration are used as they are; concepts are inserted into `FORM`.
+    """Return the calibration rows that can be embedded, indexed by prompt."""
+    # Calibration prompts are used unchanged; concepts are inserted into `FORM`.
     forms = []
     for text in table.index:
         is_prompt = subject(text) != text.casefold() or len(text.split()) > 3
@@ -330,8 +329,10 @@ def _embeddable(table: pd.DataFrame, texts: Collection[str] | None) -> pd.DataFr
 def _covered(
     rows: torch.Tensor, judged_rows: torch.Tensor, leans: Floats, judged_leans: Floats
 ) -> Mask:
-    """Return whether each prompt (n,) is as close to a judged prompt as judged prompts are to each
-    other, with leans in their range.
+    """Return whether the judged prompts cover each prompt (n,).
+
+    A covered prompt is as close to a judged prompt as judged prompts are to each other, with leans
+    in their range.
 
     Args:
         rows: embeddings (n, d).

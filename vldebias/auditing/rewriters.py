@@ -1,4 +1,4 @@
-"""Measure which attribute values a prompt rewriter adds to open prompts, without images."""
+"""Measure which attribute values a prompt rewriter adds, without generating images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vldebias.wording.rewritten import values_in
 
 METHOD = "rewriter"
 INVENTED = Metric("invented", "prompts into which a value was written", "bias", "lower", (0.0, 1.0))
-_MOST_NOUNS = 20  # number of nouns with rows, the most frequent ones
+_MOST_NOUNS = 20  # maximum number of nouns with rows, most frequent first
 
 
 def audit_rewriter(
@@ -30,23 +30,23 @@ def audit_rewriter(
     No image is generated.
 
     Args:
-        original: the prompts of users.
+        original: the users' prompts.
         rewritten: each prompt as rewritten by a language model.
         attribute_set: the prompt set of the attribute, such as "gender".
 
     Returns:
-        Rows `invented` with Wilson's 95% intervals over persons whose value the originals leave
-        open: for any value, for each value, and for the nouns that were changed most often.
+        Rows `invented` with Wilson's 95% intervals over people whose value is open in the original:
+        for any value, for each value, and for the nouns that were changed most often.
 
     Raises:
-        InvalidInputError: the numbers of texts differ, a rewritten text is not in English, or no
+        InvalidInputError: If the numbers of texts differ, a rewritten text is not in English, or no
             original leaves the attribute open.
     """
     start = time.monotonic()
     if len(original) != len(rewritten):
         raise InvalidInputError(
-            f"rewritten: got {len(rewritten)} texts for {len(original)} originals; expected one for"
-            " each, in their order"
+            f"rewritten: got {len(rewritten)} texts for {len(original)} originals; expected one"
+            " per original, in the same order"
         )
     prompts = load_prompts(attribute_set)
     reader = PersonReader(Attribute(prompts, {}))
@@ -94,7 +94,7 @@ def audit_rewriter(
 def _rows(
     written: Sequence[tuple[str, object]], counts: Counter[str]
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield the title, the hits and the number of persons of each row."""
+    """Yield each row's title, hits and number of people."""
     yield "any value", counts.total(), len(written)
     for value, count in counts.most_common():
         yield value, count, len(written)

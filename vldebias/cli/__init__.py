@@ -1,4 +1,4 @@
-"""The `vldebias` command: results on stdout, progress and messages on stderr."""
+"""Define the `vldebias` command: results on stdout, progress and messages on stderr."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ COMMANDS = {
 
 
 class Commands(LazyGroup):
-    """The commands of `vldebias`."""
+    """List the `vldebias` commands."""
 
     entries = COMMANDS
 
@@ -125,7 +125,7 @@ app = App(
 def main() -> None:
     """Run the command line; expected errors are printed without a traceback, with exit code 2."""
     with warnings.catch_warnings():
-        # Python shows a warning once per line of code, but it may apply to several models.
+        # Python shows a warning only once per line of code, but it may apply to several models.
         warnings.simplefilter("always", VldebiasWarning)
         show = partial(_show_warning, set())
         setattr(warnings, "showwarning", show)  # noqa: B010  (mypy rejects a plain assignment)
@@ -143,7 +143,8 @@ def main() -> None:
             _discard_output()
             raise SystemExit(2) from None
         except ModuleNotFoundError as error:
-            # The library of an extra; other missing modules are bugs, which need a traceback.
+            # The module belongs to an optional extra; other missing modules are bugs and need a
+            # traceback.
             advice_on_extra = missing_extra(error)
             if advice_on_extra is None:
                 raise

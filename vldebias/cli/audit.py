@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class AuditFlags(HostFlags, total=False):
-    """Flags of `vldebias audit`: the source of embeddings, and how `--measure` works."""
+    """`vldebias audit` flags: the source of embeddings, and how `--measure` works."""
 
     judge: str
     steps: int
 
 
 class DiagnoseFlags(TypedDict, total=False):
-    """Flags of `vldebias diagnose` that are passed to `Options`."""
+    """`vldebias diagnose` flags that are passed to `Options`."""
 
     model: str
     pretrained: str
@@ -56,7 +56,7 @@ class DiagnoseFlags(TypedDict, total=False):
     device: str
 
 
-# The options of `vldebias audit`.
+# `vldebias audit` options.
 PromptsFile = Annotated[
     Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
 ]
@@ -235,7 +235,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _loaded(flags: AuditFlags) -> Loaded:
-    """Load the model or pipeline that flags select, on a device that is found if none is set."""
+    """Load the model or pipeline selected by flags, choosing a device if none is set."""
     from vldebias.hosts.loading import load_host
 
     flags["device"] = device_of(flags.get("device"))
@@ -245,7 +245,7 @@ def _loaded(flags: AuditFlags) -> Loaded:
 def _check_source(
     flags: HostFlags, texts: Path | None, measure: int | None, calibration: str | None
 ) -> None:
-    """Check that there is one source of text embeddings, and a pipeline if images are counted."""
+    """Check that there is one source of text embeddings, and a pipeline if images are judged."""
     sources = [texts is not None, "model" in flags, "pipeline" in flags]
     if sum(sources) != 1:
         raise InvalidInputError(
@@ -260,7 +260,7 @@ def _check_source(
 def _print_numbers(
     prompts: Sequence[str], attribute: str, images: int | None, width: float | None
 ) -> None:
-    """Print how many images are generated or needed, and how wide their intervals are."""
+    """Print how many images are generated or needed, and the width of their intervals."""
     if images is None and width is None:
         return
     from vldebias.measure.resampling import images_for_width, widest_interval
@@ -291,7 +291,7 @@ def _count_values(
     folder: Path,
     record_file: Path,
 ) -> tuple[Loaded, pd.DataFrame]:
-    """Count values in images of a pipeline; write measured.csv and a record.
+    """Count values in a pipeline's images; write measured.csv and a record.
 
     Returns:
         The pipeline and the counts.
@@ -330,7 +330,7 @@ def _count_values(
 def _audit_rewriter(
     original: Path, rewritten: Path, attribute: str, folder: Path, *, as_json: bool
 ) -> None:
-    """Measure the values that a prompt rewriter adds, from texts only."""
+    """Measure the values that a prompt rewriter adds, without images."""
     check_out(folder)
     check_sets([attribute])
     from vldebias.wording.prompt_file import read_prompts
@@ -363,7 +363,7 @@ def _audit_captions(
 
 
 def _listed(result: Result) -> pd.DataFrame:
-    """Return a row per prompt and predicted value: advice, share and interval."""
+    """Return one row per prompt and predicted value: advice, share and interval."""
     import pandas as pd
 
     from vldebias.measure.rows import NONE
@@ -375,7 +375,7 @@ def _listed(result: Result) -> pd.DataFrame:
     shares["value"] = [value for _, _, value in parts]
     shares.index = [prompt for prompt, _, _ in parts]
     advice = pd.Series(result.provenance[0].settings["prompts"], name="advice")
-    # Keep the order of the audit: prompts that need attention first.
+    # Keep the audit's order: prompts that need attention first.
     table = advice.rename_axis("prompt").to_frame()
     columns = ["value", "share", "low", "high"]
     if (shares.calibration != NONE).any():
@@ -479,7 +479,7 @@ def diagnose_command(
 def _write_wrong_labels(
     data: Embeddings, labels: str, folder: Path, images: Path | None, features: Path
 ) -> dict[str, Path]:
-    """Write the labels, the least credible first, and a page of their images if there are any.
+    """Write the labels, least credible first, and a page of their images, if any.
 
     Returns:
         The files by name, for printing.
@@ -490,7 +490,7 @@ def _write_wrong_labels(
     pictures = {} if images is None else Suspects.pictures(images, data.ids)
     table = wrong_labels(data.features, data.column(labels)).set_index("row")
     rows = range(len(data))
-    # Rows without a label are missing from the table; they get NaN, which ranks last.
+    # Rows without a label are missing from the table, so they get NaN, which ranks last.
     confidences = table.confidence.reindex(rows).to_numpy()
     labels_of_row = table["given"].reindex(rows, fill_value="")
     proposals_of_row = table["proposed"].reindex(rows, fill_value="")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts
 
 _MOST_IMAGES = 1_000_000  # all prompts are kept in memory
-_MANY_IMAGES = 100_000  # this number of prompts takes seconds
+_MANY_IMAGES = 100_000  # this many prompts take seconds
 COLUMNS = ("prompt", "value", "reason", "original")
 
 
@@ -117,10 +117,10 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> list[str]:
-    """Return the users' own prompts, one per image.
+    """Return the users' original prompts, one per image.
 
     Raises:
-        InvalidInputError: the file has no columns, or the numbers of prompts differ.
+        InvalidInputError: If the file has no columns, or the numbers of prompts differ.
     """
     from vldebias.wording.prompt_file import read_prompts
 
@@ -177,7 +177,7 @@ def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
 
 
 def _cell(value: object) -> str:
-    """Format a value: counts for groups, several attributes separated by semicolons."""
+    """Format a value: counts for groups, with semicolons between attributes."""
     if value is None:
         return ""
     if isinstance(value, tuple):

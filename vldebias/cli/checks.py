@@ -1,4 +1,4 @@
-"""Check the arguments of a command before it imports libraries, to report mistakes at once."""
+"""Check a command's arguments before importing libraries, to report mistakes early."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def check_host(flags: HostFlags) -> None:
     """Check the flags that select a model, before it is loaded.
 
     Raises:
-        InvalidInputError: neither or both of --model and --pipeline were passed, or open_clip does
-            not list the architecture or weights.
+        InvalidInputError: If neither or both of --model and --pipeline were passed, or open_clip
+            does not list the architecture or weights.
     """
     model = flags.get("model")
     pretrained = flags.get("pretrained")
@@ -56,11 +56,11 @@ def check_model(model: str | None, pretrained: str | None) -> None:
     """Raise an error for an architecture or weights that open_clip does not list.
 
     Args:
-        model: an architecture, another name of a model, or None.
-        pretrained: a tag or checkpoint file of the architecture.
+        model: an architecture, any other model name, or None.
+        pretrained: a tag or checkpoint file for the architecture.
 
     Raises:
-        InvalidInputError: the architecture or the weights are unknown.
+        InvalidInputError: If the architecture or the weights are unknown.
     """
     if model is None or model.startswith(WITHOUT_TAG):
         return
@@ -75,11 +75,11 @@ def check_file(option: str, path: Path | str | None) -> None:
     """Raise an error if a file or folder does not exist.
 
     Args:
-        option: name of the option, such as "--reference".
+        option: option name, such as "--reference".
         path: its value; None and patterns such as 'shards/*.npy' are accepted.
 
     Raises:
-        InvalidInputError: the file or folder does not exist.
+        InvalidInputError: If the file or folder does not exist.
     """
     if path is None or "*" in str(path) or Path(path).exists():
         return
@@ -90,7 +90,7 @@ def check_needs_no_data(suite: str) -> None:
     """Raise an error if a suite needs a data set; call `check_suite` first."""
     from vldebias.utils.files import packaged, read_yaml
 
-    # Parse it without validation, which would import torch.
+    # Parse the suite without validation, which would import torch.
     content = read_yaml(packaged("suites").get(suite, Path(suite)))
     needs = str(content.get("needs", ""))
     if "--data-root" in needs:
@@ -106,12 +106,12 @@ def check_data_of_suite(
 
     Args:
         suite: name of the suite; the tasks of a file are checked when they are read.
-        data_root: folder of the data.
+        data_root: data folder.
         limit: maximum number of images per split; None: all.
         only: names of the tasks to run; all if empty.
 
     Raises:
-        InvalidInputError: data is missing, or there are too few images.
+        InvalidInputError: If data is missing, or there are too few images.
     """
     from vldebias.data.catalog import DATA
     from vldebias.data.releases import count_rows, find_tables
@@ -126,7 +126,7 @@ def check_data_of_suite(
             continue
         root = DATA[name].find_root(data_root)
         k = task.get("k", 0)
-        # Paths and lines of tables first: reading the tables imports numpy and pyarrow.
+        # Check paths and line counts first, because loading the tables imports numpy and pyarrow.
         tables = [] if root is None else find_tables(name, Path(root), source["split"])
         if tables:
             check_k(suite, k, count_rows(tables), limit)
@@ -138,13 +138,13 @@ def check_data_of_suite(
 
 
 def check_k(suite: str, k: int, images: int, limit: int | None) -> None:
-    """Refuse fewer images than the k that a suite measures at.
+    """Reject fewer images than the k that a suite needs.
 
     Args:
-        suite: name of the suite, for the message.
-        k: first results that are measured.
+        suite: suite name for the message.
+        k: number of top results that are measured.
         images: number of images.
-        limit: most images that are measured; None: all.
+        limit: maximum number of images to measure. None: all.
     """
     count = images if limit is None else min(images, limit)
     if k > count:

@@ -1,4 +1,4 @@
-"""Share consoles, early checks, and the printing of tables and JSON between commands."""
+"""Provide consoles, early checks, and table and JSON output for all commands."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ class WithoutTrailingSpaces:
         return getattr(self.file, name)
 
     def write(self, text: str) -> int:
-        """Write a text without trailing spaces in its lines."""
+        """Write text without trailing spaces."""
         self.file.write(re.sub(" +(?=\n)", "", text))
         return len(text)
 
 
 class Command(TyperCommand):
-    """A command whose help can be pasted into a shell, and whose errors quote the invalid value.
+    """Define a command whose help can be pasted into a shell and whose errors quote bad values.
 
-    rich pads lines with spaces, and a shell does not join lines if spaces follow the backslash.
+    rich pads lines with spaces, but shells do not join lines if spaces follow the backslash.
     """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
@@ -117,11 +117,11 @@ class Command(TyperCommand):
 
 
 def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
-    """Return the value of an option, which is passed as `--port 80` or `--port=80`.
+    """Return the value of an option passed as `--port 80` or `--port=80`.
 
     Args:
-        names: names of the option, such as "--port" and "-p".
-        args: the arguments of the command.
+        names: option names, such as "--port" and "-p".
+        args: the command's arguments.
 
     Returns:
         The last value; None if the option was not passed.
@@ -137,7 +137,7 @@ def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
 
 
 class App(typer.Typer):
-    """A group of commands with help in rich markup; errors are handled by `main`."""
+    """Define a command group with help in rich markup; `main` handles errors."""
 
     def __init__(
         self,
@@ -151,8 +151,8 @@ class App(typer.Typer):
             cls=cls,
             help=_unfolded(text),
             no_args_is_help=True,
-            # Typer's own traceback would hide the error from `main`,
-            # and can print local variables such as prompts and keys.
+            # Typer's own traceback would hide the error from `main`, and could print local
+            # variables such as prompts and keys.
             pretty_exceptions_enable=False,
             rich_markup_mode=rich_markup_mode,
             add_completion=add_completion,
@@ -170,7 +170,7 @@ class App(typer.Typer):
 
 
 def _unfolded(text: str) -> str:
-    """Return a help text with one line per paragraph and its examples unchanged."""
+    """Unwrap each help paragraph to one line, leaving examples unchanged."""
     prose, _, examples = inspect.cleandoc(text).partition("Examples:\n")
     help_text = "\n\n".join(" ".join(part.split()) for part in prose.split("\n\n"))
     if examples:
@@ -197,7 +197,7 @@ def check_out(folder: Path | None) -> None:
 
 
 def split_names(options: Sequence[str] | None) -> list[str]:
-    """Return the names in repeatable options, each of which may contain several: "a,b"."""
+    """Split repeatable options that may each contain several names: "a,b"."""
     names = []
     for text in options or ():
         names += [name.strip() for name in text.split(",")]
@@ -205,15 +205,15 @@ def split_names(options: Sequence[str] | None) -> list[str]:
 
 
 def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
-    """Return the texts before and after the first "=" of an option's value.
+    """Split an option's value at the first "=".
 
     Args:
         text: the value.
-        option: name of the option, for messages.
+        option: option name, for messages.
         example: a valid value, for messages.
 
     Raises:
-        InvalidInputError: the value does not have the form name=value.
+        InvalidInputError: If the value does not have the form name=value.
     """
     name, equals, value = text.partition("=")
     if not (name and equals and value):
@@ -226,22 +226,23 @@ def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, An
 
     Args:
         texts: values of the option.
-        option: name of the option, for messages.
+        option: option name, for messages.
         example: a valid value, for messages.
 
     Returns:
         The parsed values by name.
 
     Raises:
-        InvalidInputError: a text does not have the form name=value, or is not valid YAML.
+        InvalidInputError: If a string does not have the form name=value, or is not valid YAML.
     """
     values: dict[str, Any] = {}
     for text in texts:
         name, value = split_pair(text, option, example)
-        import yaml  # slow to import, so only if there is an option to parse
+        import yaml  # slow to import, so only imported if needed
 
         try:
-            # "null", "true" and "[a, b]" mean the same as in a settings file.
+            # Parse as YAML, so that "null", "true" and "[a, b]" mean the same as in a settings
+            # file.
             values[name] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise InvalidInputError(
@@ -254,7 +255,7 @@ def device_of(name: str | None) -> str:
     """Return the device to run on; None and "auto" mean cuda if available, otherwise the CPU.
 
     Raises:
-        InvalidInputError: the device is not available.
+        InvalidInputError: If the device is not available.
     """
     import torch
 
@@ -263,7 +264,7 @@ def device_of(name: str | None) -> str:
             return "cuda"
         return "cpu"
     try:
-        # A device that is not available only fails once it is used.
+        # An unavailable device would only fail once it is used.
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
@@ -294,11 +295,11 @@ def write_run(result: Result, folder: Path) -> Path:
 
 
 def echo(text: str, *, end: str = "\n") -> None:
-    """Print a text on stdout; control characters are escaped on a terminal.
+    """Print text to stdout, escaping control characters on a terminal.
 
     Args:
         text: the text.
-        end: text printed after it.
+        end: text to print after it.
     """
     if sys.stdout.isatty():
         text = printable(text)
@@ -306,7 +307,7 @@ def echo(text: str, *, end: str = "\n") -> None:
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON on stdout."""
+    """Print a value as JSON to stdout."""
     # JSON allows raw DEL and C1 control characters, which terminals would interpret.
     typer.echo(printable(json.dumps(value, indent=1, ensure_ascii=False)))
 
@@ -315,7 +316,7 @@ def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     """Print tab-separated rows if stdout is a pipe or file.
 
     Args:
-        head: names of the columns.
+        head: column names.
         rows: cells of each row.
 
     Returns:
@@ -323,7 +324,7 @@ def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     """
     if out.is_terminal:
         return False
-    # One line per row, without wrapping or truncating.
+    # Print one line per row, without wrapping or truncating.
     lines = ["\t".join(_cell(value) for value in row) for row in (head, *rows)]
     # Print everything at once, so that an interrupted run leaves no partial table.
     echo("\n".join(lines))
@@ -331,7 +332,7 @@ def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
 
 
 def _cell(value: object) -> str:
-    """Return a value as text without tabs and line breaks."""
+    """Convert a value to text without tabs or line breaks."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -341,13 +342,13 @@ def _cell(value: object) -> str:
 
 
 def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: wrapped to the width of a terminal, or with tabs if piped (see `piped`).
+    """Print a table, wrapped to the terminal width, or tab-separated if piped (see `piped`).
 
     Words are not broken. If the longest words of all columns do not fit next to each other, each
     row is printed as a block of lines instead.
 
     Args:
-        head: names of the columns.
+        head: column names.
         rows: cells of each row; the first one is the row's name, which is not wrapped unless it is
             long.
     """
@@ -392,7 +393,7 @@ def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print each row as its name, followed by one or more indented lines per cell.
 
     Args:
-        head: names of the columns.
+        head: column names.
         rows: cells of each row; the first one is the row's name.
     """
     from rich.padding import Padding
@@ -414,9 +415,9 @@ def print_list(
     """Print a table, or the same facts as JSON.
 
     Args:
-        head: names of the columns.
+        head: column names.
         rows: cells of each row.
-        facts: a value of JSON.
+        facts: a JSON value.
         as_json: whether to print JSON.
     """
     if as_json:
@@ -438,7 +439,7 @@ def print_result(
     """
     if as_json:
         facts = result.to_dict()
-        # The path of a single page follows from --out.
+        # The path of a single page is clear from --out.
         if len(files) > 1:
             facts["files"] = {name: str(path) for name, path in files.items()}
         print_json(facts)
@@ -456,7 +457,7 @@ def print_result(
 
 
 def coloured(text: str) -> Text:
-    """Return a text with colored verdicts; rich omits the colors if NO_COLOR is set."""
+    """Color the verdicts in a text; rich omits the colors if NO_COLOR is set."""
     from rich.text import Text
 
     # Do not parse markup, since results quote prompts, which may contain brackets.
@@ -470,7 +471,7 @@ def coloured(text: str) -> Text:
 
 
 def print_message(text: object, kind: str = "", style: str = "") -> None:
-    """Print a message on stderr, without markup, since it may quote user input.
+    """Print a message to stderr, without markup, since it may quote user input.
 
     Args:
         text: the message.
@@ -480,7 +481,7 @@ def print_message(text: object, kind: str = "", style: str = "") -> None:
     start = f"{kind}: " if kind else ""
     words = printable(f"{start}{text}")
     if err.is_created:
-        # Print above progress bars.
+        # Print above any progress bars.
         from rich.text import Text
 
         if err.is_terminal:
@@ -493,7 +494,7 @@ def print_message(text: object, kind: str = "", style: str = "") -> None:
     has_colors = sys.stderr.isatty()
     if has_colors:
         words = _folded(words, shutil.get_terminal_size().columns)
-    # The same rules as rich.
+    # Apply the same rules as rich.
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
         has_colors = False
     if kind and has_colors:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class EditFacts(TypedDict):
-    """Facts about an edit for `vldebias debias --json`.
+    """Store facts about an edit for `vldebias debias --json`.
 
     Attributes:
-        folder: where it was saved; None if it was not.
+        folder: where it was saved, or None.
         projection: its description.
         diagnostics: measures by prompt set, as pairs (before, after) or single values.
         provenance: how it was fitted.
@@ -126,7 +126,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         return
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     if saved is None:
-        # Only methods that need labels use them.
+        # Only methods that need labels use the labels.
         fitted_on = None if images is None else Reference(images.features, labels=images.labels)
         saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
     edits, host = _edits_of_roles(saved, host)
@@ -152,7 +152,7 @@ def _save_merged(model: nn.Module, folder: Path) -> None:
     """Save a model with merged weights into a new or empty folder; remove it if that fails.
 
     Raises:
-        StorageError: there is not enough space for the weights.
+        StorageError: If there is not enough space for the weights.
     """
     try:
         with storage_errors(folder):
@@ -166,7 +166,7 @@ def _save_merged(model: nn.Module, folder: Path) -> None:
             # For open_clip, save a state dict, which `--pretrained FILE` loads.
             from safetensors.torch import save_file
 
-            # safetensors cannot store views.
+            # safetensors cannot store tensor views.
             state = {key: value.contiguous() for key, value in model.state_dict().items()}
             save_file(state, folder / "open_clip_model.safetensors")
     except BaseException:
@@ -187,8 +187,8 @@ def _check_arguments(
     """Check that the options can be combined.
 
     Raises:
-        InvalidInputError: there is an option for fitting but nothing is fitted, or the folder for
-            merged weights is not empty.
+        InvalidInputError: If there is an option for fitting but nothing is fitted, or the folder
+            for merged weights is not empty.
     """
     without_fitting = ""
     if is_check:
@@ -216,7 +216,7 @@ def _edits_of_roles(saved: Edit | dict[str, Edit], host: Host) -> tuple[dict[str
     if len(of_denoiser) == len(listed):
         edits: dict[str, Edit] = {edit.attribute: edit for edit in of_denoiser}
         return edits, at_denoiser(host, edits)
-    # An edit that was saved without roles applies to every role of the host.
+    # An edit saved without roles applies to every role of the host.
     edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
     return edits, host
 
@@ -224,14 +224,14 @@ def _edits_of_roles(saved: Edit | dict[str, Edit], host: Host) -> tuple[dict[str
 def _report(
     host: Host, role: str, edit: Edit, sets: Sequence[PromptSet], save: Path | None
 ) -> EditFacts:
-    """Save an edit if requested, and return its effect on the model's own texts.
+    """Save an edit if requested, and return its effect on the model's own embeddings.
 
     Args:
         host: the host of the edit.
         role: the edited tensor.
         edit: the fitted edit.
         sets: prompt sets to report on.
-        save: folder for all edits; None: do not save.
+        save: folder for all edits. If None, edits are not saved.
     """
     from pydantic import TypeAdapter
 

@@ -107,7 +107,7 @@ def run(
     methods = split_names(flags.pop("methods", None))
     check_out(flags.get("out"))
     check_suite(suite)
-    # Features replace the images of a data set.
+    # Features replace a data set's images.
     if flags.get("data_root") is None and "embeddings" not in flags:
         check_needs_no_data(suite)
     check_methods(methods)
@@ -133,7 +133,7 @@ def run(
         settings[name] = value
         if isinstance(value, list):  # options are hashable, but typer passes lists
             settings[name] = tuple(value)
-    # This imports torch, so it comes after all other checks.
+    # This check imports torch, so it comes last.
     settings["device"] = device_of(flags.get("device"))
     # Without --methods, the suite uses its own list.
     settings["methods"] = tuple(get_method(name).name for name in methods) or None
@@ -308,10 +308,10 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> None:
-    """Check that the required columns were passed, and none of the other kind of table.
+    """Check that the required columns were passed, and none for the other kind of table.
 
     Raises:
-        InvalidInputError: a column is missing, or belongs to the other kind of table.
+        InvalidInputError: If a column is missing, or belongs to the other kind of table.
     """
     needed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS[:2]
     allowed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS
@@ -342,7 +342,7 @@ def list_all(as_json: Json = False) -> None:
 
     suites = []
     rows = []
-    # Parse them without validation, which would import torch.
+    # Parse the suites without validation, which would import torch.
     for name, file in packaged("suites").items():
         content = read_yaml(file)
         suites.append(
@@ -389,7 +389,7 @@ def show_suite(
 
         embedded = load_suite(suite).texts()
     if not texts:
-        # Unchanged, so that `> mine.yaml` makes an exact copy.
+        # Print it unchanged, so that `> mine.yaml` makes an exact copy.
         echo(suite_path(suite).read_text(encoding="utf-8"), end="")
     elif embedded:
         echo("\n".join(embedded))

@@ -61,12 +61,12 @@ HOST = tuple(HostFlags.__annotations__)
 
 
 def host_flags(flags: HostFlags) -> HostFlags:
-    """Return the flags that `load_host` accepts, without further flags of a command."""
+    """Return only the flags that `load_host` accepts."""
     return cast("HostFlags", {name: value for name, value in flags.items() if name in HOST})
 
 
 def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add flags to a command with **keywords; unset flags without a default are not passed on."""
+    """Add flags to a command with **keywords; unset flags without a default are omitted."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         kind = inspect.Parameter.KEYWORD_ONLY
@@ -104,7 +104,7 @@ def flags_of_options(*only: str) -> Flags:
     """Yield a flag for each field of `Options`, or only for the fields named in `only`."""
     for name, annotation in get_type_hints(Options, include_extras=True).items():
         kind, flag = get_args(annotation)
-        if only:  # a few flags do not need a panel in the help
+        if only:  # a few flags do not need a help panel
             flag.rich_help_panel = None
         if not only or name in only:
             yield name, Annotated[_typed(kind) | None, flag], None
@@ -120,14 +120,14 @@ def flags_of_fields(
     Args:
         groups: settings models by the title of their panel.
         only: the fields to include, in this order.
-        names: names of flags by field, if the flag does not have the name of the field.
+        names: flag names by field, where they differ from the field names.
     """
     for panel, group in groups.items():
         # Within a panel, flags are in the order of `only`.
         for name in sorted(set(only) & set(group.model_fields), key=only.index):
             field = group.model_fields[name]
             text = field.description or ""
-            # A default that depends on other settings is explained in the description.
+            # Defaults that depend on other settings are explained in the description.
             if field.get_default() is not None and "Default:" not in text:
                 text += f" Default: {field.get_default()}."
             # Escape brackets, which start markup in the help.

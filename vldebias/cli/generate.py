@@ -36,7 +36,7 @@ COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
 
 
 class GenerateFlags(TypedDict, total=False):
-    """Flags of `vldebias generate` that several commands share."""
+    """`vldebias generate` flags that several commands share."""
 
     pipeline: str
     images: int
@@ -90,7 +90,7 @@ def generate_command(
           --method default --method cali
     """
     if not prompt.strip():
-        raise InvalidInputError("PROMPT: got an empty text, expected a description of an image")
+        raise InvalidInputError("PROMPT: expected a description of an image, got an empty string")
     check_out(folder)
     check_sets(attribute)
     check_methods(method or ())
@@ -116,8 +116,8 @@ def generate_command(
         from vldebias.judge.plan import hash_of
         from vldebias.utils.schema import file_slug
 
-        # Hash the content, so that other settings, such as an edited prompt set of the same name,
-        # use another folder.
+        # Hash the content, so that different settings, such as an edited prompt set with the same
+        # name, use a different folder.
         settings = vars(request) | {"attributes": [prompts.hash for prompts in request.attributes]}
         # File names are limited to 255 bytes.
         name = file_slug(request.prompt)[:60] or "prompt"
@@ -139,8 +139,8 @@ def _generate(
     """Generate the missing images; explain how to continue after an interruption.
 
     Raises:
-        InvalidInputError: see `side_by_side`.
-        StorageError: no space is left; finished images are kept.
+        InvalidInputError: If `side_by_side` rejects the arguments.
+        StorageError: If the disk is full; finished images are kept.
     """
     from vldebias.hosts.loading import load_host
     from vldebias.study.side_by_side import side_by_side
@@ -177,9 +177,9 @@ def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> Non
 
 
 def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
-    """Print the conclusions, the table of images, and the paths."""
+    """Print the conclusions, the image table and the paths."""
     for sentence in images.sentences():
-        # If piped, they are comments above the table; `grep -v '^#'` removes them.
+        # If piped, conclusions become comments above the table, which `grep -v '^#'` removes.
         echo(sentence if out.is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(images)))
     print_message(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
@@ -196,7 +196,7 @@ def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:
     from vldebias.report.strip import row_title
 
     for method in images.methods:
-        # Methods that do not write the value in the prompt assign several values to one text.
+        # Methods that do not insert the value into the prompt assign several values to one prompt.
         pictures_of_request: dict[tuple[str, str], list[Picture]] = defaultdict(list)
         for picture in images.row(method):
             values = [value for value in picture.values.values() if value is not None]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """Location of a command, and its summary in the list of commands.
+    """Store a command's location, and its summary for the command list.
 
     Attributes:
         module: module in `vldebias.cli`.
@@ -46,7 +46,7 @@ class Entry:
 
 
 class Commands(UserDict[str, "Command"]):
-    """Commands by name; a command is imported when it is first looked up."""
+    """Map names to commands, importing each on first lookup."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Commands(UserDict[str, "Command"]):
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports its commands one at a time; subclasses list them in `entries`."""
+    """Define a group that imports commands one at a time; subclasses list them in `entries`."""
 
     entries: ClassVar[Mapping[str, Entry]] = {}
 
@@ -79,8 +79,8 @@ class LazyGroup(TyperGroup):
         """Return a placeholder with the command's summary, without importing the command.
 
         Args:
-            ctx: context of the group.
-            cmd_name: name of the command.
+            ctx: group context.
+            cmd_name: command name.
         """
         # Listing all commands must not import any of them.
         entry = self.entries.get(cmd_name)
@@ -90,7 +90,7 @@ class LazyGroup(TyperGroup):
         """Write every command with its full summary, which click would truncate to one line.
 
         Args:
-            ctx: context of the group.
+            ctx: group context.
             formatter: formatter to write to.
         """
         with formatter.section("Commands"):
@@ -105,7 +105,7 @@ class LazyGroup(TyperGroup):
         `prompts balance`.
 
         Args:
-            ctx: context of the group.
+            ctx: group context.
             args: the name of the command, followed by its arguments.
         """
         called = args[0] if args else ""

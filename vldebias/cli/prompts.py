@@ -102,7 +102,7 @@ def new(
     """
     from vldebias.prompts import make_prompt_set
 
-    # Do not overwrite a set that was edited by hand.
+    # Do not overwrite a set that may have been edited by hand.
     if path.exists():
         raise InvalidInputError(f"{path}: file exists; choose another name or delete it first")
     words_of_value = {}

@@ -115,7 +115,7 @@ def check(files: Files, as_json: Json = False) -> None:
 
 
 def _state(record: Record) -> str:
-    """Describe what was checked in a record without problems."""
+    """Describe what was checked in a valid record."""
     if not record.counts:
         return "no counts to check"
     images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)

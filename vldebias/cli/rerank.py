@@ -27,7 +27,7 @@ COLUMNS = ("query", "place", "id", "score", "group", "was at")
 
 
 class LocatedRow(NamedTuple):
-    """A search result, and its location in the file for messages."""
+    """Store a search result, and its location in the file for messages."""
 
     location: str
     cells: Row
@@ -151,10 +151,10 @@ def _columns(options: Sequence[str] | None) -> dict[str, str]:
 
 
 def _rows(file: Path) -> list[LocatedRow]:
-    """Read the results in a file, which is JSON or a table with column names.
+    """Load results from a JSON file, or a table with column names.
 
     Raises:
-        InvalidInputError: the file does not exist, has another format, or cannot be parsed.
+        InvalidInputError: If the file does not exist, has a different format, or cannot be parsed.
     """
     from vldebias.utils.json_tables import is_json_document, rows_of_json, rows_of_lines
     from vldebias.utils.text_tables import read_text, split_rows
@@ -185,12 +185,12 @@ def _rows(file: Path) -> list[LocatedRow]:
 def _read(
     file: Path, name_of_column: Mapping[str, str], attribute: Sequence[str], checked: str | None
 ) -> dict[str, list[LocatedRow]]:
-    """Read the results in a file by query, and check that all columns exist.
+    """Load results by query, and check that all columns exist.
 
     Raises:
-        InvalidInputError: the file cannot be read, is empty, or lacks a column.
+        InvalidInputError: If the file cannot be read, is empty, or lacks a column.
     """
-    # The option that selects each required column.
+    # Option that selects each required column.
     options = {
         name: f"--columns {kind}=COLUMN" for kind, name in name_of_column.items() if kind != "query"
     }
@@ -198,7 +198,7 @@ def _read(
     if checked is not None:
         options[checked] = "--checked COLUMN"
     rows = _rows(file)
-    # The group of a single result may be missing, which means that it is unknown.
+    # Individual results may lack a group, which means that it is unknown.
     optional = set()
     for name in (*attribute, checked):
         if name is not None and any(cell_of(row.cells, name) is not None for row in rows):
@@ -220,7 +220,7 @@ def _read(
 
 
 def _checked(rows: Sequence[LocatedRow], column: str | None) -> dict[int, str] | None:
-    """Return the true groups of checked results by row number; None without a column."""
+    """Return checked results' true groups by row number, or None without a column."""
     if column is None:
         return None
     groups = {}
@@ -244,7 +244,7 @@ def _number(value: JSON, column: str, location: str) -> float:
 def _results(
     report: Report, identities: Sequence[JSON], values: Sequence[float]
 ) -> list[dict[str, JSON]]:
-    """Return place, id, score, group and former place of each result, keyed by `COLUMNS`."""
+    """Return each result's place, id, score, group and former place, keyed by `COLUMNS`."""
     former = {int(row): place for place, row in enumerate(report.candidates.ranked, start=1)}
     results = []
     for place, row in enumerate(report.order.tolist(), start=1):

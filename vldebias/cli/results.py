@@ -62,7 +62,7 @@ def report(
 
     if not verify:
         if page is None:
-            # A copied result has no manifest; its page is named after the file.
+            # A copied result does not have a manifest, so name its page after the file.
             is_of_run = path.with_name(manifest.MANIFEST).is_file()
             page = path.with_name(manifest.PAGE) if is_of_run else path.with_suffix(".html")
         written = render(Result.read(path), page, run_folder=path.parent)
@@ -309,7 +309,7 @@ def data(
             print_message(f"{key}: {shortened(str(value), 160)}")
         if unreadable is not None:
             print_message(f"{len(unreadable)} images cannot be read")
-    # After printing, so that a script gets both the list and the exit code.
+    # Exit after printing, so that scripts get both the list and the exit code.
     if unreadable:
         raise typer.Exit(1)
 
@@ -336,7 +336,7 @@ def _list_data(*, as_json: bool) -> None:
 
 
 class PaperFlags(TypedDict, total=False):
-    """Flags of `vldebias eval paper` that several commands share."""
+    """`vldebias eval paper` flags that several commands share."""
 
     pipeline: str
     device: str
@@ -418,11 +418,11 @@ def paper(
             "nothing can be measured; pass --data-root with at least one of these data sets"
         )
     options = Options(out=out, device=device_of(flags.get("device")), dtype=flags.get("dtype"))
-    # On stderr, since stdout only contains the table of figures.
+    # Print to stderr, since stdout only contains the table of figures.
     with Progress(err.console) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:
-        # JSON has no NaN.
+        # JSON does not support NaN.
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
     elif estimate:
         _print_hours(runs)

@@ -20,7 +20,7 @@ ADDRESS = "Address"
 
 
 class ServeFlags(TypedDict, total=False):
-    """Flags of `vldebias serve` with a panel or a default of the service."""
+    """`vldebias serve` flags that need a help panel or use a service default."""
 
     follow_seeds: bool
     image_models: list[str]
@@ -203,7 +203,7 @@ def serve(
     )
     server = import_module("vldebias.serving.images_api.server")
     if log_prompts:
-        # Other libraries only log warnings; at "info", httpx2 would log every URL.
+        # Limit other libraries to warnings, because httpx2 would log every URL at "info".
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         logging.getLogger("vldebias.serving").setLevel(logging.INFO)
     task = f"balancing {' and '.join(attribute)}" if attribute else "editing queries"

@@ -71,7 +71,7 @@ def _list_settings(is_requested: bool) -> None:
     # One table per group of settings, as in `vldebias train --help`.
     for group, kind in GROUPS.items():
         rows = []
-        # Settings of all losses come before the settings of single losses.
+        # Settings shared by all losses come before those of individual losses.
         names = sorted(kind.model_fields, key=lambda name: bool(losses_with(name)))
         for name in names:
             field = kind.model_fields[name]
@@ -172,7 +172,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     check_sets([settings.debias])
     _check_data(settings, is_listing=pairs)
     outcome = _run(settings, folder, is_listing=pairs, is_on_cpu=cpu)
-    if outcome is None:  # not the first of several processes
+    if outcome is None:  # a process other than the first
         return
     if as_json:
         print_json(outcome)
@@ -248,7 +248,7 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
 
 def _refuse_less_than_a_batch(settings: TrainSettings, layout: Layout) -> None:
     """Raise an error if the data has fewer images than one batch over all processes."""
-    # Set by torchrun and accelerate, not for a single process.
+    # Set by torchrun and accelerate, but not in a single process.
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     batch = settings.batch_size * processes
     is_known = (layout.kind == "table" and layout.is_complete) or layout.kind == "pairs"
@@ -272,9 +272,9 @@ def _run(
     from vldebias.training.run import list_pairs, steps_done, train_model
     from vldebias.utils.progress import SILENT, Progress
 
-    # Only the first of several processes shows progress.
+    # Show progress only in the first of several processes.
     progress = Progress(err.console)
-    # Set by torchrun and accelerate, not for a single process.
+    # Set by torchrun and accelerate, but not in a single process.
     if int(os.environ.get("RANK", "0")):
         progress = SILENT
     work = train_model
@@ -284,7 +284,7 @@ def _run(
         outcome = work(settings, folder, cpu=is_on_cpu, progress=progress)
     except KeyboardInterrupt as interrupt:
         done, steps = steps_done(folder)
-        # Interrupted while loading, or twice before the step had finished.
+        # The run was interrupted while loading, or twice before a step finished.
         continues = "to start over: nothing was saved"
         if done:
             continues = f"to continue after step {done} of {steps}"
@@ -301,7 +301,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     from vldebias.training.changes import counted, leading
 
     conclusions = [Conclusion(**facts) for facts in outcome.get("conclusions", ())]
-    # First the number of scores that got better or worse, then the main scores.
+    # Print the number of scores that got better or worse, then the main scores.
     sentences = [counted(conclusions)] if conclusions else []
     sentences += [conclusion.sentence for conclusion in leading(conclusions)]
     for sentence in sentences:
@@ -329,7 +329,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
 
 
 def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:
-    """Print a row per held-out score: values at each stage, change with interval, and verdict.
+    """Print one row per held-out score: values at each stage, change with interval, and verdict.
 
     Scores that were not measured at a stage leave their cell empty.
     """

@@ -1,4 +1,4 @@
-"""Read data sets with labels and rows of features, and cache embeddings."""
+"""Load labelled data sets and feature matrices, and cache embeddings."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vldebias.data.tables import read_table
     from vldebias.utils.pictures import decode
 
-# Imported on first use, so that a wrong table or folder is reported without importing torch.
+# Imported on first use, so that an invalid table or folder is reported without importing torch.
 _NAMES_OF_HOME = {
     "vldebias.data.cache": ("embed_images",),
     "vldebias.data.catalog": ("DATA", "DataSet", "register_data"),

@@ -1,6 +1,6 @@
-"""Open the binary files of CIFAR-10, CIFAR-100 and STL-10.
+"""Open CIFAR-10, CIFAR-100 and STL-10 in their binary formats.
 
-The "python" layouts of CIFAR are not supported, because they are pickles, which can run code.
+CIFAR's "python" layouts are not supported: they are pickles, and loading a pickle can run code.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from vldebias.errors import InvalidInputError, need
 
 @dataclass(frozen=True)
 class BinaryLayout:
-    """Layout of files with records of a fixed size: bytes of labels, then the pixels of an image.
+    """Describe a file of fixed-size records: label bytes followed by the pixels of one image.
 
     Attributes:
-        files: split -> names of files.
-        names_file: file with a class name per line.
-        side: height and width of images.
+        files: split -> file names.
+        names_file: file with one class name per line.
+        side: image height and width.
         label_bytes: number of bytes before the pixels, the last of which is the class.
-        columns_first: pixels of a channel are in column-major order (STL-10).
+        columns_first: whether each channel is stored in column-major order (STL-10).
     """
 
     files: dict[str, tuple[str, ...]]
@@ -66,7 +66,7 @@ PICKLED = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
 
 
 def binary_name(folder: Path) -> str | None:
-    """Return the name of the data set whose release is unpacked into a folder with this name."""
+    """Return the data set whose release unpacks into a folder with this name."""
     names = {DATA[name].folders[0]: name for name in LAYOUTS} | PICKLED
     return names.get(folder.name)
 
@@ -76,18 +76,18 @@ def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
 
     Args:
         name: name of the data set.
-        root: folder of the files, or its parent.
+        root: folder with the files, or its parent.
         split: train or test.
 
     Raises:
-        InvalidInputError: a pickled layout, an unknown split, a missing file, or a file whose size
-            is not a multiple of the record size.
+        InvalidInputError: If the layout is pickled, the split is unknown, a file is missing, or its
+            size is not a multiple of the record size.
     """
     layout = LAYOUTS[name]
     pickled = [folder for folder, of_name in PICKLED.items() if of_name == name]
     (released,) = DATA[name].folders
     folder = root
-    # As for other data sets, there may be a folder with the name of the data set in between.
+    # As with other data sets, the files may be in a subfolder named after the data set.
     for parent, below in product((root, root / name), (released, *pickled)):
         if (parent / below).is_dir():
             folder = parent / below
@@ -127,19 +127,19 @@ open_stl10 = partial(open_binary, "stl10")
 
 
 def _records(file: Path, layout: BinaryLayout) -> NDArray[np.uint8]:
-    """Return the records (n, bytes) of a file."""
+    """Return the records in a file, as an array (n, bytes)."""
     size = layout.label_bytes + 3 * layout.side**2
     content = _bytes_of(file)
     if len(content) == 0 or len(content) % size:
         raise InvalidInputError(
             f"{file}: expected records of {size} bytes, got {len(content)} bytes; the file is"
-            " damaged or has another layout"
+            " damaged or has a different layout"
         )
     return content.reshape(-1, size)
 
 
 def _bytes_of(file: Path) -> NDArray[np.uint8]:
-    """Return the bytes of a file as a memory map."""
+    """Memory-map a file as bytes."""
     if not file.is_file():
         raise InvalidInputError(f"{file}: not found; expected the files of {file.parent.name}")
     return np.memmap(file, dtype=np.uint8, mode="r")

@@ -1,4 +1,4 @@
-"""Cache image features on disk in shards, computed once per model, preprocessing and data set."""
+"""Cache image features on disk, one set of shards per model, preprocessing and data set."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from vldebias.utils.progress import SILENT, Progress
 if TYPE_CHECKING:
     from vldebias.hosts.clip.images import ImageEncoder, Pixels
 
-# Increased when the content of shards changes, so that shards of older versions are not read.
+# Incremented when the shard format changes, so that shards from older versions are not read.
 FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-# If none of at least this many images can be read, the drive is probably not mounted.
+# If none of the first images can be read, and there are at least this many, the drive is probably
+# not mounted.
 _MANY = 16
 _ENTRY = "vldebias"  # a single entry, because the order of several entries is not fixed
 
@@ -50,40 +51,42 @@ def embed_images(
     progress: Progress | None = None,
     runner: OnRay | None = None,
 ) -> Embeddings:
-    """Return the features of all images, from the cache or computed and cached.
+    """Return the features of all images, computing and caching those that are missing.
 
-    A run that is interrupted or killed leaves complete shards, from which it resumes. Several
-    processes (`accelerate launch`, torchrun) or workers of Ray share the missing shards, and each
-    process returns all features.
+    An interrupted run keeps its complete shards and resumes from them. Several processes
+    (`accelerate launch`, torchrun) or Ray workers split the missing shards among themselves, and
+    each process returns all features.
 
     Args:
         data: the images.
-        encoder: result of `vldebias.hosts.clip.images.image_encoder`.
-        cache_dir: folder of the cache. Default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
+        encoder: encoder from `vldebias.hosts.clip.images.image_encoder`.
+        cache_dir: cache folder. Default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
         dtype: dtype of the cached features: "float16", "bfloat16" (returned as float32) or
             "float32".
         shard_size: images per shard. A run that is killed loses at most one shard.
-        batch_size: images that are encoded at once.
-        workers: number of threads that read and preprocess images ahead. 0: between batches.
+        batch_size: number of images encoded at once.
+        workers: number of threads that load and preprocess images in advance. If 0, images are
+            loaded between batches.
         fast: decode large JPEG files at a half, a quarter or an eighth of their size, but at least
-            twice the input size of the model. Features differ slightly (see the page "Data"), and
-            are cached in a separate folder.
-        progress: where to report progress. Default: on stderr.
-        runner: runner for missing shards, such as `vldebias.data.OnRay()`. Default: this process.
+            twice the model's input size. Features differ slightly (see the "Data" page) and are
+            cached in a separate folder.
+        progress: where to report progress. Default: stderr.
+        runner: runner that computes missing shards, such as `vldebias.data.OnRay()`. Default: this
+            process.
 
     Returns:
-        Features as stored. `about` contains unreadable images: "skipped" ([{"id", "reason"}]).
+        The stored features. `about["skipped"]` lists unreadable images as [{"id", "reason"}].
 
     Raises:
-        InvalidInputError: a stream, an unknown dtype, sizes below 1, no readable images, or
-            features that are not finite.
+        InvalidInputError: If the data are a stream, the dtype is unknown, a size is below 1, no
+            image can be read, or features are not finite.
     """
     _check_arguments(data, dtype, shard_size, batch_size, workers)
     origin = _origin(data, encoder, dtype, fast)
     folder = _folder(data, encoder, cache_dir, dtype, shard_size, fast)
     place = folder
     if runner is not None:
-        # Workers of Ray have a different working directory.
+        # Ray workers have a different working directory.
         place = folder.absolute()
     card = {**origin, "shard_size": shard_size}
     with progress or Progress() as display:
@@ -101,14 +104,14 @@ def embed_images(
         raise InvalidInputError(
             f"{data.name}: expected images, but none of {len(skipped)} can be read {skipped[:1]}"
         )
-    # `about` of a data set may contain paths, which are not JSON values.
+    # A data set's `about` may contain paths, which are not JSON values.
     source = json.loads(json.dumps(dict(data.about), default=str))
     facts = {**origin, **embeddings.about, "cache": str(folder), "source": source}
     return replace(embeddings, about=facts)
 
 
 def _origin(data: ImageData, encoder: ImageEncoder, dtype: str, fast: bool) -> dict[str, object]:
-    """Return a record of the images, the model and the settings."""
+    """Describe the images, the model and the settings."""
     origin: dict[str, object] = {
         "data": data.name,
         "split": data.split,
@@ -131,7 +134,7 @@ def _folder(
     shard_size: int,
     fast: bool,
 ) -> Path:
-    """Return the folder of the shards, which depends on everything that affects features."""
+    """Return the shard folder, whose name depends on everything that affects the features."""
     key = [
         FORMAT,
         encoder.digest,
@@ -144,7 +147,7 @@ def _folder(
     if fast:
         key.append("fast")
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
-    # The name is for people; the digest distinguishes data sets.
+    # The name is for human readers; the digest identifies the data set.
     readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
     root = cache_dir or os.environ.get("VLDEBIAS_CACHE")
     if not root:
@@ -171,11 +174,11 @@ def _check_arguments(
 
 @dataclass(eq=False)
 class Shard:
-    """Features of `count` rows of the data set, starting with row `start`.
+    """Store the features of `count` data set rows, starting at row `start`.
 
     Attributes:
-        features: (r, d), features of the readable rows.
-        rows: (r,), the readable rows.
+        features: (r, d), features of rows that could be read.
+        rows: (r,), indices of rows that could be read.
         start: first row.
         count: number of rows, including unreadable ones.
         skipped: [id, reason] of each unreadable row.
@@ -188,7 +191,7 @@ class Shard:
     skipped: list[list[str]] = field(default_factory=list)
 
     def notes(self) -> dict[str, object]:
-        """Return all fields except tensors, and a digest of everything."""
+        """Return all fields except tensors, with a digest of the entire shard."""
         tensors = {"features": self.features, "rows": self.rows}
         notes = {}
         for entry in fields(self):
@@ -201,7 +204,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class _Run:
-    """Embed a data set into the shards of a folder, with a readable record of their origin.
+    """Embed a data set into shards in a folder, with a readable record of their origin.
 
     Files are written atomically, so several runs may use the same folder.
     """
@@ -217,11 +220,11 @@ class _Run:
     fast: bool
 
     def path(self, index: int) -> Path:
-        """Return the path of a shard, which need not exist."""
+        """Return a shard's path, whether or not it exists."""
         return self.folder / f"shard-{index:05d}.safetensors"
 
     def read(self, index: int) -> Shard | None:
-        """Return a shard with memory-mapped features; None if it is missing or damaged.
+        """Load a shard with memory-mapped features, or None if it is missing or damaged.
 
         A damaged shard is renamed.
         """
@@ -234,18 +237,18 @@ class _Run:
                 shard = Shard(file.get_tensor("features"), file.get_tensor("rows"), **header)
             if shard.notes()["digest"] != digest:
                 damage = "wrong checksum"
-            # A renamed or copied file is intact, but contains the rows of another shard.
+            # A renamed or copied file is intact, but contains a different shard's rows.
             elif shard.start != index * self.shard_size or shard.count > self.shard_size:
                 damage = f"it contains rows from {shard.start} on"
         except FileNotFoundError:
             return None
-        # Not a safetensors file, another header, or an unknown field.
+        # Not a safetensors file, an invalid header, or an unknown field.
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             damage = f"{type(error).__name__}: {error}"
         if not damage:
             return shard
         aside = path.with_name(f"{path.name}.corrupt")
-        with suppress(FileNotFoundError):  # another run has renamed it
+        with suppress(FileNotFoundError):  # already renamed by a concurrent run
             os.replace(path, aside)
             warn(
                 f"{path}: this shard is damaged ({damage}); it is renamed to {aside.name} and"
@@ -264,12 +267,13 @@ class _Run:
         )
 
     def embeddings(self, data: ImageData, progress: Progress) -> Embeddings:
-        """Compute missing shards in all processes, and return all features in each."""
+        """Compute missing shards across all processes, and return all features in each process."""
         group = processes()
         if group.rank:
             progress = SILENT
         shards = range(-(-len(data) // self.shard_size))
-        # Only process 0 looks for missing shards, because other processes may already be writing.
+        # Only process 0 looks for missing shards: otherwise a process could see shards that others
+        # have already started to write.
         missing: list[int] = []
         if group.rank == 0:
             missing = [index for index in shards if self.read(index) is None]
@@ -284,7 +288,7 @@ class _Run:
             progress = SILENT
         with progress.bar(f"{data.name} {data.split}", total) as advance:
             if self.runner is not None and indices:
-                # Workers compute their shards themselves, without a runner.
+                # Workers compute their shards directly, without a nested runner.
                 in_worker = replace(self, runner=None)
                 try:
                     for images in self.runner.map(partial(in_worker._shard, data), indices):
@@ -301,9 +305,9 @@ class _Run:
     def _raise_lost_shard(
         self, data: ImageData, index: int, runner: OnRay, error: LostPartError
     ) -> NoReturn:
-        """Raise an error that contains the row at which the workers of a shard die.
+        """Raise an error naming the row that kills a shard's workers.
 
-        To find it, workers read each image of the shard as a separate part.
+        To find it, each image in the shard is read as a separate part.
         """
         start = index * self.shard_size
         stop = min(start + self.shard_size, len(data))
@@ -327,14 +331,14 @@ class _Run:
         ) from None
 
     def _read_row(self, data: ImageData, row: int) -> None:
-        """Read and preprocess an image, and discard it."""
+        """Load and preprocess an image, discarding the result."""
         self._load(data, row)
 
     def _complete(self, indices: range) -> list[Shard]:
         """Return all shards in order.
 
         Raises:
-            InvalidInputError: a shard is missing, although all processes have finished.
+            InvalidInputError: If a shard is missing even though all processes have finished.
         """
         shards = []
         missing = []
@@ -353,12 +357,12 @@ class _Run:
         return shards
 
     def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
-        """Return a row and its pixels, or the reason why it cannot be read."""
+        """Return a row with its pixels, or with the reason why it cannot be read."""
         try:
             path = ""
             if self.fast:
                 path = data.path(row)
-            # Images can only be decoded at a smaller size if the input size is known.
+            # Decoding at a reduced size requires a known input size.
             if path and self.encoder.side:
                 image = decode(Path(path), draft=2 * self.encoder.side)
             else:
@@ -370,9 +374,9 @@ class _Run:
     def _shard(
         self, data: ImageData, index: int, advance: Callable[[], None] = lambda: None
     ) -> int:
-        """Embed and write a shard, unless another run has written it; return its number of rows.
+        """Embed and write a shard unless a different run already has; return its number of rows.
 
-        Batches do not cross shards, so that shards are independent of each other.
+        Batches do not span shards, so that each shard can be computed independently.
         """
         size = self.shard_size
         places = range(index * size, min((index + 1) * size, len(data)))
@@ -384,7 +388,7 @@ class _Run:
         batches = _Batches(self.encoder, DTYPES[self.dtype])
         batch: list[Pixels] = []
         load = partial(self._load, data)
-        # Two batches ahead: one is collected while the model processes another.
+        # Load two batches ahead, so that one is ready while the model processes the other.
         for row, pixels in prefetch(places, load, self.workers, 2 * self.batch_size):
             if isinstance(pixels, str):
                 skipped.append([data.ids[row], pixels])
@@ -392,7 +396,7 @@ class _Run:
                 rows.append(row)
                 batch.append(pixels)
             is_full = len(batch) == self.batch_size
-            # If the last image cannot be read, the remaining images are still embedded.
+            # Embed the remaining images even if the last image cannot be read.
             is_last = row == places[-1]
             if batch and (is_full or is_last):
                 batches.add(batch, first_id=data.ids[rows[-len(batch)]])
@@ -406,14 +410,14 @@ class _Run:
             )
         features = batches.features()
         readable = torch.tensor(rows, dtype=torch.int64)
-        # Unreadable images are recorded too, so that the shard counts as complete.
+        # Record unreadable images too, so that the shard counts as complete.
         self.write(index, Shard(features, readable, places.start, len(places), skipped))
         return len(places)
 
 
 def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
-    """Return the features of all shards with the ids, labels and captions of their rows."""
-    # An array, because an empty list has no dtype.
+    """Combine the features of all shards with the ids, labels and captions of their rows."""
+    # Use an array, because an empty list has no dtype.
     rows = torch.cat([shard.rows for shard in shards]).numpy()
     skipped = []
     for shard in shards:
@@ -421,7 +425,7 @@ def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
     captions: tuple[str, ...] = ()
     if data.captions:
         captions = tuple(data.captions[row] for row in rows)
-    # The dimension of a shard without readable images is unknown.
+    # A shard without readable images has no known dimension.
     parts = [shard.features for shard in shards if len(shard.features)]
     features = torch.empty(0, 0)
     if len(parts) == 1:
@@ -440,9 +444,9 @@ def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
 
 
 class _Batches:
-    """Collect the features of batches.
+    """Run batches and collect their features.
 
-    A batch is only waited for after the next one has been started, so that a GPU stays busy.
+    Each batch is awaited only after the next one has started, which keeps a GPU busy.
     """
 
     def __init__(self, encoder: ImageEncoder, dtype: torch.dtype) -> None:
@@ -452,27 +456,27 @@ class _Batches:
         self._parts = list[Tensor]()
 
     def add(self, batch: list[Pixels], first_id: str) -> None:
-        """Start a batch; errors contain the id of its first image."""
+        """Start a batch; errors name its first image."""
         # Start the next batch before waiting for the features of the previous one.
         features = self._encoder.start(batch)
         self._collect()
         self._started = features, first_id
 
     def features(self) -> Tensor:
-        """Return the features (n, d) of all batches on the CPU."""
+        """Return the features (n, d) from all batches, on the CPU."""
         self._collect()
         if not self._parts:
             return torch.empty(0, 0, dtype=self._dtype)
         return torch.cat(self._parts)
 
     def _collect(self) -> None:
-        """Wait for the features of the started batch."""
+        """Wait for the features of the batch in progress."""
         if self._started is None:
             return
         features, first_id = self._started
         self._started = None
         part = features.float().cpu().to(self._dtype)
-        # Check the stored dtype: values above 65,504 are infinite in float16.
+        # Check after conversion to the stored dtype: values above 65,504 overflow in float16.
         if not torch.isfinite(part).all():
             name = str(self._dtype).removeprefix("torch.")
             raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Read captions from cells of a table, check them, and group them by image."""
+"""Parse captions from table cells, check them, and group them by image."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_NO_WORDS = 0.5  # largest allowed share of such captions
 
 
 def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return the caption in a cell, "" if there is none, and the further captions of a list.
+    """Return a cell's caption ("" if there is none), and any further captions if it is a list.
 
     Args:
-        cell: a text or a list of texts.
-        source: name of the column in messages.
+        cell: a string or a list of strings.
+        source: column name for messages.
 
     Raises:
-        InvalidInputError: the cell is neither a text nor a list of texts.
+        InvalidInputError: If the cell is neither a string nor a list of strings.
     """
     if cell is None:
         return "", None
@@ -39,7 +39,7 @@ def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]
     are_texts = isinstance(cell, list) and all(isinstance(text, str | None) for text in cell)
     if not are_texts:
         raise InvalidInputError(
-            f"{source}: expected a text or a list of texts in every row, got {str(cell)[:60]}"
+            f"{source}: expected a string or a list of strings in every row, got {str(cell)[:60]}"
         )
     texts = [text for text in cell if text and text.strip()]
     if not texts:
@@ -48,7 +48,7 @@ def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]
 
 
 def texts_of_list(cell: object) -> list[str] | None:
-    """Return the texts of a list that is written as text, in JSON or Python; None for other cells.
+    """Parse a list of strings in JSON or Python syntax; return None for other cells.
 
     >>> texts_of_list("['a nurse', 'a man']"), texts_of_list('["a nurse"]'), texts_of_list("[sic]")
     (['a nurse', 'a man'], ['a nurse'], None)
@@ -74,20 +74,20 @@ def one_row_per_image(
     further_captions: Sequence[tuple[str, ...]],
     labels: Mapping[str, Labels],
 ) -> tuple[NDArray[np.int64], list[str], list[tuple[str, ...]]]:
-    """Join rows with the same image, since tables of COCO and Flickr have a row per caption.
+    """Merge rows with the same image, because COCO and Flickr tables have one row per caption.
 
     Args:
-        source: name of the table in messages.
+        source: table name for messages.
         names: (n,), the image of each row.
-        captions: n texts, or empty.
-        further_captions: further captions of each row, or empty.
+        captions: n captions, or empty.
+        further_captions: further captions per row, or empty.
         labels: column -> labels of the rows.
 
     Returns:
         For each image, its first row, its caption, and its further captions.
 
     Raises:
-        InvalidInputError: an image occurs in several rows without captions, or with different
+        InvalidInputError: If an image occurs in several rows without captions, or with different
             labels.
     """
     rows_of_image = defaultdict[str, list[int]](list)
@@ -117,7 +117,7 @@ def one_row_per_image(
             texts.append(captions[row])
             if further_captions:
                 texts += further_captions[row]
-        # Without blank captions, unless there is no other.
+        # Drop blank captions unless all captions are blank.
         texts = list(filter(says_something, texts)) or [""]
         firsts.append(texts[0])
         further_of_image.append(tuple(texts[1:]))
@@ -126,22 +126,22 @@ def one_row_per_image(
 
 
 def says_something(caption: str) -> bool:
-    """Return True if a caption is neither blank nor a placeholder: nan, none, null, n/a."""
+    """Return True unless a caption is blank or a placeholder (nan, none, null, n/a)."""
     text = caption.strip()
     return bool(text) and _NO_CAPTION.fullmatch(text) is None
 
 
 def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
-    """Warn about captions that are numbers or file names.
+    """Warn if captions are numbers or file names.
 
     Args:
-        name: name of the data in messages.
+        name: data name for messages.
         captions: the captions.
-        remedy: advice for the message.
+        remedy: advice to include in the message.
 
     Raises:
-        InvalidInputError: more than half of the captions are numbers or file names, or all captions
-            are the same.
+        InvalidInputError: If more than half of the captions are numbers or file names, or all
+            captions are the same.
     """
     if len(captions) > 1 and len(set(captions)) == 1:
         raise InvalidInputError(
@@ -150,7 +150,7 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
         )
     for kind, pattern in _NO_WORDS.items():
         strange = [text for text in captions if pattern.fullmatch(text.strip())]
-        # A few occur in real captions. More than half indicate a wrong column.
+        # A few occur in genuine captions; more than half indicate the wrong column.
         share = len(strange) / max(1, len(captions))
         finding = (
             f"{name}: {len(strange)} of {len(captions)} captions ({share:.0%}) are {kind}, such as"

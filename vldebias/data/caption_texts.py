@@ -1,4 +1,4 @@
-"""Read the captions of a data set without its images."""
+"""Load a data set's captions without its images."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ Captions = list[tuple[str, ...]]
 
 
 def read_captions(path: Path, column: str | None = None) -> Captions:
-    """Return the captions of each image of a data set, without reading the images.
+    """Return the captions of each image in a data set, without loading the images.
 
     Args:
         path: a table, COCO's captions_*.json, a text file with a caption per line, a folder with a
             text file next to each image, or tars.
-        column: column of the captions. Default: the only column with a usual name.
+        column: caption column. Default: the only column with a common caption name.
 
     Returns:
         The captions of each image, or of each row of a table without images; () for images without
         captions.
 
     Raises:
-        InvalidInputError: no such column, several possible columns, or no captions.
+        InvalidInputError: If the column does not exist, several columns are possible, or there are
+            no captions.
     """
     ending = path.suffix.lower()
     if not path.is_file() or ending not in (*TABLES, ".parquet"):
@@ -49,15 +50,15 @@ def read_captions(path: Path, column: str | None = None) -> Captions:
         captions = _of_table(path, column)
     captions = [tuple(filter(says_something, texts)) for texts in captions]
     if not any(captions):
-        raise InvalidInputError(f"{path}: got no captions; expected a text for each image")
+        raise InvalidInputError(f"{path}: got no captions; expected one text per image")
     return captions
 
 
 def _of_images(path: Path, column: str | None) -> Captions:
-    """Return the captions of data that are opened together with their images."""
+    """Return the captions of data that must be opened with their images."""
     data = open_captions(path, caption=column)
     if not isinstance(data, ImageData) or not data.captions:
-        raise InvalidInputError(f"{path}: got no captions; expected a text for each image")
+        raise InvalidInputError(f"{path}: got no captions; expected one text per image")
     further = data.more_captions or [()] * len(data)
     pairs = zip(data.captions, further, strict=True)
     return [(first, *further_texts) for first, further_texts in pairs]
@@ -87,14 +88,14 @@ def _of_table(path: Path, column: str | None) -> Captions:
     files = as_texts(column_of(table, images[0], path), str(path))
     pairs = []
     for row, texts in enumerate(captions):
-        # A row without an image is not grouped with other rows.
+        # Rows without an image are not grouped with others.
         image = without_number(files[row]) or f"row {row}"
         pairs += [(image, text) for text in texts]
     return _grouped(pairs)
 
 
 def _layout_for_training(path: Path, column: str | None) -> Layout | None:
-    """Return the layout of a table of images and captions; None for other tables and parquet.
+    """Return the layout of a table of images and captions, or None for parquet and other tables.
 
     Other tables are lists of captions without images, or contain URLs of images.
     """
@@ -107,7 +108,7 @@ def _layout_for_training(path: Path, column: str | None) -> Layout | None:
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> Captions:
-    """Return the captions of each image from pairs of an image and a caption."""
+    """Group (image, caption) pairs into the captions of each image."""
     captions_of_image: dict[str, list[str]] = {}
     for image, caption in pairs:
         captions_of_image.setdefault(image, []).append(caption)
@@ -115,10 +116,10 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> Captions:
 
 
 def _caption_column(path: Path, names: list[str]) -> str:
-    """Return the only column with a usual name for captions or prompts.
+    """Return the only column with a common name for captions or prompts.
 
     Raises:
-        InvalidInputError: there is no such column, or several.
+        InvalidInputError: If there is no such column, or several.
     """
     fitting = fitting_columns(names, CAPTION_COLUMNS) or fitting_columns(names, ("prompt",))
     if len(fitting) != 1:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 else:
     pa = Lazily("pyarrow")
 
-SPLIT = "split"  # column of a table of captions with the splits
-# Layouts without columns, in words.
+SPLIT = "split"  # name of the split column in a caption table
+# Descriptions of layouts that have no columns.
 _WITHOUT_COLUMNS = {"coco": "COCO's captions", "pairs": "images with text files next to them"}
 _MAX_COCO = 2_000_000_000  # bytes; captions_train2017.json has 92 million
 
@@ -47,26 +47,28 @@ def open_captions(  # noqa: PLR0913  (each describes where something is, or its 
     """Open images with captions in any supported format, as `vldebias train --data` does.
 
     The formats are tables (csv, tsv, txt, jsonl, json, parquet) with the column names of common
-    tools; COCO's captions_*.json; folders with a text file next to each image; tars and parquet of
-    img2dataset and webdataset (a file, a folder, or a pattern such as "shard-{0000..0012}.tar");
-    and Hugging Face data sets. HTML entities, tags and URL escapes are removed from captions.
+    tools; COCO's captions_*.json; folders with a text file next to each image; tars and parquet
+    files from img2dataset and webdataset (a file, a folder, or a pattern such as
+    "shard-{0000..0012}.tar"); and Hugging Face data sets. HTML entities, tags and URL escapes are
+    removed from captions.
 
     Args:
         root: a file, a folder, a pattern, or an id on the hub.
-        split: "train", "val", "test" or "all". Default: all rows of data without splits.
-        image: column of the images. Default: found by its name, as with "auto".
-        caption: column of the captions. Default: found by its name, as with "auto".
+        split: "train", "val", "test" or "all". Default: all rows, if the data have no splits.
+        image: image column. Default: found by name, as with "auto".
+        caption: caption column. Default: found by name, as with "auto".
         labels: label columns, as a list or as {name here: name in the data}.
-        images: base folder of paths in a table. Default: the table's folder, or the only folder
-            near it that contains the images.
-        separator: separator of a table. Default: detected.
-        encoding: encoding of a table. Default: detected.
-        reads_captions: read captions, not only images and labels.
-        allow_outside: allow absolute paths and paths with "..".
-        streaming: read rows one after another, without a copy on disk.
+        images: base folder for paths in a table. Default: the table's folder, or the only nearby
+            folder that contains the images.
+        separator: table separator. Default: detected.
+        encoding: table encoding. Default: detected.
+        reads_captions: whether to read captions in addition to images and labels.
+        allow_outside: whether to allow absolute paths and paths with "..".
+        streaming: read rows sequentially, without copying them to disk.
 
     Raises:
-        InvalidInputError: see `find_layout` and the readers of the formats.
+        InvalidInputError: If the data cannot be opened; see `find_layout` and the reader for each
+            format.
     """
     if caption == "auto":
         caption = None
@@ -81,7 +83,7 @@ def open_captions(  # noqa: PLR0913  (each describes where something is, or its 
     path = Path(root).expanduser()
     folder = None if images is None else Path(images)
     if layout.kind in _WITHOUT_COLUMNS:
-        # Columns would be ignored.
+        # Column options would otherwise be silently ignored.
         columns = {"image": image, "caption": caption, "labels": labels}
         named = [f"{name} {column!r}" for name, column in columns.items() if column]
         if named:
@@ -129,7 +131,7 @@ def _open_table(
     separator: str | None,
     encoding: str | None,
 ) -> ImageData:
-    """Open a table of paths; without a column of splits, all rows are for training."""
+    """Open a table of paths; without a split column, all rows are training data."""
     table = read_table(path, separator=separator, encoding=encoding)
     if layout.header:
         table = with_header(table, layout.header)
@@ -154,10 +156,10 @@ def _open_table(
 
 
 def with_header(table: pa.Table, header: Sequence[str]) -> pa.Table:
-    """Return a table whose column names are its first row, with other column names.
+    """Rename a table's columns, moving the old names, which are data, to the first row.
 
     Args:
-        table: the table, which was read from a file without column names.
+        table: the table, loaded from a file without column names.
         header: the column names.
     """
     first = {name: [value] for name, value in zip(header, table.column_names, strict=True)}
@@ -165,7 +167,7 @@ def with_header(table: pa.Table, header: Sequence[str]) -> pa.Table:
 
 
 def _folder_of_images(table: Path, files: Sequence[str]) -> Path:
-    """Return the base folder of the paths in a table; warn if it is not the table's folder."""
+    """Return the base folder for paths in a table; warn if it is not the table's folder."""
     folder = folder_of_images(table, files)
     if folder != table.parent:
         warn(f"{table}: the images were found in {folder}; use --image-root for another folder")
@@ -175,10 +177,10 @@ def _folder_of_images(table: Path, files: Sequence[str]) -> Path:
 def _open_coco(
     path: Path, split: str | None, layout: Layout, folder: Path | None, allow_outside: bool
 ) -> ImageData:
-    """Open COCO's captions: a list of images, and a list of captions with image ids.
+    """Open COCO captions: a list of images, and a list of captions with image ids.
 
     Raises:
-        InvalidInputError: there are no such lists, or not exactly one file for the split.
+        InvalidInputError: If the lists are missing, or the split does not have exactly one file.
     """
     files = [Path(file) for file in layout.files]
     if path.is_dir() and split not in (None, "all"):
@@ -206,10 +208,10 @@ def _open_coco(
 
 
 def read_coco(file: Path) -> list[tuple[str, str]]:
-    """Return the image path and the text of each caption in a file of COCO.
+    """Return the image path and text of each caption in a COCO file.
 
     Raises:
-        InvalidInputError: other content, or no captions.
+        InvalidInputError: If the content is not COCO's, or there are no captions.
     """
     content = read_json(file, max_bytes=_MAX_COCO)
     if not isinstance(content, dict):
@@ -244,11 +246,11 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
     """Open a folder of images with a text file next to each.
 
     Raises:
-        InvalidInputError: the split does not exist.
+        InvalidInputError: If the split does not exist.
     """
     wanted = split or "all"
     text_of_image = captions_beside(layout.files)
-    # Folders at the top level that are named like a split are splits.
+    # Top-level folders named after a split are treated as splits.
     top_folders = {PurePosixPath(image).parts[0] for image in text_of_image}
     splits = top_folders & set(chain.from_iterable(ALIASES.values()))
     if splits and wanted != "all":
@@ -282,7 +284,7 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
 def _captions_in(
     path: Path, files: Sequence[str], encoding: str | None
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the caption and the further captions in each text file of a folder."""
+    """Return the caption and any further captions from each text file in a folder."""
     texts = decoded_texts([(path / file).read_bytes() for file in files], str(path), encoding)
     captions: list[str] = []
     further: list[tuple[str, ...]] = []
@@ -306,16 +308,16 @@ def _captions_in(
 def _texts_of_split(
     path: Path, text_of_image: Mapping[str, str], splits: Collection[str], wanted: str
 ) -> dict[str, str]:
-    """Return the text files of the images of a split.
+    """Return the text files for a split's images.
 
     Args:
         path: the folder.
         text_of_image: image -> text file.
-        splits: folders that are splits.
+        splits: folders treated as splits.
         wanted: the split, by any of its names.
 
     Raises:
-        InvalidInputError: the split does not exist.
+        InvalidInputError: If the split does not exist.
     """
     names = ALIASES.get(wanted, (wanted,))
     if not set(splits) & set(names):

@@ -1,4 +1,4 @@
-"""Declare each data set once: reader, folder, label columns and defaults for training.
+"""Declare each data set once: its reader, folder, label columns and training defaults.
 
 `vldebias train`, `vldebias eval` and `open_data` read these declarations. Importing them needs
 neither numpy nor torch.
@@ -31,16 +31,17 @@ class DataSet:
         name: value of `--data` and `open_data`; no spaces or commas.
         read: reader, called as read(root, split, **options) with its keyword-only parameters as
             options, or its import path ("package.module:function"), which avoids importing it.
-        layout: what the folder contains and where to get it; empty if no folder is needed.
-        split: split for which results are reported. Default: the default of the reader.
-        columns: label columns, for listings.
+        layout: what the folder must contain and where to get it; empty if no folder is needed.
+        split: split for which results are reported. Default: the reader's default.
+        columns: label columns, shown in listings.
         training: defaults of `vldebias train`: label, group, caption_template and val_split.
-        folders: names of the folder in releases, in addition to `name`. A folder with such a name
-            in the working directory is the default root.
-        is_format: True for a file format instead of a data set.
+        folders: folder names used by releases, in addition to `name`. A folder with one of these
+            names in the working directory is the default root.
+        is_format: True if this is a file format rather than a data set.
 
     Raises:
-        InvalidInputError: the reader cannot be called this way, or training settings are unknown.
+        InvalidInputError: If the reader cannot be called this way, or training settings are
+            unknown.
     """
 
     name: str
@@ -70,10 +71,10 @@ class DataSet:
             self._check_reader(self.read)
 
     def load_reader(self) -> Reader:
-        """Return the reader; import it if necessary.
+        """Return the reader, importing it if necessary.
 
         Raises:
-            InvalidInputError: the function does not exist, or has another signature.
+            InvalidInputError: If the function does not exist, or has an incompatible signature.
         """
         reader: Any = self.read
         if isinstance(reader, str):
@@ -113,7 +114,7 @@ class DataSet:
             root: the root. Default: a folder of the data set in the working directory.
 
         Raises:
-            InvalidInputError: there is no such folder.
+            InvalidInputError: If there is no such folder.
         """
         if root is None:
             here = [Path(name) for name in (self.name, *self.folders) if Path(name).is_dir()]
@@ -123,7 +124,7 @@ class DataSet:
                     f" {self.layout}"
                 )
             return here[0] if here else None
-        # The root may also be an id on the hub or a pattern.
+        # The root may also be a hub id or a pattern.
         if self.name in ("huggingface", "captions"):
             return root
         path = Path(root).expanduser()
@@ -140,7 +141,7 @@ def register_data(data_set: DataSet) -> DataSet:
     """Register a data set for `vldebias train`, `vldebias eval` and `open_data`, and return it.
 
     Raises:
-        InvalidInputError: not a `DataSet`, or the name is taken.
+        InvalidInputError: If the argument is not a `DataSet`, or the name is taken.
     """
     return DATA.register(data_set)
 
@@ -190,7 +191,7 @@ BUILT_IN = (
         " images with padding 0.25 and the labels",
         split="val",
         columns=("gender", "race", "age"),
-        # There are three columns of classes, so there is no default label.
+        # There are three class columns, so there is no default label.
         training={"caption_template": "a photo of a person, {}.", "val_split": "val"},
         folders=("FairFace",),
     ),
@@ -250,7 +251,7 @@ for _data_set in BUILT_IN:
 
 
 def trained_data(name: object) -> DataSet | None:
-    """Return the data set with this name; None for the names of formats, files and folders."""
+    """Return the data set with this name, or None if it names a format, file or folder."""
     if name not in DATA:
         return None
     data_set = DATA[str(name)]

@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus
 from vldebias.errors import warn
 
 _ENTITY = re.compile(r"&(#\d{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});", re.IGNORECASE)
-# Only tags of HTML: "<PERSON>" replaces names in CC12M, and "<3" is a heart.
+# Match only HTML tags: "<PERSON>" replaces names in CC12M, and "<3" is a heart.
 _TAG = re.compile(
     r"<!--.*?-->|</?(a|abbr|b|big|blockquote|body|br|button|center|cite|code|dd|del|div|dl|dt|em|font"
     r"|h[1-6]|head|hr|html|i|img|input|ins|label|li|mark|nobr|ol|p|pre|q|s|script|small|span|strike"
@@ -19,7 +19,7 @@ _TAG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _ESCAPE = re.compile(r"%[0-9a-f]{2}", re.IGNORECASE)
-# In texts with spaces, only escapes of characters that URLs must escape, not "50%de" or "100%25".
+# In captions with spaces, match only characters that URLs must escape, not "50%de" or "100%25".
 _ESCAPE_IN_TEXT = re.compile(r"(?<=[a-z,.!?'\")])(%2[0-9a-c]|%3[abf])+", re.IGNORECASE)
 
 
@@ -36,12 +36,12 @@ def cleaned(caption: str) -> str:
             text = _ENTITY.sub(lambda match: html.unescape(match.group()), text)
     if "<" in text:
         text = _TAG.sub(" ", text)
-    # Only URL escapes that are valid UTF-8.
+    # Decode URL escapes only if the result is valid UTF-8.
     if "%" in text and "://" not in text:
         if " " in text.strip():
             text = _ESCAPE_IN_TEXT.sub(lambda match: unquote_plus(match.group()), text)
         elif _ESCAPE.search(text):
-            # A text without spaces, such as "denise%27s+chicken", is a part of a URL.
+            # A caption without spaces, such as "denise%27s+chicken", is part of a URL.
             with suppress(UnicodeDecodeError):
                 text = unquote_plus(text, errors="strict")
     if text == caption:
@@ -52,15 +52,15 @@ def cleaned(caption: str) -> str:
 def clean_captions(
     source: str, captions: Sequence[str], more_captions: Sequence[tuple[str, ...]] = ()
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Clean captions and further captions, and warn of the number of changes.
+    """Clean captions and further captions, and report how many changed in a warning.
 
     Args:
         source: name of the data in messages.
         captions: caption of each row.
-        more_captions: further captions of each row; empty if there are none.
+        more_captions: further captions per row; empty if there are none.
 
     Returns:
-        The captions, and the further captions, which are empty if no row has any.
+        The captions and the further captions; the latter are empty if no row has any.
     """
     first = [cleaned(caption) for caption in captions]
     further = [tuple(map(cleaned, texts)) for texts in more_captions]

@@ -1,4 +1,4 @@
-"""Represent images with labels from files, tables, streams or the miniature worlds."""
+"""Represent labelled images from files, tables, streams or the miniature worlds."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ else:
     pa = Lazily("pyarrow")
 pc = Lazily("pyarrow.compute")
 
-# Facts for reports and records, such as the root; values are JSON or paths.
+# Metadata for reports and records, such as the root; values are JSON or paths.
 Facts = Mapping[str, Any]
 
-# Threads that check images, and number of images to read ahead.
+# Number of threads that check images, and of images to read ahead.
 _READERS = 8
 _AHEAD = 256
-# Bytes at the beginning and the end of a file that are hashed.
+# Number of bytes hashed at each end of a file.
 _ENDS = 4096
-# Files per task of a thread, which reduces the overhead for 200,000 files.
+# Number of files per thread task; reduces overhead for 200,000 files.
 _FILES_AT_ONCE = 512
 
 
 class Columns:
-    """Base class of `ImageData` and `Embeddings`: n rows with ids, label columns and captions."""
+    """Base class of `ImageData` and `Embeddings`: n rows with ids, labels and captions."""
 
     name: str
     ids: Sequence[str]
@@ -54,7 +54,7 @@ class Columns:
         """Return the labels of a column.
 
         Raises:
-            InvalidInputError: the column does not exist.
+            InvalidInputError: If the column does not exist.
         """
         if name not in self.labels:
             raise InvalidInputError(
@@ -71,7 +71,7 @@ class Columns:
         check_lengths(self.name, len(self), columns)
 
     def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """Return the indices of some rows, and the fields of these rows by name."""
+        """Return the indices of the selected rows, and their fields by name."""
         # Convert slices, masks and negative indices to positions 0 .. n - 1.
         index = np.arange(len(self))[indices_of(rows)]
         captions: tuple[str, ...] = ()
@@ -86,12 +86,12 @@ class Columns:
 
 
 def check_lengths(name: str, n: int, columns: Mapping[str, Sized | None]) -> None:
-    """Raise an error if columns do not have n rows, or are single texts.
+    """Raise an error if a column does not have n rows, or is a single string.
 
     Args:
         name: name of the data in messages.
         n: number of rows.
-        columns: column -> its rows, or None for a missing column.
+        columns: column -> its rows; None for missing columns.
     """
     wrong = {}
     for column, rows in columns.items():
@@ -105,26 +105,26 @@ def check_lengths(name: str, n: int, columns: Mapping[str, Sized | None]) -> Non
 
 
 def refuse_text(column: str, rows: object) -> None:
-    """Raise an error for a single text instead of a column, which would be read letter by letter.
+    """Reject a string in place of a column, because it would be read letter by letter.
 
     Args:
-        column: name of the column in the message.
-        rows: rows of the column.
+        column: column name for the message.
+        rows: the column's rows.
     """
     if isinstance(rows, str):
         raise InvalidInputError(
-            f"{column}: expected a list with a text for each row, got the text {rows[:40]!r}"
+            f"{column}: expected a list with one string per row, got the string {rows[:40]!r}"
         )
 
 
 class LazyText:
-    """Dataclass field for a text, or for a function that is called when the field is first read."""
+    """Dataclass field for a string, or for a function called when the field is first accessed."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._slot = f"_{name}"
 
     def __get__(self, holder: object, owner: type) -> str:
-        # Dataclasses look for a default in the class; an AttributeError means that there is none.
+        # Dataclasses look up defaults on the class; AttributeError means there is no default.
         if holder is None:
             raise AttributeError(self._slot)
         text = vars(holder)[self._slot]
@@ -139,7 +139,7 @@ class LazyText:
 
 @dataclass(frozen=True)
 class Record:
-    """A row of a stream; see `ImageData`. Labels are texts, None if unknown."""
+    """Describe one row of a stream; see `ImageData`. Labels are strings, or None if unknown."""
 
     id: str
     read: Callable[[], Image.Image]
@@ -150,23 +150,23 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class ImageData(Columns):
-    """n images with random access, with labels and captions.
+    """Store n images with random access, labels and captions.
 
     Attributes:
-        name: name of the data set, such as "waterbirds".
-        split: name of the split, such as "test".
-        ids: n distinct names, such as paths relative to the root.
+        name: data set name, such as "waterbirds".
+        split: split name, such as "test".
+        ids: n unique names, such as paths relative to the root.
         read: index -> decoded RGB image; raises OSError if it cannot be read.
-        labels: column -> Labels of n rows.
-        fingerprint: text that changes if the images or their order change, or a function that
-            returns it and is called on first use.
-        captions: n texts, or empty.
-        about: facts for reports, such as the root.
-        path: index -> path of the image, "" if it is not a separate file.
+        labels: column -> labels of the n rows.
+        fingerprint: string that changes whenever the images or their order change, or a function
+            that returns it, called on first use.
+        captions: n captions, or empty.
+        about: metadata for reports, such as the root.
+        path: index -> image path, or "" if the image is not a separate file.
         more_captions: n tuples of further captions, or empty.
 
     Raises:
-        InvalidInputError: ids are not distinct, or columns or captions have a different length.
+        InvalidInputError: If ids are not unique, or columns or captions have the wrong length.
     """
 
     name: str
@@ -197,12 +197,12 @@ class ImageData(Columns):
         self._check_lengths()
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
-        """Return the rows of a slice, indices or a mask, in this order."""
+        """Return the rows selected by a slice, an index array or a mask, in that order."""
         index, columns = self._some(rows)
         if self.more_captions:
             columns["more_captions"] = tuple(self.more_captions[i] for i in index)
 
-        # Lazy, because a subset of a large data set is usually read without being hashed.
+        # Lazy, because subsets of large data sets usually do not need to be hashed.
         def fingerprint() -> str:
             return fingerprint_of([self.fingerprint, *map(str, index)])
 
@@ -223,14 +223,14 @@ class ImageData(Columns):
 
 
 class Captions(TypedDict, total=False):
-    """Captions of images; see `ImageData`."""
+    """Group the caption fields of `ImageData`."""
 
     captions: tuple[str, ...]
     more_captions: tuple[tuple[str, ...], ...]
 
 
 class NoImagesError(InvalidInputError):
-    """A split of a data set without images, to which `open_data` adds what it expects."""
+    """Raised for a split without images; `open_data` adds what the data set should contain."""
 
 
 def file_images(
@@ -244,28 +244,28 @@ def file_images(
     allow_outside: bool = False,
     **captions: Unpack[Captions],
 ) -> ImageData:
-    """Return the images of files, which are opened on demand.
+    """Return images stored in files, which are opened on demand.
 
-    Paths may use the separators of Windows, or differ from the files in case.
+    Paths may use Windows separators, or differ from file names in case.
 
     Args:
-        name: name of the data set.
-        split: name of the split.
-        root: base folder of the paths.
+        name: data set name.
+        split: split name.
+        root: base folder for the paths.
         files: paths relative to `root`, which are also the ids.
-        labels: column -> labels of n rows.
-        about: further facts for reports.
-        allow_outside: allow paths that lead outside `root`.
+        labels: column -> labels of the n rows.
+        about: additional metadata for reports.
+        allow_outside: whether to allow paths outside `root`.
         captions: `captions` and `more_captions` of `ImageData`.
 
     Raises:
-        InvalidInputError: there are no files, or a path leads outside `root`.
+        InvalidInputError: If there are no files, or a path leads outside `root`.
     """
     if not files:
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
     if not allow_outside:
         refuse_outside(name, root, files)
-    # The ids are the paths as written.
+    # Use the paths exactly as given as ids.
     paths = existing_names(root, files)
 
     def read(index: int) -> Image.Image:
@@ -291,11 +291,11 @@ def file_images(
 
 
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
-    """Raise an error for paths outside the root, so that untrusted tables cannot read other files.
+    """Reject paths outside the root, so that untrusted tables cannot access other files.
 
     Args:
-        name: name of the data in the message.
-        root: folder that must contain all paths.
+        name: data name for the message.
+        root: folder that all paths must be in.
         files: the paths.
     """
     paths = pa.array(files, pa.string())
@@ -309,20 +309,20 @@ def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
 
 
 def fingerprint_of(parts: Sequence[str]) -> str:
-    """Return a short hash of a sequence of texts."""
+    """Return a short hash of a sequence of strings."""
     # The separator distinguishes "ab", "c" from "a", "bc".
     return hashlib.sha256(b"".join(part.encode() + b"\0" for part in parts)).hexdigest()[:24]
 
 
 def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]]) -> str:
-    """Return a hash of ids, file sizes, and the first and last 4 KiB of every file.
+    """Hash ids, file sizes, and the first and last 4 KiB of every file.
 
-    Copying files does not change it. Changes in the middle of a large file that preserve its size
-    are not detected.
+    Copying files does not change the hash. Changes in the middle of a large file that preserve its
+    size are not detected.
 
     Args:
-        ids: names of the files.
-        paths: paths of the files, in the same order.
+        ids: file names.
+        paths: file paths, in the same order.
     """
 
     def ends(path: str | os.PathLike[str]) -> bytes:
@@ -330,11 +330,11 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 head = file.read(_ENDS)
-                # Do not read bytes of a short file twice.
+                # Avoid reading the same bytes of a short file twice.
                 file.seek(max(_ENDS, size - _ENDS))
                 return f"{size} ".encode() + head + file.read(_ENDS)
         except OSError:
-            return b"-1 "  # not a possible size
+            return b"-1 "  # cannot be a real file size
 
     def digest(start: int) -> bytes:
         rows = slice(start, start + _FILES_AT_ONCE)
@@ -351,7 +351,7 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
 
 
 def describe(data: ImageData) -> dict[str, Any]:
-    """Return the numbers of images, labels and captions for JSON.
+    """Summarise the numbers of images, labels and captions as JSON values.
 
     "columns" is {column: {"counts": {name: rows}, "unknown": rows}}.
     """
@@ -369,11 +369,11 @@ def describe(data: ImageData) -> dict[str, Any]:
 
 
 def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, str]]:
-    """Read every image, and return ids and reasons for those that cannot be read, in order.
+    """Read every image, and return the id and reason for each that cannot be read, in order.
 
     Args:
         data: the images.
-        progress: show a progress bar.
+        progress: whether to show a progress bar.
     """
 
     def reason(row: int) -> str:

@@ -1,4 +1,4 @@
-"""Represent image embeddings with labels, from a cache, from arrays or from files.
+"""Represent labelled image embeddings from a cache, arrays or files.
 
 Keys of a .npz file, for n images, k names and p prompts:
 
@@ -44,28 +44,28 @@ from vldebias.utils.files import write_atomically
 Texts = dict[str, Tensor] | None
 KEYS = ("features", "ids", "captions", "text", "prompts", "about")
 COLUMNS = ("label.", "names.")
-SAME = 1e-3  # largest difference of two embeddings of the same prompt, relative to their length
-_END = 22  # bytes of the last record of a zip archive without a comment
+SAME = 1e-3  # largest relative difference between embeddings of the same prompt
+_END = 22  # size in bytes of a zip archive's last record, without a comment
 
-# Exceptions of zipfile, zlib and numpy for files that are truncated, damaged, encrypted, or not an
-# archive.
+# Exceptions that zipfile, zlib and numpy raise for truncated, damaged or encrypted files, and for
+# files that are not archives.
 _BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 _UNREADABLE = (OSError, ValueError, OverflowError, EOFError, TokenError, MemoryError, *_BROKEN_ZIP)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embeddings(Columns):
-    """n image embeddings with the ids, labels and captions of their images.
+    """Store n image embeddings with the ids, labels and captions of the images.
 
     Attributes:
-        features: (n, d) floats as stored, not normalised; an array, or `Shards`.
-        ids: n names of images; images without names are numbered.
-        labels: column -> Labels of n rows.
+        features: (n, d) floats as stored, not normalised: an array or `Shards`.
+        ids: n image names; unnamed images are numbered.
+        labels: column -> labels of the n rows.
         captions: n texts, or empty.
-        about: origin of the features, and skipped images.
+        about: origin of the features, and the images that were skipped.
 
     Raises:
-        InvalidInputError: inconsistent shapes or lengths.
+        InvalidInputError: If shapes or lengths are inconsistent.
     """
 
     features: Any
@@ -76,7 +76,7 @@ class Embeddings(Columns):
     name = "embeddings"
 
     def __post_init__(self) -> None:
-        # Integers are probably pixels or masks.
+        # Integer arrays are probably pixels or masks.
         if self.features.ndim != 2 or self.features.dtype.kind != "f":
             raise InvalidInputError(
                 f"features: expected floats (n, d), got {self.features.shape} of"
@@ -94,7 +94,7 @@ class Embeddings(Columns):
         captions: Sequence[str] = (),
         about: Facts | None = None,
     ) -> Embeddings:
-        """Return embeddings from arrays: numpy, torch or lists.
+        """Create embeddings from numpy arrays, tensors or lists.
 
         Args:
             features: (n, d) numbers, or `Shards`. bfloat16 is converted to float32, and integers to
@@ -105,7 +105,7 @@ class Embeddings(Columns):
             about: origin of the features.
 
         Raises:
-            InvalidInputError: inconsistent shapes or lengths, or wrong types.
+            InvalidInputError: If shapes or lengths are inconsistent, or types are wrong.
         """
         rows = features
         try:
@@ -115,7 +115,8 @@ class Embeddings(Columns):
                     rows = rows.float()  # numpy does not support bfloat16
             if not isinstance(rows, Shards):
                 rows = np.asarray(rows)
-            # Object arrays may contain Python numbers, such as from a table with missing values.
+            # Object arrays may contain Python numbers, for example from a table with missing
+            # values.
             if rows.dtype.kind in "iO":
                 rows = rows.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -150,16 +151,16 @@ class Embeddings(Columns):
 
     @property
     def unit(self) -> UnitRows:
-        """Return the same rows, read and normalised block by block.
+        """Return the rows normalised to unit length, read block by block.
 
-        If the shards have a runner, it reads them.
+        If the shards have a runner, the runner reads them.
         """
         if isinstance(self.features, Shards):
             return self.features.unit
         return UnitRows(Shards([self.features]), self.ids)
 
     def without(self, unknown: object) -> Embeddings:
-        """Return the same images with one or several values set to unknown in every column."""
+        """Set one or several values to unknown in every column."""
         labels = {}
         removed: set[str] = set()
         for column, before in self.labels.items():
@@ -171,12 +172,12 @@ class Embeddings(Columns):
         return replace(self, labels=labels, about=facts)
 
     def __getitem__(self, rows: ArrayLike | slice) -> Embeddings:
-        """Return the rows of a slice, indices or a mask, in this order."""
+        """Return the rows selected by a slice, an index array or a mask, in that order."""
         index, columns = self._some(rows)
         return replace(self, features=self.features[index], **columns)
 
     def select(self, rows: ArrayLike | slice) -> Embeddings:
-        """Return the same rows as `[rows]`, without copying features until they are read."""
+        """Select rows like `[rows]`, but without copying features until they are read."""
         index, columns = self._some(rows)
         shards = self.features
         if not isinstance(shards, Shards):
@@ -185,15 +186,15 @@ class Embeddings(Columns):
 
 
 def _numbers(features: Any) -> RowNumbers:
-    """Return names for rows without names."""
-    # A scalar has no rows, and raises an error later.
+    """Number rows that have no names."""
+    # A scalar has no rows; it raises an error later.
     if not features.ndim:
         return RowNumbers(0)
     return RowNumbers(len(features))
 
 
 def _column(source: str, values: object, names: Sequence[str] | None = None) -> Labels:
-    """Return labels from an array; errors start with `source`."""
+    """Create labels from an array; error messages start with `source`."""
     try:
         return Labels.from_array(values, names)
     except InvalidInputError as error:
@@ -202,10 +203,11 @@ def _column(source: str, values: object, names: Sequence[str] | None = None) -> 
 
 
 def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
-    """Load image embeddings from a .npz file, and its text embeddings, prompt -> (d,), if any.
+    """Load image embeddings from a .npz file, and any text embeddings, prompt -> (d,).
 
     Raises:
-        InvalidInputError: the file is damaged or lacks the keys above, or features are not finite.
+        InvalidInputError: If the file is damaged or lacks the keys above, or features are not
+            finite.
     """
     try:
         fields, ignored = _read_arrays(Path(path))
@@ -224,7 +226,7 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
         for key in fields:
             if key.startswith("label."):
                 column = key.removeprefix("label.")
-                # Without names, each integer is a value.
+                # Without names, each integer is a separate value.
                 names = _strings(fields, f"names.{column}") or None
                 labels[column] = _column(f"{key!r}", fields[key], names)
         embeddings = Embeddings(
@@ -244,7 +246,7 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
 
 
 def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
-    """Return the facts in a file, a JSON object; empty if there are none."""
+    """Return the metadata in a file, a JSON object; empty if there is none."""
     if "about" not in fields:
         return {}
     array = fields["about"]
@@ -257,10 +259,10 @@ def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def load_texts(path: str | Path) -> Texts:
-    """Load only the text embeddings, prompt -> (d,), from a .npz file; None if there are none.
+    """Load only the text embeddings, prompt -> (d,), from a .npz file, or None if it has none.
 
     Raises:
-        InvalidInputError: the file cannot be read, or embeddings and prompts are inconsistent.
+        InvalidInputError: If the file cannot be read, or embeddings and prompts are inconsistent.
     """
     try:
         fields, _ = _read_arrays(Path(path))
@@ -278,12 +280,12 @@ def save_embeddings(
     """Save embeddings to a .npz file for `load_embeddings`, atomically.
 
     Args:
-        path: the file, whose name ends in .npz.
-        embeddings: embeddings of images.
-        texts: embeddings of texts, prompt -> (d,).
+        path: output file, ending in .npz.
+        embeddings: image embeddings.
+        texts: text embeddings, prompt -> (d,).
 
     Raises:
-        InvalidInputError: the path does not end in .npz, or the name of a column contains a NUL
+        InvalidInputError: If the path does not end in .npz, or a column name contains a NUL
             character.
     """
 
@@ -300,7 +302,7 @@ def save_embeddings(
             f"{path}: expected columns without a NUL character, got {list(embeddings.labels)}"
         )
     fields = {"features": np.ascontiguousarray(embeddings.features[:])}
-    # JSON is smaller than numpy strings, which all have the length of the longest.
+    # JSON is smaller than numpy strings, which are all padded to the longest.
     fields |= {"ids": text(list(embeddings.ids)), "about": text(dict(embeddings.about))}
     if embeddings.captions:
         fields["captions"] = text(list(embeddings.captions))
@@ -318,7 +320,7 @@ def save_embeddings(
 
 
 def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
-    """Return the arrays of a file with known names, and the names of other arrays."""
+    """Return a file's arrays with known names, and the names of its other arrays."""
     fields = dict[str, Array]()
     ignored = list[str]()
     name = ""
@@ -344,8 +346,8 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array | None:
-    """Return an array with a known name; None for other names."""
-    # Opening a member compares its name with the local header, so other members are opened too.
+    """Return an array if its name is known, otherwise None."""
+    # Opening a member verifies its name against the local header, so open unknown members too.
     with archive.open(info) as member:
         if name in KEYS or name.startswith(COLUMNS):
             return np.lib.format.read_array(member, allow_pickle=False)
@@ -353,7 +355,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
 
 
 def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
-    """Raise an error if an archive lists a different number of members than it declares.
+    """Raise an error if an archive's number of members differs from the number it declares.
 
     The list of members has no checksum, so damage could remove or rename a column.
     """
@@ -363,14 +365,14 @@ def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
     # Bytes 10 and 11 of the last record count the members (zip specification, 4.3.16).
     count = int.from_bytes(end[10:12], "little")
     if not end.startswith(b"PK\5\6") or count == 0xFFFF:
-        return  # the archive has a comment, or a 64-bit count
+        return  # archive with a comment, or a 64-bit count
     listed = len(archive.infolist())
     if count != listed:
         raise zipfile.BadZipFile(f"{listed} of {count} arrays are listed")
 
 
 def _parsed(array: Array, key: str) -> Any:
-    """Return the JSON value in an array of bytes."""
+    """Parse the JSON value in a byte array."""
     try:
         return json.loads(array.tobytes())
     except (ValueError, RecursionError) as error:
@@ -380,7 +382,7 @@ def _parsed(array: Array, key: str) -> Any:
 
 
 def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
-    """Return a column of strings; empty if the file does not have it."""
+    """Return a column of strings; empty if it is missing from the file."""
     if key not in fields:
         return ()
     array = fields[key]
@@ -404,7 +406,7 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
 
 
 def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
-    """Return text embeddings, prompt -> (dim,); None if there are none."""
+    """Return text embeddings, prompt -> (dim,), or None if there are none."""
     # If only one of the two exists, an error is raised below.
     if not {"text", "prompts"} & set(fields):
         return None
@@ -422,7 +424,7 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
         if prompt not in texts:
             texts[prompt] = vector
             continue
-        # Embeddings of the same prompt in different batches differ in their last digits.
+        # Embeddings of the same prompt from different batches differ in their last digits.
         difference = float((texts[prompt] - vector).norm())
         if difference > SAME * float(vector.norm()):
             raise InvalidInputError(f"'prompts': {prompt!r} occurs twice with different embeddings")
@@ -432,19 +434,19 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
 def open_embeddings(
     paths: str | Path, *, table: str | Path | None = None
 ) -> tuple[Embeddings, Texts]:
-    """Open embeddings from one or several files, with labels, and text embeddings if there are any.
+    """Open embeddings from one or more files, with labels and any text embeddings.
 
     Args:
         paths: a .npz file, a pattern of .npy files such as "shards/*.npy", which become `Shards`,
-            or a folder of clip-retrieval: img_emb/*.npy, with metadata/*.parquet next to it.
+            or a clip-retrieval folder: img_emb/*.npy, with metadata/*.parquet next to it.
         table: for .npy, and for .npz without labels: a .csv, .tsv, .parquet or .jsonl file, or a
-            pattern, with a row for each row of the features. The columns "ids" (or "image_path")
-            and "captions" (or "caption") are ids and captions. Other columns are labels
+            pattern, with one row per feature row. The columns "ids" (or "image_path") and
+            "captions" (or "caption") contain ids and captions. Other columns are labels
             ("label.gender" is named "gender"), unless they have too many values.
 
     Raises:
-        InvalidInputError: a file does not exist, files are inconsistent, or the table has a
-            different length.
+        InvalidInputError: If a file does not exist, files are inconsistent, or the table has the
+            wrong length.
     """
     files = files_of(paths)
     texts: Texts = None
@@ -460,7 +462,7 @@ def open_embeddings(
         shards = Shards.open(files)
         facts = {"file": str(paths), "shards": len(files)}
         embeddings = Embeddings(shards, RowNumbers(len(shards)), {}, about=facts)
-    # Unlike a pattern, a folder of clip-retrieval includes metadata.
+    # Unlike a pattern, a clip-retrieval folder includes metadata.
     if table is None:
         table = metadata_beside(paths)
     if table is None:
@@ -469,12 +471,12 @@ def open_embeddings(
 
 
 def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path) -> Embeddings:
-    """Return embeddings with the ids, labels and captions of a table.
+    """Add the ids, labels and captions from a table to embeddings.
 
     Columns with too many values for labels are listed in `about`.
     """
     table_files = files_of(table)
-    # Columns that are missing in a part are empty there; mixed integers and floats become floats.
+    # Columns missing from a part are empty there; mixed integers and floats become floats.
     parts = [read_table(file) for file in table_files]
     rows = need("pyarrow").concat_tables(parts, promote_options="permissive")
     if len(rows) != len(embeddings):
@@ -497,7 +499,7 @@ def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path
         column = column_of(rows, name, table)
         place = f"{table}: column {name!r}"
         field_name = name
-        # Names of clip-retrieval.
+        # Column names used by clip-retrieval.
         alias = {"image_path": "ids", "caption": "captions"}.get(name)
         if alias and alias not in rows.column_names:
             field_name = alias
@@ -505,7 +507,7 @@ def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path
             texts[field_name] = tuple(as_texts(column, place))
             continue
         try:
-            # Columns with too many values are texts or numbers, not groups.
+            # Columns with too many values contain free text or numbers, not groups.
             labels[name.removeprefix("label.")] = Labels.from_column(column, None, place)
         except InvalidInputError:
             ignored.append(name)

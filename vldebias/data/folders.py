@@ -1,4 +1,4 @@
-"""Find images in a folder, without files of editors, archives and network drives."""
+"""Find images in a folder, ignoring files left by editors, archives and network drives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vldebias.errors import InvalidInputError
 from vldebias.report.phrases import quantity
 from vldebias.utils.pictures import ENDINGS
 
-# Files and folders that programs create, in addition to hidden ones, which start with a dot.
+# Files and folders created by programs, in addition to hidden ones, which start with a dot.
 _LITTER = {
     "__macosx",  # archives made by macOS
-    "@eadir",  # thumbnails of Synology
+    "@eadir",  # Synology thumbnails
     "#recycle",
     "$recycle.bin",
     "system volume information",
@@ -28,23 +28,23 @@ _LITTER = {
     "__pycache__",
 }
 TEXT_ENDINGS = (".txt", ".caption")
-# Absolute paths (including those of Windows), URLs, and paths with "..".
+# Absolute paths (including Windows paths), URLs, and paths with "..".
 OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)"
 
 
 def is_litter(path: str | PurePosixPath) -> bool:
-    """Return True if a relative path is hidden, or was created by a program."""
+    """Return True if a relative path is hidden or is a program's by-product."""
     parts = PurePosixPath(path).parts
     return any(part.startswith(".") or part.casefold() in _LITTER for part in parts)
 
 
 def is_picture(path: str | PurePosixPath) -> bool:
-    """Return True if a name has the ending of an image file."""
+    """Return True if a name has an image file extension."""
     return PurePosixPath(path).suffix.lower() in ENDINGS
 
 
 def files_below(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the sorted paths of all files in a folder, and of those that are litter."""
+    """Return the sorted paths of all files in a folder, and the subset that is litter."""
     files = []
     litter = []
     for parent, _, names in os.walk(folder):
@@ -58,10 +58,10 @@ def files_below(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def left_out_of(facts: Mapping[str, Any]) -> list[str]:
-    """Describe which images were left out of a data set, with a sentence for each reason.
+    """Describe which images were left out of a data set, one sentence per reason.
 
     Args:
-        facts: `about` of its images, with "skipped" (unreadable images) and "files left out".
+        facts: the images' `about`, with "skipped" (unreadable images) and "files left out".
     """
     sentences = []
     skipped = [f"{image['id']} ({image['reason']})" for image in facts.get("skipped") or ()]
@@ -83,7 +83,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def captions_beside(files: Iterable[str]) -> dict[str, str]:
-    """Return image -> text file with the same name, such as "0/1.jpg" -> "0/1.txt"."""
+    """Map each image to the text file with the same name, such as "0/1.jpg" -> "0/1.txt"."""
     files = list(files)
     text_of_stem = {}
     for file in files:
@@ -104,11 +104,11 @@ def is_outside(path: str) -> bool:
 
 
 def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
-    """Return the base folder of relative paths of images.
+    """Return the base folder for relative image paths.
 
     Args:
-        root: file or folder of the data set.
-        images: base folder. Default: the folder of the data set.
+        root: data set file or folder.
+        images: base folder. Default: the data set's folder.
     """
     if images is not None:
         return Path(images)
@@ -118,25 +118,25 @@ def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
 
 
 def folder_of_images(table: Path, files: Sequence[str]) -> Path:
-    """Return the base folder of the paths in a table.
+    """Return the base folder for the paths in a table.
 
-    It is the table's folder, or the only folder near it that contains the files.
+    This is the table's folder, or the only nearby folder that contains the files.
 
     Args:
         table: the file.
-        files: relative paths, such as those in the first rows.
+        files: relative paths, for example from the first rows.
 
     Raises:
-        InvalidInputError: no folder near it contains the files, or several do.
+        InvalidInputError: If no nearby folder contains the files, or several do.
     """
-    # About twenty files, distributed over the whole list.
+    # Check about twenty files, spread over the entire list.
     sample = list(filter(str.strip, files))[:: max(1, len(files) // 20)][:20]
 
     def has_images(folder: Path) -> bool:
         return any((folder / file).is_file() for file in existing_names(folder, sample))
 
     folder = table.parent
-    # Paths that lead outside have their own error messages.
+    # Paths outside the folder have their own error message.
     if not sample or has_images(folder) or any(is_outside(file) for file in sample):
         return folder
     # First, folders next to the table ("captions.txt" and "Images/"); then, folders next to its
@@ -158,22 +158,22 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
 
 
 def _plain_folders(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths that are folders and not litter."""
+    """Return the paths that are folders, without litter."""
     return [path for path in paths if path.is_dir() and not is_litter(path.name)]
 
 
 def existing_names(root: Path, files: Sequence[str]) -> list[str]:
-    """Return the paths of existing files for the paths in a table.
+    """Replace the paths in a table with the paths of existing files.
 
-    If a path does not exist as written, it may use the separators of Windows, differ in case, or
-    lack the ending of the only image with its name, as in tables of kohya's sd-scripts. Other paths
-    are unchanged.
+    A path that does not exist as written is matched to an existing file if it uses Windows
+    separators, differs in case, or lacks the extension of the only image with its name, as in
+    tables for kohya's sd-scripts. Other paths are unchanged.
 
     Args:
         root: base folder of the paths.
-        files: paths as written in the table.
+        files: paths as they appear in the table.
     """
-    # List each folder once, because checking each of 200,000 files takes long.
+    # List each folder once, because checking 200,000 files one by one is slow.
     names_in: dict[Path, Mapping[str, str]] = {}
     pictures_in: dict[Path, Mapping[str, list[str]]] = {}
 
@@ -186,7 +186,7 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
         return names_in[folder]
 
     def only_picture(path: Path) -> str | None:
-        """Return the only image in a folder with this name and any ending."""
+        """Return the only image in a folder with this name and any extension."""
         if path.parent not in pictures_in:
             pictures_of_stem = defaultdict[str, list[str]](list)
             for name in names(path.parent).values():
@@ -205,7 +205,7 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
         path = file
         if not exists(path):
             path = file.strip().replace("\\", "/")
-            # IMG.JPG and IMG.jpg are different names on Linux, but the same on a Mac.
+            # IMG.JPG and IMG.jpg are different files on Linux, but the same file on a Mac.
             full_path = root / path
             path_in_case = names(full_path.parent).get(full_path.name.casefold())
             if path_in_case is None and full_path.name:

@@ -1,4 +1,4 @@
-"""Open data sets with Hugging Face `datasets`: ids on the hub, folders, files, and streams."""
+"""Open data sets with Hugging Face `datasets`: hub ids, folders, files and streams."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Cell(TypedDict):
-    """An undecoded image: its bytes, or the path of a file."""
+    """Undecoded image: its bytes, or the path to its file."""
 
     bytes: bytes | None
     path: str | None
@@ -67,7 +67,7 @@ class Source(TypedDict, total=False):
 CAPTIONS = ("caption", "txt", "text", "captions", "sentences")
 _IMAGES = ("image", "jpg", "jpeg", "png", "webp")
 ALIASES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
-_TARS = "__key__"  # a column that `datasets` adds to rows from tars
+_TARS = "__key__"  # column that `datasets` adds to rows from tars
 _FORMATS = {".parquet": "parquet", ".arrow": "arrow", ".tar": "webdataset"}
 
 
@@ -84,31 +84,32 @@ def open_huggingface(
     streaming: bool = False,
     files: Sequence[str] = (),
 ) -> ImageData | ImageStream:
-    """Open a split, or all splits joined in the order train, val, test, others.
+    """Open a split, or all splits concatenated in the order train, val, test, others.
 
-    Tars are read as webdataset does: files with the same name are a row, and their endings are its
-    columns (jpg, txt, cls).
+    Tars are read as by webdataset: files with the same name form a row, and their extensions are
+    its columns (jpg, txt, cls).
 
     Args:
-        root: data set to open; see `LAYOUT` of vldebias.data.layouts.
-        split: "train", "val" (also finds validation, valid and dev), "test", another split of the
+        root: data set to open; see `vldebias.data.layouts.LAYOUT`.
+        split: "train", "val" (also finds validation, valid and dev), "test", any other split of the
             data set, or "all". Default: the only split, or test. Files and patterns have a single
             split, train.
-        image: column of images, or of paths in `images`. Default: found by its name or type.
-        caption: column of texts or of lists of texts; "auto" finds it by its name, which is the
-            default for tars.
+        image: column of images, or of paths below `images`. Default: found by name or type.
+        caption: column of strings or of lists of strings; "auto", the default for tars, finds it by
+            name.
         labels: label columns, as a list or as {name here: name in the data set}. Default: columns
             of type ClassLabel.
-        images: base folder of paths in the image column. Default: the folder that is opened.
-        config: configuration on the hub.
-        revision: commit, branch or tag on the hub.
-        streaming: read rows one after another, without a copy on disk.
-        files: files of a folder to read, such as parquet without statistics. Default: all.
+        images: base folder for paths in the image column. Default: the opened folder.
+        config: hub configuration.
+        revision: hub commit, branch or tag.
+        streaming: read rows sequentially, without copying them to disk.
+        files: files in a folder to read, for example parquet files without statistics. Default:
+            all.
 
     Raises:
-        InvalidInputError: the data set, split or column does not exist, or several columns are
+        InvalidInputError: If the data set, split or column does not exist, or several columns are
             possible.
-        MissingPackageError: `datasets` is not installed.
+        MissingPackageError: If `datasets` is not installed.
     """
     place = f"huggingface: {root}"
     about = {"root": str(root), "config": config, "revision": revision}
@@ -138,17 +139,17 @@ def open_huggingface(
 
     named = [image, caption, *mapped_columns(labels or ()).values()]
     if not streaming and any(_is_nested(name, dataset.features) for name in named):
-        dataset = dataset.flatten()  # one column, with a dotted name, for each part of an object
-    # Some streams only reveal their columns in the first row.
+        dataset = dataset.flatten()  # a column with a dotted name per object field
+    # The columns of some streams are unknown until the first row is read.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
     image, caption, columns = _resolved_columns(image, caption, labels, features, place)
     used = list(dict.fromkeys(filter(None, [image, caption, *columns.values()])))
 
-    # `datasets` resolves the paths of a column of images itself.
+    # `datasets` itself resolves paths in an image column.
     base = None
     if not isinstance(features[image], datasets.Image):
         base = folder_of_paths(root, images)
-    # Images are decoded by vldebias, so that all sources behave in the same way.
+    # vldebias decodes the images itself, so that all sources behave the same.
     dataset = dataset.select_columns(used).cast_column(image, datasets.Image(decode=False))
     stream = ImageStream(
         image=image,
@@ -172,10 +173,10 @@ def _resolved_columns(
     features: Mapping[str, object],
     place: str,
 ) -> tuple[str, str | None, dict[str, str]]:
-    """Return the columns of images, captions and labels; see `open_huggingface`.
+    """Return the image, caption and label columns; see `open_huggingface`.
 
     Raises:
-        InvalidInputError: a column does not exist, or several columns are possible.
+        InvalidInputError: If a column does not exist, or several columns are possible.
     """
     image = _image_column(image, features, place)
     caption = _caption_column(caption, features, place)
@@ -190,7 +191,7 @@ def _resolved_columns(
 
 
 def _is_nested(name: str | None, features: Mapping[str, object]) -> bool:
-    """Return True if a dotted name refers to a part of another column."""
+    """Return True if a dotted name refers to a field of an existing column."""
     return (
         name is not None
         and name not in features
@@ -199,7 +200,7 @@ def _is_nested(name: str | None, features: Mapping[str, object]) -> bool:
 
 
 def _classes_in(features: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    """Return the class names of each column of type ClassLabel."""
+    """Return the class names of each ClassLabel column."""
     class_label = need("datasets").ClassLabel
     classes = {}
     for column, feature in features.items():
@@ -211,16 +212,16 @@ def _classes_in(features: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
 def _load(
     root: str | Path, source: Source, streaming: bool
 ) -> dict[str, Dataset | IterableDataset]:
-    """Return the splits of a data set by name.
+    """Load a data set and return its splits by name.
 
     Raises:
-        InvalidInputError: it cannot be opened.
+        InvalidInputError: If it cannot be opened.
     """
     datasets = need("datasets")
     library_errors = (need("datasets.exceptions").DatasetsError, tarfile.TarError)
     why_offline = ""
     try:
-        # Do not wait for the hub if files are local.
+        # Do not contact the hub if the files are local.
         with offline_reason("." if "data_files" in source else root) as why_offline:
             loaded = datasets.load_dataset(**source, streaming=streaming)
     except (OSError, ValueError, *library_errors) as error:
@@ -234,17 +235,17 @@ def _load(
 
 
 def _only_or_test(splits: Mapping[str, object], split: str | None) -> str:
-    """Return the given split; by default, the only split or test."""
+    """Return the given split, defaulting to the only split or "test"."""
     if split is not None:
         return split
     return next(iter(splits)) if len(splits) == 1 else "test"
 
 
 def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[list[T]], T]) -> T:
-    """Return a split by any of its names, or all joined in the order train, val, test, others.
+    """Return a split by any of its names, or all concatenated in the usual order.
 
     Raises:
-        InvalidInputError: the split does not exist.
+        InvalidInputError: If the split does not exist.
     """
     if split == "all":
         names: list[str] = []
@@ -262,9 +263,9 @@ def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[l
 
 
 def _tars_of_splits(root: str | Path) -> dict[str, list[str]]:
-    """Return the tars of each split of a file, pattern or folder; empty if there are no tars.
+    """Return split -> tars for a file, pattern or folder; empty if there are no tars.
 
-    Parquet and statistics that img2dataset writes next to tars are ignored.
+    The parquet and statistics files that img2dataset writes next to tars are ignored.
     """
     path = Path(root)
     if is_pattern(root) or len(expanded(root)) > 1 or path.is_file():
@@ -281,7 +282,7 @@ def _tars_of_splits(root: str | Path) -> dict[str, list[str]]:
 
 
 def _name_of(root: str | Path) -> str:
-    """Return the name of a data set: its file or folder name, or the folder name of a pattern."""
+    """Return a data set's name: its file or folder name, or a pattern's folder name."""
     path = Path(root)
     if is_pattern(root) or len(expanded(root)) > 1:
         return path.parent.name or "files"
@@ -289,10 +290,10 @@ def _name_of(root: str | Path) -> str:
 
 
 def _image_column(image: str | None, features: Mapping[str, object], place: str) -> str:
-    """Return the given column of images; by default, find it by name, else by type.
+    """Return the given image column; by default, find it by name, then by type.
 
     Raises:
-        InvalidInputError: no column is possible, or several are.
+        InvalidInputError: If no column qualifies, or several do.
     """
     if image is not None:
         return image
@@ -305,7 +306,7 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
     for name, feature in features.items():
         if isinstance(feature, kind):
             image_columns.append(name)
-        # A column of bytes in a table of captions contains images, whatever its name.
+        # A column of bytes in a caption table contains images, whatever its name.
         elif getattr(feature, "dtype", "") in ("binary", "large_binary"):
             byte_columns.append(name)
     candidates = (
@@ -326,12 +327,12 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
 
 
 def _caption_column(caption: str | None, features: Mapping[str, object], place: str) -> str | None:
-    """Return the given column of captions; find it by name with "auto", and for tars.
+    """Return the given caption column, found by name with "auto" and for tars.
 
     Raises:
-        InvalidInputError: "auto", and there is no such column.
+        InvalidInputError: If "auto" finds no such column.
     """
-    # "auto" may also be the name of a column.
+    # "auto" may also be an actual column name.
     is_auto = caption == "auto" and caption not in features
     is_tar = caption is None and _TARS in features
     if not is_auto and not is_tar:
@@ -362,13 +363,13 @@ def _caption_column(caption: str | None, features: Mapping[str, object], place: 
 def source_of(
     root: str, config: str | None, revision: str | None, files: Sequence[str] = ()
 ) -> Source:
-    """Return the arguments of load_dataset: a format for files (as split train), else a name.
+    """Return load_dataset arguments: a format for files (as split "train"), otherwise a name.
 
     Args:
-        root: an id on the hub, a folder, a file or a pattern.
-        config: configuration of a data set on the hub.
-        revision: revision of a data set on the hub.
-        files: files of a folder to read. Default: all.
+        root: a hub id, a folder, a file or a pattern.
+        config: hub configuration.
+        revision: hub revision.
+        files: files in the folder to read. Default: all.
     """
     is_name = not is_pattern(root) and len(expanded(root)) == 1 and not Path(root).is_file()
     if is_name and not files:
@@ -384,14 +385,14 @@ def source_of(
 
 
 def files_of_patterns(root: str | Path) -> list[str]:
-    """Return the files of a name or pattern in order; patterns may contain braces."""
+    """Return the files matching a name or pattern, in order; patterns may contain braces."""
     return list(chain.from_iterable(map(str, files_of(pattern)) for pattern in expanded(root)))
 
 
 def _fingerprint(split: str, source: Source) -> str:
-    """Return a fingerprint of local files, else of their revision on the hub."""
+    """Return a fingerprint of local files, or of the hub revision if there are none."""
     builder = need("datasets").load_dataset_builder(**source)
-    # Only files of this split, so that the fingerprint does not change with other splits.
+    # Hash only this split's files, so that changes to other splits do not affect the fingerprint.
     names = ALIASES.get(split, (split,))
     files: list[str] = []
     for part, paths in (builder.config.data_files or {}).items():
@@ -404,14 +405,14 @@ def _fingerprint(split: str, source: Source) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ImageStream:
-    """Rows of a data set that are read one after another, for training.
+    """Stream the rows of a data set sequentially, for training.
 
     Attributes:
-        image: column of images.
-        caption: column of captions.
+        image: image column.
+        caption: caption column.
         labels: name here -> column, for label columns.
-        classes: column -> class names, for columns of type ClassLabel.
-        base: base folder of paths in the image column; None if `datasets` resolves them.
+        classes: column -> class names, for ClassLabel columns.
+        base: base folder for paths in the image column; None if `datasets` resolves them.
         dataset: the data set.
         name, split, about, fingerprint: see `ImageData`.
     """
@@ -429,7 +430,7 @@ class ImageStream:
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """Return the class names of label columns, if they are known before the data are read."""
+        """Return the class names of label columns, if they are known before reading the data."""
         names = {}
         for label, column in self.labels.items():
             if column in self.classes:
@@ -438,26 +439,26 @@ class ImageStream:
 
     @property
     def shards(self) -> int:
-        """Return the number of parts that can be read separately, usually files."""
+        """Return the number of independently readable parts, usually files."""
         return int(self.dataset.num_shards)
 
     def records(self, start: int = 0, shard: int | None = None) -> Iterator[Record]:
-        """Yield rows in a fixed order; images are not decoded until a record is read.
+        """Yield rows in a fixed order; images are decoded only when a record is read.
 
         Args:
             start: number of rows to skip.
-            shard: read only this part, and skip rows within it. Default: all parts.
+            shard: read only this part; `start` then counts rows within it. Default: all parts.
         """
         dataset = self.dataset
         prefix = ""
         if shard is not None and self.shards > 1:
             dataset = dataset.shard(num_shards=self.shards, index=shard)
             prefix = f"{shard}-"
-        # Rows are named by their number, so that names do not change when a run resumes.
+        # Rows are identified by number, so that ids stay the same when a run resumes.
         for index, row in enumerate(dataset.skip(start), start):
             cell = row[self.image]
             if self.base is not None and cell and cell["path"]:
-                # Check before opening the file: an untrusted table must not read other files.
+                # Check before opening the file: an untrusted table must not access other files.
                 refuse_outside(self.name, self.base, [cell["path"]])
             record = self._record(row, f"{prefix}{index:08d}", partial(self._read, cell))
             further = record.more_captions
@@ -470,7 +471,7 @@ class ImageStream:
     def images(self) -> ImageData:
         """Return the images of a map-style data set.
 
-        Labels and captions are read immediately, images on demand.
+        Labels and captions are loaded immediately, images on demand.
         """
         images = self.dataset.select_columns([self.image])
         paths = self._paths_of_images(images)
@@ -484,7 +485,7 @@ class ImageStream:
         captions, more_captions = clean_captions(self.name, captions, more_captions)
         ids = [record.id for record in records]
 
-        # Rows with the same file are captions of the same image.
+        # Rows that share a file are captions of the same image.
         rows = np.arange(len(records))
         if captions and paths and all(paths):
             rows, captions, more_captions = one_row_per_image(
@@ -506,7 +507,7 @@ class ImageStream:
             ids=tuple(ids[row] for row in rows),
             read=read,
             labels={label: column[rows] for label, column in labels.items()},
-            # Lazy, because hashing a large data set takes long.
+            # Lazy, because hashing a large data set is slow.
             fingerprint=partial(self._fingerprint_of_files, paths, ids),
             captions=tuple(captions),
             more_captions=tuple(more_captions),
@@ -515,18 +516,18 @@ class ImageStream:
         )
 
     def _fingerprint_of_files(self, paths: Sequence[str], ids: Sequence[str]) -> str:
-        """Return a fingerprint of the data set and of the files that its rows refer to."""
+        """Return a fingerprint of the data set and of the files its rows refer to."""
         base = self.base or Path()
         files = fingerprint_files(paths, [base / path for path in paths])
         return fingerprint_of([self.fingerprint, files, *ids])
 
     def _paths_of_images(self, images: Dataset) -> list[str]:
-        """Return the path in each row, "" if the row contains the image itself.
+        """Return the path in each row, or "" if the row contains the image itself.
 
         The result is empty if `datasets` resolves paths.
 
         Raises:
-            InvalidInputError: a path leads outside the base folder.
+            InvalidInputError: If a path leads outside the base folder.
         """
         if self.base is None:
             return []
@@ -538,13 +539,13 @@ class ImageStream:
         return paths
 
     def _records_without_images(self, number: int) -> list[Record]:
-        """Return labels and captions of all rows, read in batches because texts may be large."""
+        """Return the labels and captions of all rows, read in batches to limit memory use."""
         columns = list(dict.fromkeys(self.labels.values()))
         if self.caption:
             columns = list(dict.fromkeys([self.caption, *columns]))
         rows: list[dict[str, object]] = []
         if columns:
-            # The arrow format does not decode unused values.
+            # The arrow format avoids decoding unused columns.
             for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
                 rows += batch.to_pylist()
         if not rows:
@@ -559,8 +560,8 @@ class ImageStream:
 
         Args:
             row: the row.
-            number: its number, which is its id.
-            read: function that reads its image.
+            number: its number, used as its id.
+            read: function that loads its image.
         """
         caption = None
         further_captions = None
@@ -572,19 +573,19 @@ class ImageStream:
             value = row[column]
             names = self.classes.get(column)
             if names is not None and isinstance(value, int):
-                # On the hub, negative codes mean that labels are not public.
+                # Negative codes on the hub mean that labels are not public.
                 value = None if value < 0 else names[value]
-            # The same spelling as in text tables: true, false.
+            # Spell booleans as in text tables: true, false.
             if isinstance(value, bool):
                 value = str(value).lower()
             labels[label] = Labels.text_of(value).strip() or None
         return Record(number, read, labels, caption, further_captions)
 
     def _read(self, cell: Cell | None) -> Image.Image:
-        """Return the image of a cell.
+        """Return the image in a cell.
 
         Raises:
-            OSError: the cell is empty, or the image cannot be read.
+            OSError: If the cell is empty, or the image cannot be read.
         """
         if cell is not None and cell["bytes"] is not None:
             return decode(cell["bytes"])
@@ -594,7 +595,7 @@ class ImageStream:
         return decode(Path(path))
 
     def _path(self, cell: Cell | None) -> str:
-        """Return the path of the image of a cell, "" if the cell contains the image itself."""
+        """Return the image path in a cell, or "" if the cell contains the image itself."""
         if cell is None or cell["bytes"] is not None or cell["path"] is None:
             return ""
         return os.path.abspath((self.base or Path()) / cell["path"])

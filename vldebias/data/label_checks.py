@@ -1,4 +1,4 @@
-"""Detect probable mistakes in the values of a label column."""
+"""Detect likely mistakes in the values of a label column."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from vldebias.data.spellings import (
     written_twice,
 )
 
-# A group is rare if it has fewer rows and at most this share of all rows.
+# A group is rare if it has fewer rows than this, and at most this share of all rows.
 _FEW = 5
 _RARE = 0.02
-_MANY_GROUPS = 4  # with fewer groups, a similar number of rows does not indicate ids
-_MOST_GROUPS = 0.8  # largest ratio of groups to rows; if it is larger, the groups are probably ids
-_ALIKE = 0.8  # similarity of difflib: one letter in five may differ
-_MANY_TIMES = 4  # smallest ratio of the rows of a correct value to those of a typing error
-# Words for missing values, and numbers for missing values among codes.
+_MANY_GROUPS = 4  # with fewer groups, similar counts do not indicate ids
+_MOST_GROUPS = 0.8  # above this ratio of groups to rows, the groups are probably ids
+_ALIKE = 0.8  # difflib similarity: one letter in five may differ
+_MANY_TIMES = 4  # minimum ratio of correctly spelt rows to typos
+# Words that mean a missing value, and numbers that do so in a column of codes.
 _UNKNOWN_WORDS = {"nan", "none", "<na>", "nat", "null", "n/a", "?"}
 _UNKNOWN_WORDS |= {"unknown", "unk", "unclear", "undetermined", "not known"}
-# The largest numbers of one and two bytes, and codes of survey software.
+# The largest one-byte and two-byte integers, and codes used by survey software.
 _UNKNOWN_NUMBERS = ("255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999")
 
 
 def odd_values(labels: Labels) -> list[str]:
-    """Describe probable mistakes in a column of groups, each with a remedy.
+    """Describe likely mistakes in a group column, each with a remedy.
 
     These are different spellings of a value (`spellings.written_twice`), sentences, scores, codes
-    of missing values, groups with fewer than five rows and 2% of all, and rare values that are
-    probably typing errors.
+    for missing values, groups with fewer than five rows that make up at most 2% of all rows, and
+    rare values that are probably typos.
     """
     rows = {name: number for name, number in labels.counts.items() if number}
     total = sum(rows.values())
@@ -69,31 +69,31 @@ def odd_values(labels: Labels) -> list[str]:
 
 @lru_cache(maxsize=256)
 def odd_names(names: tuple[str, ...], *, has_flags: bool = True) -> tuple[str, ...]:
-    """Describe probable mistakes in the names of groups, each with a remedy.
+    """Describe likely mistakes in group names, each with a remedy.
 
     Args:
-        names: names of the groups.
-        has_flags: mention `vldebias eval shares` and its flag --rename.
+        names: the group names.
+        has_flags: whether to mention the --rename flag of `vldebias eval shares`.
     """
     problems = [*_written_twice(names), *_written_otherwise(names)]
     if has_flags:
         return tuple(problems)
-    # Remedies with flags are in parentheses.
+    # Remedies that use flags are in parentheses.
     command = "(?:in `vldebias eval shares` )?"
     flag = rf" \({command}(?:by the flag|--rename [^()]*(?:\([^()]*\)[^()]*)*)\)"
     return tuple(re.sub(flag, "", problem) for problem in problems)
 
 
 def groups_as_many_as_rows(labels: Labels) -> str:
-    """Return a message if a column has about as many groups as rows, such as ids; else "".
+    """Return a message if a column has about as many groups as rows, otherwise "".
 
-    Ids, scores and ages are not groups.
+    This happens with ids, scores and ages, which are not groups.
     """
     names = [name for name, number in labels.counts.items() if number]
     n_rows = int(labels.known.sum())
     if len(names) < _MANY_GROUPS or len(names) <= _MOST_GROUPS * n_rows:
         return ""
-    # There is a separate warning for different spellings of a group.
+    # Different spellings of a group have their own warning.
     groups = len(names) - sum(len(spellings) - 1 for spellings in written_twice(names))
     if groups <= _MOST_GROUPS * n_rows:
         return ""
@@ -105,7 +105,7 @@ def groups_as_many_as_rows(labels: Labels) -> str:
 
 
 def _written_twice(names: Sequence[str]) -> list[str]:
-    """Return remedies for different spellings of a value."""
+    """Return remedies for values with several spellings."""
     problems = []
     pairs = []
     for spellings in written_twice(names):
@@ -188,10 +188,10 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
 
 
 def names_of_unknown(names: Collection[str]) -> list[str]:
-    """Return the names that mean a missing value: words, and marks among codes.
+    """Return the names that mean a missing value: words, and special numbers among codes.
 
-    -1 is a mark if there is 0 (codes of pandas), but -1 and 1 are values. "none" is a value, like
-    "glasses", but "None" is not.
+    -1 means missing if 0 also occurs (pandas codes), but in a column of -1 and 1 both are values.
+    "none" is a value, like "glasses", but "None" is not.
     """
     marks = set(_UNKNOWN_NUMBERS)
     if "0" in names:
@@ -199,7 +199,7 @@ def names_of_unknown(names: Collection[str]) -> list[str]:
     words = set(_UNKNOWN_WORDS)
     if "none" in names:
         words.remove("none")
-    # Numbers are only marks if all names are codes from 0 to 50.
+    # Numbers mean missing values only if all other names are codes from 0 to 50.
     are_codes = all(re.fullmatch(r"[0-4]?\d|50", name) or name in marks for name in names)
     if not are_codes:
         marks = set()
@@ -207,17 +207,17 @@ def names_of_unknown(names: Collection[str]) -> list[str]:
 
 
 def misspelt(counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return rare values and the frequent values of which they are typing errors.
+    """Map rare values that look like typos to the frequent values they resemble.
 
-    A value is not a typing error if it is a part of the other ("male" and "female"), or differs
-    only in case, which is reported separately.
+    A value is not considered a typo if it is part of the other value ("male" and "female") or
+    differs only in case, which is reported separately.
     """
     pairs = []
     for name, number in counts.items():
         if number >= _FEW:
             continue
         frequent = [word for word, rows in counts.items() if rows >= _MANY_TIMES * number]
-        # Typing errors are rarer than the correct word, here at least by a factor of four.
+        # Typos are rarer than the correct word, here by at least a factor of four.
         for word in get_close_matches(name, frequent, n=1, cutoff=_ALIKE):
             is_part = name in word and len(word) - len(name) > 1
             if not is_part and name.casefold() != word.casefold():

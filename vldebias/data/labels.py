@@ -1,4 +1,4 @@
-"""Represent labels of rows as codes and names."""
+"""Represent row labels as integer codes with names."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 pd = Lazily("pandas")
 
-UNKNOWN = -1  # a code, not a value: -1 in a column of numbers is a value like 0 and 1
-# Values of a column in order, or value in the table -> name; None: the sorted values that occur.
+UNKNOWN = -1  # an internal code: -1 in a column of numbers is a value like 0 or 1
+# A column's values in order, or a mapping from table values to names. None: the sorted values that
+# occur.
 Names = Sequence[str] | Mapping[str, str] | None
-# Label columns: their names, or name here -> name in the table.
+# Label columns: a list of names, or a mapping from the name here to the name in the table.
 ColumnNames = Sequence[str] | Mapping[str, str]
-# A column with more values than this, and more than half the number of rows, contains ids or
+# A column with more distinct values than this, covering more than half of its rows, contains ids or
 # captions.
 _MOST_NAMES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels of n rows.
+    """Store the labels of n rows.
 
     Attributes:
-        codes: (n,) int64 in 0 .. len(names) - 1, or UNKNOWN.
-        names: distinct names of the codes, which need not occur.
+        codes: (n,) int64, each in 0 .. len(names) - 1 or UNKNOWN.
+        names: unique names of the codes; codes need not occur.
 
     Raises:
-        InvalidInputError: codes are not (n,) integers or have no name, or names are not distinct.
+        InvalidInputError: If codes are not (n,) integers or have no name, or names are not unique.
     """
 
     codes: NDArray[np.int64]
@@ -62,14 +63,14 @@ class Labels:
 
     @classmethod
     def from_values(cls, values: Iterable[object], names: Sequence[str] | None = None) -> Labels:
-        """Return labels from a value per row; None, NaN and "" are unknown.
+        """Create labels from one value per row; None, NaN and "" are unknown.
 
         Args:
-            values: the value of each row.
+            values: one value per row.
             names: allowed values in order. Default: the values that occur, sorted.
 
         Raises:
-            InvalidInputError: a value is not allowed.
+            InvalidInputError: If a value is not allowed.
         """
         texts = [cls.text_of(value) for value in values]
         if names is None:
@@ -83,17 +84,18 @@ class Labels:
 
     @classmethod
     def from_array(cls, values: object, names: Sequence[str] | None = None) -> Labels:
-        """Return labels from a column (n,): a numpy array, a tensor, a list, or a pandas column.
+        """Create labels from a column (n,): a numpy array, a tensor, a list or a pandas column.
 
         Booleans become "no" and "yes". Without `names`, every integer is a value, including -1.
         None, NaN and "" are unknown.
 
         Args:
             values: the column.
-            names: names of the codes 0 .. k - 1 in the column, where -1 is unknown.
+            names: names of the codes 0 .. k - 1 in the column; -1 then means unknown.
 
         Raises:
-            InvalidInputError: another type, or a value that is not among `names`.
+            InvalidInputError: If the column has an unsupported type, or contains a value that is
+                not in `names`.
         """
         if isinstance(values, Labels):
             return values
@@ -108,8 +110,8 @@ class Labels:
                 f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}"
             )
         if array.dtype.kind in "SU":
-            # Collect distinct texts in blocks, which is faster than sorting n texts and needs less
-            # memory than converting all of them to Python objects.
+            # Collect distinct strings in blocks, which is faster than sorting n strings and needs
+            # less memory than converting all of them to Python objects.
             different_texts: set[str | bytes] = set()
             for block in np.array_split(array, 1 + len(array) // 65536):
                 different_texts |= set(block.tolist())
@@ -117,7 +119,7 @@ class Labels:
             labels = cls.from_values(texts, names)
             places = np.searchsorted(np.array(texts, array.dtype), array)
             return cls(labels.codes[places], labels.names)
-        # Integers with missing values may have the dtype float or object.
+        # Integer columns with missing values may have dtype float or object.
         column = pd.Series(array).convert_dtypes()
         if column.dtype.kind == "O":
             return cls.from_values(array.tolist(), names)
@@ -137,18 +139,19 @@ class Labels:
     def from_column(
         cls, column: pa.Array, names: Names, source: str, unknown: object = ()
     ) -> Labels:
-        """Return labels from a column of a table.
+        """Create labels from a table column.
 
-        Empty and missing values are unknown. Spaces around values are ignored.
+        Empty and missing values are unknown. Surrounding whitespace is ignored.
 
         Args:
             column: the column.
-            names: allowed values, or code in the table -> name. None: the values that occur.
-            source: name of the column in messages.
-            unknown: further values that mean unknown.
+            names: allowed values, or a mapping from codes in the table to names. If None, all
+                values that occur are allowed.
+            source: column name for messages.
+            unknown: additional values that mean unknown.
 
         Raises:
-            InvalidInputError: a value is not allowed, or there are too many values for labels.
+            InvalidInputError: If a value is not allowed, or there are too many values for labels.
         """
         texts = [text.strip() for text in as_texts(column, source)]
         labels = cls.from_values(texts).without(unknown)
@@ -172,10 +175,10 @@ class Labels:
 
     @staticmethod
     def text_of(value: object) -> str:
-        """Return a value as the name of a label, "" for missing values."""
+        """Convert a value to a label name; missing values become ""."""
         if not isinstance(value, str) and pd.isna(value) is True:  # importing pandas takes a second
             return ""
-        # Integers with missing values are floats, so 1.0 is the label 1.
+        # Integer columns with missing values are stored as floats, so 1.0 is the label 1.
         if isinstance(value, (float, np.floating)) and float(value).is_integer():
             value = int(value)
         if not isinstance(value, bytes):
@@ -188,7 +191,7 @@ class Labels:
             ) from None
 
     def without(self, unknown: object) -> Labels:
-        """Return the same labels with one or several values set to unknown."""
+        """Set one or several values to unknown."""
         is_text = isinstance(unknown, (str, bytes))
         if is_text or not isinstance(unknown, Iterable):
             unknown = [unknown]
@@ -203,17 +206,17 @@ class Labels:
         return len(self.codes)
 
     def __getitem__(self, rows: ArrayLike | slice) -> Labels:
-        """Return the labels of the rows of a slice, indices or a mask."""
+        """Return the labels of rows selected by a slice, an index array or a mask."""
         return Labels(self.codes[indices_of(rows)], self.names)
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Return the mask (n,) of rows with a known label."""
+        """Return a mask (n,) of the rows with a known label."""
         return self.codes != UNKNOWN
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of rows of each name, without unknown rows."""
+        """Return the number of rows per name, excluding unknown rows."""
         rows = np.bincount(self.codes[self.known], minlength=len(self.names))
         return dict(zip(self.names, rows.tolist(), strict=True))
 
@@ -222,7 +225,7 @@ class Labels:
 
 
 def indices_of(rows: ArrayLike | slice) -> slice | NDArray[Any]:
-    """Return indices or a mask as an array; slices are unchanged."""
+    """Convert indices or a mask to an array; slices are returned unchanged."""
     if isinstance(rows, slice):
         return rows
     array = np.asarray(rows)
@@ -231,7 +234,7 @@ def indices_of(rows: ArrayLike | slice) -> slice | NDArray[Any]:
 
 
 def cross(*labels: Labels) -> Labels:
-    """Return intersections, such as "landbird/water"; unknown if one of the labels is unknown.
+    """Cross two labels, as in "landbird/water"; unknown if either label is unknown.
 
     Codes are row-major: for two labels, code = first.code * len(second.names) + second.code.
     """
@@ -240,7 +243,7 @@ def cross(*labels: Labels) -> Labels:
         raise InvalidInputError(f"cross: expected labels of the same length, got {lengths}")
     crossed = labels[0]
     for column in labels[1:]:
-        # Codes are meaningless if a label is unknown (-1), and are replaced below.
+        # Codes computed from an unknown label (-1) are meaningless, and replaced below.
         codes = crossed.codes * len(column.names) + column.codes
         known = crossed.known & column.known
         names = tuple("/".join(pair) for pair in product(crossed.names, column.names))
@@ -249,7 +252,7 @@ def cross(*labels: Labels) -> Labels:
 
 
 def mapped_columns(labels: ColumnNames) -> dict[str, str]:
-    """Return the label columns as {name here: name in the table}."""
+    """Return the label columns as a mapping {name here: name in the table}."""
     if isinstance(labels, str):
         return {labels: labels}
     if isinstance(labels, Mapping):

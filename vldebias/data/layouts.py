@@ -1,5 +1,6 @@
-"""Detect the format of images with captions: a table, a folder of images and texts, tars, COCO, or
-a format of `datasets`.
+"""Detect the format of images with captions.
+
+Formats are a table, a folder of images and text files, tars, COCO, and formats of `datasets`.
 
 This module imports neither torch nor datasets, so that a wrong column, separator or folder is
 reported immediately; only parquet needs pyarrow.
@@ -37,7 +38,7 @@ from vldebias.utils.text_tables import OTHER_FORMS, decoded, json_form, split_ro
 
 TABLES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet", ".arrow")
-# Column names of common tools; the first is the usual name.
+# Column names used by common tools, most common first.
 IMAGE_COLUMNS = (
     *("image", "image_path", "img_path", "img", "path", "file_path", "filepath", "file"),
     *("file_name", "filename", "image_file", "image_name", "image_filename"),
@@ -53,24 +54,24 @@ LAYOUT = (
 _URL_COLUMNS = ("url", "image_url", "img_url", "urls")
 _URL = re.compile(r"https?://\S+", re.IGNORECASE)
 _COCO_KEYS = ("images", "annotations", "file_name", "image_id", "caption")
-_HEAD = 1 << 22  # bytes of a table that are read to find its columns
+_HEAD = 1 << 22  # number of bytes read from a table to find its columns
 _SET_IMAGE = "set --image-column (open_clip: --csv-img-key; in Python image=...)"
 _SET_CAPTION = "set --caption-column (open_clip: --csv-caption-key; in Python caption=...)"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Format of a data set with captions.
+    """Describe the format of a data set with captions.
 
     Attributes:
         kind: "table", "coco", "pairs" (images with text files next to them), "tars", or "datasets"
-            (formats of this library).
+            (formats of that library).
         files: the files; for pairs, all paths relative to the root.
-        image: column of images of a table.
-        caption: column of captions of a table, None if there is none.
-        header: column names of a table whose file does not contain them.
-        images: paths in the first rows of a table.
-        is_complete: True if the first rows are all rows.
+        image: image column of a table.
+        caption: caption column of a table, or None.
+        header: column names of a table whose file has no header.
+        images: image paths in the first rows of a table.
+        is_complete: whether the first rows are all rows.
     """
 
     kind: str
@@ -83,7 +84,7 @@ class Layout:
 
 
 def expanded(root: str | Path) -> list[str]:
-    """Expand braces in a name, as in webdataset and open_clip.
+    """Expand braces in a name, as webdataset and open_clip do.
 
     Examples are "shard-{0000..0012}.tar", "{train,val}.tar" and "a-{0..9}.tar::b-{0..9}.tar".
     """
@@ -119,15 +120,15 @@ def find_layout(
 
     Args:
         root: a file, a folder, a pattern with * or braces, or an id on the hub.
-        image: column of images. Default: found by its name.
-        caption: column of captions. Default: found by its name.
-        separator: separator of a table. Default: detected.
-        encoding: encoding of a table. Default: detected.
+        image: image column. Default: found by name.
+        caption: caption column. Default: found by name.
+        separator: table separator. Default: detected.
+        encoding: table encoding. Default: detected.
         reads_captions: False if only images are needed.
 
     Raises:
-        InvalidInputError: files do not exist or are empty, a column does not exist, several columns
-            are possible, or the data are URLs.
+        InvalidInputError: If files do not exist or are empty, a column does not exist, several
+            columns are possible, or the data are URLs.
     """
     if not str(root).strip():
         raise InvalidInputError(
@@ -153,7 +154,7 @@ def find_layout(
 
 
 def _layout_of_file(path: Path, image: str | None) -> Layout:
-    """Return the layout of a file that is not a table, by its ending."""
+    """Return the layout of a file that is not a table, based on its extension."""
     ending = path.suffix.lower()
     if ending in TABLES:
         return Layout("coco", (str(path),))
@@ -174,15 +175,15 @@ def _layout_of_file(path: Path, image: str | None) -> Layout:
 def refuse_absent_images(
     layout: Layout, *, images: str | Path | None = None, allow_outside: bool = False
 ) -> None:
-    """Raise an error if the images in the first rows of a table do not exist.
+    """Raise an error if none of the images in a table's first rows exists.
 
     Args:
         layout: result of `find_layout`. Only tables are checked.
-        images: base folder of the paths. Default: detected.
-        allow_outside: allow absolute paths and paths with "..".
+        images: base folder for the paths. Default: detected.
+        allow_outside: whether to allow absolute paths and paths with "..".
 
     Raises:
-        InvalidInputError: paths lead outside the folder, or none of the images exists.
+        InvalidInputError: If paths lead outside the folder, or none of the images exists.
     """
     if layout.kind != "table":
         return
@@ -195,13 +196,13 @@ def refuse_absent_images(
             " relative to the folder of the table or --image-root, or allow them for a trusted"
             " table: --set allow_outside=true (in Python allow_outside=True)"
         )
-    # In a large table, images may only be missing for the first rows.
+    # In a large table, images may be missing only for the first rows.
     if images is None and layout.is_complete:
         folder_of_images(path, layout.images)
 
 
 def _refuse_absent(root: str | Path, ending: str) -> None:
-    """Raise an error for a path that does not exist, but not for a possible id on the hub."""
+    """Raise an error for a path that does not exist and cannot be a hub id."""
     text = str(root)
     if _URL.fullmatch(text):
         raise InvalidInputError(f"{root}: expected a local file, got a URL; download it first")
@@ -222,7 +223,7 @@ def _refuse_absent(root: str | Path, ending: str) -> None:
 
 
 def _layout_of_pattern(root: str | Path, patterns: Sequence[str]) -> Layout:
-    """Return the layout of the files of several patterns, each of which must have a file."""
+    """Return the layout of files given by patterns, each of which must match a file."""
     files: list[str] = []
     missing = []
     for pattern in patterns:
@@ -262,7 +263,7 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
     if metadata or not pictures:
         if reads_captions and parquet and not metadata:
             _refuse_parquet_of_urls(folder / parquet[0], None)
-            # Ignore the statistics that img2dataset writes next to parquet.
+            # Ignore the statistics that img2dataset writes next to parquet files.
             if _fitting_files(files, r".*_stats\.json"):
                 return Layout("datasets", _below(folder, parquet))
         return Layout("datasets")
@@ -271,14 +272,14 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
         return Layout("coco", _below(folder, coco))
     if captions_beside(files):
         return Layout("pairs", tuple(files))
-    # `datasets` reads a folder of classes, for which captions are created from a template.
+    # `datasets` loads a folder of class folders; captions are then created from a template.
     if reads_captions:
         _refuse_pictures_without_captions(folder, files, pictures)
     return Layout("datasets")
 
 
 def _refuse_metadata_of_others(table: Path, pictures: Sequence[str]) -> None:
-    """Raise an error if metadata.csv or metadata.jsonl only contains files that do not exist.
+    """Raise an error if metadata.csv or metadata.jsonl lists only nonexistent files.
 
     `datasets` would return rows with unreadable images.
     """
@@ -297,24 +298,24 @@ def _refuse_metadata_of_others(table: Path, pictures: Sequence[str]) -> None:
 
 
 def _fitting_files(files: Sequence[str], pattern: str) -> list[str]:
-    """Return the files whose whole path matches a pattern."""
+    """Return the files whose entire path matches a pattern."""
     return [file for file in files if re.fullmatch(pattern, file, re.DOTALL)]
 
 
 def _ending_in(files: Sequence[str], *endings: str) -> list[str]:
-    """Return the files with one of these endings in lower or upper case."""
+    """Return the files with one of these extensions, ignoring case."""
     return [file for file in files if file.lower().endswith(endings)]
 
 
 def _below(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths of files of a folder."""
+    """Return the paths of all files in a folder."""
     return tuple(str(folder / file) for file in files)
 
 
 def _refuse_pictures_without_captions(
     folder: Path, files: Sequence[str], pictures: Sequence[str]
 ) -> None:
-    """Raise an error that explains where the captions of images may be."""
+    """Raise an error that explains where image captions may be stored."""
     stems = {PurePosixPath(file).stem for file in pictures}
     by_name: list[str] = []
     other_files: list[str] = []
@@ -343,7 +344,7 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
     """Raise an error if a parquet file contains URLs instead of images, or cannot be read."""
     try:
         names = need("pyarrow.parquet").read_schema(path).names
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+    except (OSError, ValueError) as error:  # pyarrow's errors subclass ValueError
         raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
     if image is not None and image not in names and column_around(names, image) is None:
         raise InvalidInputError(f"{path}: no column {image!r}; there are {names}; {_SET_IMAGE}")
@@ -356,14 +357,14 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
 
 
 def is_coco(path: Path, encoding: str | None) -> bool:
-    """Return True if a file contains captions of COCO: a JSON object with certain keys.
+    """Return True if a file contains COCO captions: a JSON object with certain keys.
 
     Args:
         path: the file.
-        encoding: encoding of the file. None: detect it.
+        encoding: file encoding. If None, it is detected.
 
     Raises:
-        InvalidInputError: the object contains neither captions of COCO nor rows.
+        InvalidInputError: If the object contains neither COCO captions nor rows.
     """
     if path.suffix.lower() != ".json":
         return False
@@ -371,7 +372,7 @@ def is_coco(path: Path, encoding: str | None) -> bool:
         head = file.read(1 << 16)
     if json_form(decoded_head(head, path, encoding)) != "object":
         return False
-    # Searching 90 million bytes is much faster than parsing them.
+    # Searching 90 MB for the keys is much faster than parsing the file.
     content = path.read_bytes()
     missing = [key for key in _COCO_KEYS if f'"{key}"'.encode() not in content]
     if not missing:
@@ -392,7 +393,7 @@ def is_coco(path: Path, encoding: str | None) -> bool:
 
 
 def _refuse_compressed_tar(path: Path) -> None:
-    """Raise an error for a compressed tar, because images are read by their offset."""
+    """Reject a compressed tar, because images are accessed by offset."""
     with path.open("rb") as file:
         start = file.read(6)
     command_of_magic = {
@@ -410,14 +411,14 @@ def _refuse_compressed_tar(path: Path) -> None:
 
 
 def decoded_head(content: bytes, path: Path, encoding: str | None) -> str:
-    """Decode the beginning of a text file, without an incomplete character at the end.
+    """Decode the beginning of a text file, dropping an incomplete final character.
 
     Args:
         content: the first bytes of the file.
-        path: path of the file in messages.
-        encoding: encoding of the file. None: detect it.
+        path: file path for messages.
+        encoding: file encoding. If None, it is detected.
     """
-    # An incomplete character in UTF-8 has at most three bytes.
+    # An incomplete UTF-8 character has at most three bytes.
     if encoding is None:
         for cut in range(4):
             try:
@@ -438,7 +439,7 @@ def _layout_of_table(
     *,
     reads_captions: bool,
 ) -> Layout:
-    """Return the layout of a table, from its first rows."""
+    """Return the layout of a table, based on its first rows."""
     names, first, is_complete = _first_rows(path, separator, encoding)
     header: tuple[str, ...] = ()
     form = path.suffix.lower().removeprefix(".")
@@ -460,10 +461,10 @@ def _layout_of_table(
 
 
 def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[str, ...]:
-    """Return column names for a table whose first line is an image and a caption; else ().
+    """Return column names for a table without a header; () if it has one.
 
     Raises:
-        InvalidInputError: the first line contains a URL.
+        InvalidInputError: If the first line contains a URL.
     """
     urls = [cell for cell in first_line if _URL.fullmatch(cell.strip())]
     if urls:
@@ -479,19 +480,19 @@ def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[s
 
 
 def without_number(cell: str) -> str:
-    """Return the path in a cell without a caption number, as in Flickr8k: "1000268201.jpg#0"."""
+    """Strip the caption number from a path, as in Flickr8k's "1000268201.jpg#0"."""
     return re.sub(r"#\d+$", "", cell)
 
 
 def check_columns(path: Path, columns: Iterable[str | None]) -> None:
-    """Raise an error if a column is missing in the first rows of a table.
+    """Raise an error if a column is missing from the first rows of a table.
 
     Args:
-        path: the table, or a pattern, which is not checked.
-        columns: required columns; None is ignored.
+        path: the table; patterns are not checked.
+        columns: required columns; None entries are ignored.
 
     Raises:
-        InvalidInputError: a column is missing, or the file is not a table.
+        InvalidInputError: If a column is missing, or the file is not a table.
     """
     if path.suffix.lower() == ".parquet" or not path.is_file():
         return
@@ -501,8 +502,8 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
         )
     names, _, _ = _first_rows(path, None, None)
     plain = {_plain(name) for name in names}
-    # Columns of nested objects have dotted names like "labels.gender". Objects in other rows may
-    # have parts that are missing in the first rows.
+    # Columns from nested objects have dotted names like "labels.gender". Objects in later rows may
+    # have fields that are missing from the first rows.
     objects = {name.partition(".")[0] for name in plain}
     for column in columns:
         if column is not None and _plain(column.partition(".")[0]) not in plain | objects:
@@ -512,7 +513,7 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
 def _first_rows(
     path: Path, separator: str | None, encoding: str | None
 ) -> tuple[list[str], list[Row], bool]:
-    """Return the columns of a table, its first rows, and whether these are all rows."""
+    """Return a table's columns, its first rows, and whether these are all of its rows."""
     with path.open("rb") as file:
         content = file.read(_HEAD)
     is_complete = len(content) < _HEAD
@@ -536,16 +537,16 @@ def _first_rows(
 
 
 def _plain(name: str) -> str:
-    """Return a column name in lower case, with underscores for spaces and hyphens."""
+    """Lower-case a column name and replace spaces and hyphens with underscores."""
     return re.sub(r"[\s-]+", "_", name.strip()).casefold()
 
 
 def fitting_columns(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the columns with known names, or only the usual name if it exists.
+    """Return the columns with known names, or only the most common name if present.
 
     Args:
-        names: columns of the table.
-        known: known names of such columns; the first is the usual name.
+        names: table columns.
+        known: known names for such columns, most common first.
     """
     if known[0] in names:
         return [known[0]]
@@ -564,7 +565,7 @@ def _column(
     """Return the given column, or the only column with a known name.
 
     Raises:
-        InvalidInputError: there is no such column, or several are possible.
+        InvalidInputError: If there is no such column, or several are possible.
     """
     if name is not None:
         fitting = [column for column in names if _plain(column) == _plain(name)]
@@ -596,14 +597,14 @@ def _column(
 
 
 def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequence[str] = ()) -> str:
-    """Return the error for a table of URLs, with the command that downloads their images.
+    """Return the error for a table of URLs, with a command that downloads the images.
 
     Args:
         path: the table.
         form: its format.
-        url: column of URLs.
-        caption: column of captions.
-        columns: columns of a table whose file does not contain column names.
+        url: URL column.
+        caption: caption column.
+        columns: column names of a table whose file has no header.
     """
     form = {"txt": "tsv", "ndjson": "jsonl"}.get(form, form)
     header = ""
@@ -618,12 +619,13 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
 
 
 def refuse_unreachable(name: str) -> None:
-    """Refuse a name that is neither a path nor in a cache if the hub cannot be asked.
+    """Reject a name that is neither a path nor cached if the hub cannot be reached.
 
-    `load_dataset` would find out too, after the imports of `datasets` and torch.
+    `load_dataset` would fail too, but only after importing `datasets` and torch.
 
     Raises:
-        InvalidInputError: no such path, not in a cache, and no hub.
+        InvalidInputError: If the name is not a path, is not in a cache, and the hub cannot be
+            reached.
     """
     if Path(name).exists() or _may_be_cached(name):
         return
@@ -635,8 +637,7 @@ def refuse_unreachable(name: str) -> None:
 
 
 def _may_be_cached(name: str) -> bool:
-    """Return whether a cache of `datasets` or of the hub has a folder that ends with a name,
-    however it writes capitals and separators."""
+    """Return whether a `datasets` or hub cache contains a name, ignoring case and separators."""
     from huggingface_hub import constants
 
     def letters(text: str) -> str:
@@ -655,6 +656,6 @@ def cannot_open(root: str | Path, trouble: str) -> InvalidInputError:
 
     Args:
         root: what was passed as the data set.
-        trouble: why it cannot be opened.
+        trouble: the reason why it cannot be opened.
     """
     return InvalidInputError(f"huggingface: {root}: cannot be opened: {trouble}. Expected {LAYOUT}")

@@ -1,4 +1,4 @@
-"""Open images with labels and captions from a table of paths."""
+"""Open images, labels and captions listed in a table of paths."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
-    """Return the rows of a split.
+    """Return the indices of a split's rows.
 
     Args:
-        data: name of the data in messages.
-        split: name of a split, or "all".
-        splits: split of each row.
+        data: data name for messages.
+        split: a split name, or "all".
+        splits: the split of each row.
 
     Raises:
-        InvalidInputError: the split does not exist, or has no rows.
+        InvalidInputError: If the split does not exist, or has no rows.
     """
     if split not in (*splits.names, "all"):
         raise InvalidInputError(
@@ -53,28 +53,29 @@ def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
 
     Args:
         table: the table.
-        column: name of the column.
-        names: the values, or code in the table -> name. None: any values.
-        path: path of the table in messages.
+        column: column name.
+        names: allowed values, or a mapping from codes in the table to names. If None, any value is
+            allowed.
+        path: table path for messages.
 
     Raises:
-        InvalidInputError: the column does not exist, or contains values other than texts and
-            numbers, or codes without names.
+        InvalidInputError: If the column does not exist, contains values other than strings and
+            numbers, or contains codes without names.
     """
     return Labels.from_column(column_of(table, column, path), names, f"{path}: column {column!r}")
 
 
 def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return the labels of a column with known values; other spellings are merged with a warning.
+    """Return a column's labels if its values are known, merging other spellings with a warning.
 
     Args:
         table: the table.
-        column: name of the column.
-        names: the values, or code in the table -> name.
-        path: path of the table in messages.
+        column: column name.
+        names: allowed values, or a mapping from codes in the table to names.
+        path: table path for messages.
 
     Raises:
-        InvalidInputError: an unknown value.
+        InvalidInputError: If a value is unknown.
     """
     known = mapped_columns(names or ())
     place = f"{path}: column {column!r}"
@@ -92,16 +93,16 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
 
 
 def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return the labels of a column with known values, in which every row has a value.
+    """Return a column's labels if its values are known and every row has one.
 
     Args:
         table: the table.
-        column: name of the column.
-        names: the values, or code in the table -> name.
-        path: path of the table in messages.
+        column: column name.
+        names: allowed values, or a mapping from codes in the table to names.
+        path: table path for messages.
 
     Raises:
-        InvalidInputError: an unknown value or an empty cell.
+        InvalidInputError: If a value is unknown, or a cell is empty.
     """
     labels = known_labels(table, column, names, path)
     if not labels.known.all():
@@ -125,26 +126,26 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
     separator: str | None = None,
     encoding: str | None = None,
 ) -> ImageData:
-    """Open the images of your own table (csv, tsv, txt, parquet, jsonl or json).
+    """Open the images listed in a table (csv, tsv, txt, parquet, jsonl or json).
 
     Args:
         root: the table.
-        split: open only rows with this value in `split_column`, or "all".
-        image: column of paths, relative to `images`. If there is no column "image", the default is
-            the only column with another usual name, such as "filename".
-        caption: column of texts or of lists of texts. Rows with the same image are joined to an
-            image with several captions.
+        split: keep only rows with this value in `split_column`, or "all".
+        image: column of paths relative to `images`. Default: "image" or, if there is no such
+            column, the only column with a different common name, such as "filename".
+        caption: column of strings or of lists of strings. Rows with the same image are merged into
+            one image with several captions.
         labels: label columns, as a list or as {name here: name in the table}; empty cells are
             unknown.
-        split_column: column of splits.
-        images: base folder of the paths. Default: the table's folder.
-        allow_outside: allow absolute paths and paths with "..".
-        separator: separator of the table; see `read_table`.
-        encoding: encoding of the table; see `read_table`.
+        split_column: split column.
+        images: base folder for the paths. Default: the table's folder.
+        allow_outside: whether to allow absolute paths and paths with "..".
+        separator: table separator; see `read_table`.
+        encoding: table encoding; see `read_table`.
 
     Raises:
-        InvalidInputError: a column or split does not exist, an image occurs twice without captions,
-            or a path leads outside the folder.
+        InvalidInputError: If a column or split does not exist, an image occurs twice without
+            captions, or a path leads outside the folder.
     """
     table = read_table(root, separator=separator, encoding=encoding)
     if split != "all":
@@ -156,7 +157,7 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
         table = table.take(rows_of_split(root, split, labels_of(table, split_column, None, root)))
     image = _image_column(table.column_names, image, root)
     used = {image, caption, split_column, *mapped_columns(labels).values()}
-    # Unused columns are listed with the data, to make misspelt names visible.
+    # Unused columns are listed with the data, so that misspelt names are noticed.
     unused = [column for column in table.column_names if column not in used]
     return images_of_table(
         root,
@@ -172,10 +173,10 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
 
 
 def _image_column(names: Sequence[str], image: str, path: Path) -> str:
-    """Return the given column of images, or the only column with a usual name.
+    """Return the given image column, or the only column with a common name.
 
     Raises:
-        InvalidInputError: the column does not exist, or several are possible.
+        InvalidInputError: If the column does not exist, or several are possible.
     """
     fitting = fitting_columns(names, IMAGE_COLUMNS)
     if image != IMAGE_COLUMNS[0] or image in fitting:
@@ -189,7 +190,7 @@ def _image_column(names: Sequence[str], image: str, path: Path) -> str:
 
 
 class FileOptions(TypedDict, total=False):
-    """Options of `file_images`."""
+    """Keyword arguments of `file_images`."""
 
     about: Facts
     allow_outside: bool
@@ -206,20 +207,20 @@ def images_of_table(
     folder: Path,
     **options: Unpack[FileOptions],
 ) -> ImageData:
-    """Return the images of a table of paths.
+    """Return the images listed in a table of paths.
 
     Args:
-        path: path of the table.
-        split: name of the split.
+        path: table path.
+        split: split name.
         table: the table.
         image: column of paths.
-        caption: column of captions, if any.
+        caption: caption column, if any.
         labels: label columns.
-        folder: base folder of the paths.
-        options: options of `file_images`.
+        folder: base folder for the paths.
+        options: keyword arguments for `file_images`.
     """
     files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
-    # An empty path would be the folder itself.
+    # An empty path would refer to the folder itself.
     if "" in files:
         raise InvalidInputError(
             f"{path}: expected an image in every row, but {files.count('')} cells of column"
@@ -247,7 +248,7 @@ def images_of_table(
 def _captions_of(
     table: pa.Table, column: str | None, path: Path
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the caption and the further captions of each row; empty without a column."""
+    """Return the captions and further captions of all rows; empty without a caption column."""
     captions: list[str] = []
     more_captions: list[tuple[str, ...]] = []
     lists = 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vldebias.errors import Lazily, VldebiasError, need
 
-# Opening a data set needs no torch, so that a wrong folder is reported before importing it.
+# Opening a data set does not import torch, so that an invalid folder is reported immediately.
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
@@ -22,19 +22,19 @@ else:
     torch = Lazily("torch")
     dist = Lazily("torch.distributed")
 
-RETRIES = 3  # retries of a part whose worker died
+RETRIES = 3  # retries for a part whose worker died
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: int) -> Iterator[R]:
-    """Yield `work(task)` for each task in order, computed ahead by threads.
+    """Yield `work(task)` for each task in order, computed in advance by threads.
 
     Args:
         tasks: the tasks.
-        work: function of a task.
-        workers: number of threads. 0: compute each result when it is requested.
-        ahead: maximum number of tasks to compute ahead.
+        work: function to apply to each task.
+        workers: number of threads. If 0, each result is computed on request.
+        ahead: maximum number of tasks computed in advance.
     """
     if workers == 0:
         yield from map(work, tasks)
@@ -49,13 +49,13 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    finally:  # also if the caller stops early, such as on Ctrl-C
+    finally:  # also if the caller stops early, for example on Ctrl-C
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The process group: this process has number `rank` of `world`."""
+    """Describe the process group, in which this process has rank `rank` out of `world`."""
 
     rank: int = 0
     world: int = 1
@@ -66,7 +66,7 @@ class Processes:
             dist.barrier()
 
     def share(self, value: T) -> T:
-        """Return the value of process 0 in each process."""
+        """Broadcast process 0's value to every process."""
         # torch overwrites the list in the other processes.
         box = [value]
         if self.world > 1:
@@ -77,18 +77,18 @@ class Processes:
 def processes() -> Processes:
     """Return the process group, which accelerate initialises if several processes were launched.
 
-    In a single process, accelerate is not initialised: its state is global, and would determine the
-    device of an `Accelerator` that is created later.
+    In a single process, accelerate is not initialised, because its global state would determine the
+    device of any `Accelerator` created later.
     """
     if not dist.is_available():
         return Processes()
     is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if is_launched and not dist.is_initialized():
         on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
-        # Versions of torch before 2.6 only support CUDA.
+        # Before version 2.6, torch only supports CUDA here.
         accelerator = getattr(torch, "accelerator", torch.cuda)
-        # Without cpu=True, accelerate treats each process on a machine without an accelerator as a
-        # single process.
+        # Without cpu=True, accelerate does not form a process group on machines without an
+        # accelerator.
         need("accelerate").PartialState(cpu=on_cpu or not accelerator.is_available())
     if not dist.is_initialized():
         return Processes()
@@ -96,31 +96,31 @@ def processes() -> Processes:
 
 
 class LostPartError(VldebiasError):
-    """The workers of a part died at every attempt.
+    """Raised if a part's workers died at every attempt.
 
     Attributes:
-        part: index of the part, from 0.
+        part: zero-based index of the part.
     """
 
     part = 0
 
 
 class OnRay:
-    """Run pickled work on a Ray cluster ($RAY_ADDRESS, or your `ray.init`), or on this machine.
+    """Run pickled work on a Ray cluster ($RAY_ADDRESS or an earlier `ray.init`) or locally.
 
-    If a worker dies, Ray repeats its part up to three times. Errors of the work itself are raised
-    unchanged. At the end, also after an error, pending parts are cancelled, actors end after their
-    current part, and Ray's objects are freed. If Ray was started here, it ends with the program, or
-    with the block of `with OnRay() as runner:`.
+    If a worker dies, Ray retries its part up to three times. Errors raised by the work itself are
+    re-raised unchanged. When iteration ends or fails, pending parts are cancelled, actors exit
+    after their current part, and Ray's objects are freed. If Ray was started here, it shuts down
+    when the program exits, or at the end of a `with OnRay() as runner:` block.
 
     Args:
-        workers: number of actors, each of which keeps the work in memory, such as a model on a GPU.
-            Default: a task for each part.
-        cpus, gpus: resources of a task or actor.
-        verbose: if Ray is started here, print its log and the output of workers.
+        workers: number of actors. Each keeps the work in memory, for example a model on a GPU.
+            Default: one Ray task per part.
+        cpus, gpus: resources per task or actor.
+        verbose: whether to print Ray's log and the workers' output, if Ray is started here.
 
     Raises:
-        MissingPackageError: Ray is not installed.
+        MissingPackageError: If Ray is not installed.
     """
 
     def __init__(
@@ -150,23 +150,24 @@ class OnRay:
         """Yield `work(part)` for each part in order.
 
         Args:
-            work: function of a part.
+            work: function to apply to each part.
             parts: the parts.
 
         Raises:
-            LostPartError: the workers of a part died at every attempt.
-            VldebiasError: a worker cannot unpickle the work, or its result cannot be pickled.
+            LostPartError: If the workers died at every attempt to run a part.
+            VldebiasError: If a worker cannot unpickle the work, or its result cannot be pickled.
         """
-        # The work is stored once, so that parts only contain a reference to it. References to Ray's
-        # objects are kept in these containers only, because a traceback would keep local variables,
-        # and thus the objects, alive.
+        # Store the work once, so that each part only carries a reference to it. Keep references to
+        # Ray objects only in these containers: a traceback keeps local variables alive, and would
+        # keep the objects alive with them.
         stored = [self.ray.put(work)]
         actors: list[ActorHandle] = []
         calls: list[Callable[[T], ObjectRef]]
         if self.workers is None:
             task = self.ray.remote(_outcome).options(max_retries=RETRIES, **self.needs)
             processors = self.ray.cluster_resources().get("CPU", 1)
-            # Twice the number of tasks that run at a time, so that none waits for this process.
+            # Submit twice as many tasks as can run at once, so that workers never wait for this
+            # process.
             size = 2 * max(1, round(processors / (self.needs["num_cpus"] or 1)))
             calls = [partial(task.remote, *stored)] * size
         else:
@@ -195,17 +196,17 @@ class OnRay:
                 done += 1
         finally:  # also after an error, and if the caller stops early
             if self.workers is None and running:
-                # Ray 2.60 may terminate this process if a finished task is cancelled.
+                # Cancelling a finished task can terminate this process in Ray 2.60.
                 count = len(running)
                 unfinished = self.ray.wait(list(running), num_returns=count, timeout=0)[1]
                 while unfinished:
                     self.ray.cancel(unfinished.pop())
-            # Ray ends actors without references after their current part.
+            # Ray terminates unreferenced actors after their current part.
             for container in (stored, actors, calls, running, results):
                 container.clear()
 
     def _value(self, results: deque[ObjectRef], part: int, count: int) -> Any:
-        """Return the oldest result, the result of number `part` of `count`, or raise its error."""
+        """Return the oldest result, for part `part` of `count`, or raise its error."""
         exceptions = self.ray.exceptions
         place = f"ray: part {part + 1} of {count}"
         try:
@@ -231,14 +232,14 @@ class OnRay:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Result or exception of the work. Ray would raise exceptions as another class."""
+    """Hold the work's result or exception. Ray would change the class of a raised exception."""
 
     value: object = None
     error: Exception | None = None
 
 
 def _outcome(work: Callable[[T], object], part: T) -> _Outcome:
-    """Return the result or exception of the work, in a task of Ray."""
+    """Run the work in a Ray task, and return its result or exception."""
     try:
         return _Outcome(work(part))
     except Exception as error:
@@ -246,17 +247,17 @@ def _outcome(work: Callable[[T], object], part: T) -> _Outcome:
 
 
 class _Worker:
-    """Actor of Ray, which keeps the work in memory."""
+    """Ray actor that keeps the work in memory."""
 
     def __init__(self) -> None:
         self.work: list[Callable[[object], object]] = []
 
     def run(self, stored: list[object], part: object) -> _Outcome:
-        """Return the result or exception of the work.
+        """Run the work, and return its result or exception.
 
         Args:
-            stored: a list with a reference to the work, which Ray does not resolve in lists. Every
-                call includes it, for actors that were restarted.
+            stored: a list with a reference to the work (Ray does not resolve references inside
+                lists). Passed with every call in case the actor was restarted.
             part: the part.
         """
         if not self.work:

@@ -1,6 +1,7 @@
-"""Find the files of Waterbirds, CelebA and FairFace in the folders that their releases unpack to.
+"""Locate Waterbirds, CelebA and FairFace files in the folders their releases unpack to.
 
-Needs neither numpy nor pyarrow, so that a command can answer a wrong folder at once.
+This module imports neither numpy nor pyarrow, so that commands report an invalid folder
+immediately.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from pathlib import Path
 from vldebias.data.catalog import DATA
 from vldebias.errors import InvalidInputError
 
-# The releases of group DRO and of WILDS.
+# Folder names in the group DRO and WILDS releases.
 WATERBIRDS_FOLDERS = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")
 _MERGED_CELEBA = ("metadata.csv", "metadata_celeba.csv")
 _FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # the crop of the authors' main experiments
 
 
 def find_in_release(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
-    """Return the first of some files in the first of some folders that has one.
+    """Return the first existing file, searching the folders in order.
 
     Args:
-        data: name of the data set, for the message.
-        root: folder that `folders` are relative to.
-        names: names of files or folders.
+        data: data set name for the message.
+        root: folder to which `folders` are relative.
+        names: file or folder names.
         folders: folders below `root`; "" is `root` itself.
 
     Raises:
-        InvalidInputError: none of the folders has one of the names.
+        InvalidInputError: If none of the folders has one of the names.
     """
     for folder in folders:
         for name in names:
@@ -41,13 +42,12 @@ def find_in_release(data: str, root: Path, names: Sequence[str], folders: Sequen
 
 
 def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
-    """Return the folder that a release was unpacked into: `root`, or the first folder in it that
-    has one of `names` in one of `folders`; `root` if none has."""
+    """Return `root`, or the folder inside it that a release was unpacked into."""
     paths = [Path(folder, name) for folder, name in product(folders, names)]
     inside = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    # Below a folder of its own the code of group DRO has "data", and torchvision "celeba".
+    # Group DRO's code adds a folder "data" below its own folder, and torchvision "celeba".
     nested = [path / below for path, below in product(inside, ("data", "celeba"))]
-    # The root first: only if it does not have the files, folders inside it are tried.
+    # Try the root first, and its subfolders only if it does not contain the files.
     for base in (root, *inside, *nested):
         if any((base / path).exists() for path in paths):
             return base
@@ -55,20 +55,19 @@ def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
 
 
 def find_waterbirds(root: Path) -> Path:
-    """Return the table of Waterbirds."""
-    # The WILDS package and copies unpack it below a common root.
+    """Return the path of the Waterbirds table."""
+    # The WILDS package and some copies unpack it into a subfolder.
     folders = [*WATERBIRDS_FOLDERS, *(f"waterbirds/{name}" for name in WATERBIRDS_FOLDERS)]
     names = ["metadata.csv", "metadata_waterbirds.csv"]
     return find_in_release("waterbirds", root, names, folders)
 
 
 def find_celeba(root: Path) -> tuple[list[Path], Path]:
-    """Return the tables of CelebA (a merged one, or attributes and splits) and the folder of its
-    images."""
-    tables = ("", "Anno", "Eval")  # of the release; copies have all in one folder
+    """Return CelebA's tables (one merged table, or attributes and splits) and its image folder."""
+    tables = ("", "Anno", "Eval")  # folders in the release; copies have a single folder
     base = _base(root, ["list_attr_celeba.csv", "list_attr_celeba.txt", *_MERGED_CELEBA], tables)
     paths = []
-    # JTT's folder also has the attributes of the release, without its partition.
+    # JTT's folder also contains the release's attributes, but not its partition.
     has_partition = any(
         (base / folder / f"list_eval_partition{ending}").exists()
         for folder, ending in product(tables, (".csv", ".txt"))
@@ -83,20 +82,20 @@ def find_celeba(root: Path) -> tuple[list[Path], Path]:
 
 
 def fairface_parts(split: str) -> tuple[str, ...]:
-    """Return the parts of FairFace in a split."""
-    # There are no public labels of the test images.
+    """Return the parts of FairFace that make up a split."""
+    # The test labels are not public.
     return ("train", "val") if split == "all" else (split,)
 
 
 def find_fairface(root: Path, split: str) -> tuple[list[Path], Path]:
-    """Return the tables of a split of FairFace, and the folder that their paths start from.
+    """Return the tables of a FairFace split, and the base folder for their paths.
 
     Args:
-        root: the folder with the label files, or the one above.
+        root: folder with the label files, or its parent.
         split: train, val or all.
 
     Raises:
-        InvalidInputError: files are missing.
+        InvalidInputError: If files are missing.
     """
     tables = ("", "labels", _FAIRFACE_IMAGES)
     names = [f"fairface_label_{part}.csv" for part in fairface_parts(split)]
@@ -107,15 +106,15 @@ def find_fairface(root: Path, split: str) -> tuple[list[Path], Path]:
 
 
 def find_tables(data: str, root: Path, split: str) -> list[Path]:
-    """Return the tables of a data set; [] for one whose release is not described here.
+    """Return a data set's tables, or [] if its release is not described here.
 
     Args:
-        data: name of the data set.
-        root: folder that the user names.
-        split: split that is read.
+        data: data set name.
+        root: folder given by the user.
+        split: split to load.
 
     Raises:
-        InvalidInputError: files are missing.
+        InvalidInputError: If files are missing.
     """
     if data == "waterbirds":
         return [find_waterbirds(root)]
@@ -127,7 +126,7 @@ def find_tables(data: str, root: Path, split: str) -> list[Path]:
 
 
 def count_rows(paths: Sequence[Path]) -> int:
-    """Return how many rows some tables have, by their lines."""
+    """Return the total number of rows in the tables, by counting lines."""
     rows = 0
     for path in paths:
         with path.open("rb") as file:

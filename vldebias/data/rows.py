@@ -1,7 +1,7 @@
-"""Read rows of features block by block on use, from memory or from files.
+"""Read feature rows lazily, block by block, from memory or from files.
 
-`Shards` is used like an array of features; `UnitRows` normalises its rows to length 1, in float32
-blocks. Passes over the rows run part by part in the runner of the shards, with exactly the same
+`Shards` behaves like a feature array; `UnitRows` normalises its rows to length 1, in float32
+blocks. Passes over the rows run part by part in the shards' runner, and give exactly the same
 result as for a single array.
 """
 
@@ -37,18 +37,18 @@ Array = NDArray[Any]
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Rows per block: 2 MB for 512 float32 values per row, which fit in the cache of a core.
+# Rows per block: 2 MB at 512 float32 values per row, which fits in a core's cache.
 BLOCK = 1 << 10
-# Rows per part: larger files are several parts, so that several workers can read them.
+# Maximum rows per part: larger files are split, so that several workers can read them.
 PART = 1 << 18
-# With fewer rows, products are summed in a different order, and their last digit may differ.
+# With fewer rows, products are summed in a different order and may differ in the last digit.
 _FEW = 16
 _COUNTED_AT_ONCE = 4096  # rows per block for counting invalid rows
 
 
 @dataclass(frozen=True)
 class RowNumbers(Sequence[str]):
-    """Names of n rows without names, created on use: `before` and a number, from `first` on."""
+    """Generate names for n unnamed rows on demand: `before` plus a number, starting at `first`."""
 
     n: int
     first: int = 0
@@ -64,7 +64,7 @@ class RowNumbers(Sequence[str]):
     def __getitem__(self, row: slice) -> tuple[str, ...]: ...
 
     def __getitem__(self, row: int | slice) -> str | tuple[str, ...]:
-        """Return the name of a row, or the names of a slice."""
+        """Return the name of a row, or the names in a slice."""
         numbers = range(self.first, self.first + self.n)
         if isinstance(row, slice):
             return tuple(f"{self.before}{number}" for number in numbers[row])
@@ -72,7 +72,7 @@ class RowNumbers(Sequence[str]):
 
 
 class _Part(Protocol):
-    """Features (n, d) that are read by a slice or by indices: an array, or `FileRows`."""
+    """Features (n, d) that support slices and index arrays: an array or `FileRows`."""
 
     @property
     def ndim(self) -> int: ...
@@ -89,15 +89,16 @@ class _Part(Protocol):
 
 
 class Shards:
-    """Features (n, d) in several parts (n_i, d), in memory or in files (`Shards.open`).
+    """Represent features (n, d) stored in parts (n_i, d), in memory or in files (`Shards.open`).
 
     Args:
         arrays: the parts, with the same d and dtype.
-        runner: runs passes over the parts, such as `vldebias.data.OnRay()`. Default: this process.
-        index: indices (n,) of rows to select, which are copied on use. Default: all rows.
+        runner: runner for passes over the parts, such as `vldebias.data.OnRay()`. Default: this
+            process.
+        index: indices (n,) of the rows to select, copied lazily. Default: all rows.
 
     Raises:
-        InvalidInputError: there are no parts, or their shapes or dtypes are inconsistent.
+        InvalidInputError: If there are no parts, or their shapes or dtypes are inconsistent.
     """
 
     ndim = 2
@@ -121,7 +122,7 @@ class Shards:
                 f" {sorted(kinds)[:5]}"
             )
         lengths = [len(part) for part in self.arrays]
-        # (parts + 1,), the first row of each part, and the total number of rows.
+        # (parts + 1,): the first row of each part, then the total number of rows.
         self.starts: Index = np.cumsum([0, *lengths], dtype=np.int64)
         rows = int(self.starts[-1]) if index is None else len(index)
         self.shape = (rows, int(self.arrays[0].shape[1]))
@@ -129,15 +130,15 @@ class Shards:
 
     @classmethod
     def open(cls, paths: str | Path | Iterable[str | Path]) -> Shards:
-        """Return features in files, which are read on use.
+        """Open features in files, which are read lazily.
 
         Args:
-            paths: a list, or a pattern such as "shards/*.npy". The files of a pattern are sorted by
-                name and by the value of numbers: 9.npy comes before 10.npy.
+            paths: a list, or a pattern such as "shards/*.npy". Files matching a pattern are sorted
+                naturally: 9.npy comes before 10.npy.
 
         Raises:
-            InvalidInputError: a file does not exist, or shapes are inconsistent; later, a file has
-                changed.
+            InvalidInputError: If a file does not exist or shapes are inconsistent, or, on later
+                reads, if a file has changed.
         """
         arrays: list[FileRows] = []
         for path in files_of(paths):
@@ -148,23 +149,23 @@ class Shards:
             raise InvalidInputError(f"{paths}: {error}") from None
 
     def on(self, runner: OnRay) -> Shards:
-        """Return the same rows with another runner, such as `vldebias.data.OnRay()`."""
+        """Return the same rows with a different runner, such as `vldebias.data.OnRay()`."""
         return Shards(self.arrays, runner, self.index)
 
     def select(self, rows: ArrayLike | slice) -> Shards:
-        """Return some of the rows without copying the features."""
+        """Select rows without copying the features."""
         return Shards(self.arrays, self.runner, self.numbers(rows))
 
     @property
     def unit(self) -> UnitRows:
-        """Return the rows, L2-normalised block by block."""
+        """Return the rows L2-normalised, block by block."""
         return UnitRows(self, RowNumbers(int(self.starts[-1]), before="row "))
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
         """Return `work(part)` for each part in order, computed by the runner if there is one.
 
         Args:
-            work: function of a part.
+            work: function to apply to each part.
             parts: the parts.
         """
         if self.runner is None:
@@ -172,7 +173,7 @@ class Shards:
         return self.runner.map(work, parts)
 
     def digest(self) -> str:
-        """Return a SHA-256 over the hashes of all parts."""
+        """Return the SHA-256 of the hashes of all parts."""
         digests = list(self.map(_digest, self.arrays))
         if self.index is not None:
             digests.append(hashlib.sha256(self.index.tobytes()).hexdigest())
@@ -182,7 +183,7 @@ class Shards:
         return self.shape[0]
 
     def numbers(self, rows: object) -> Index:
-        """Return the positions of a slice, indices or a mask among the rows of all parts."""
+        """Convert a slice, an index array or a mask to row positions across all parts."""
         if isinstance(rows, slice):
             index = np.arange(*rows.indices(len(self)))
         else:
@@ -199,7 +200,7 @@ class Shards:
         return self.index[index]
 
     def __getitem__(self, rows: ArrayLike | slice) -> Array:
-        """Return the stored rows of a slice, indices or a mask."""
+        """Return the stored rows selected by a slice, an index array or a mask."""
         if self.index is None and len(self.arrays) == 1 and isinstance(rows, slice):
             return np.asarray(self.arrays[0][rows])
         index = self.numbers(rows)
@@ -209,14 +210,14 @@ class Shards:
         return features
 
     def cut(self, index: Index) -> list[tuple[int, slice | Index, Index]]:
-        """Return the parts that contain some rows.
+        """Split rows by the parts that contain them.
 
         Returns:
             For each part: its number, the rows to read from it, and their positions in `index`.
         """
         order = np.argsort(index, kind="stable")
         cuts = list[tuple[int, slice | Index, Index]]()
-        # In sorted order, the rows of a part are contiguous, between two bounds.
+        # In sorted order, a part's rows are contiguous, between two bounds.
         rising = index[order]
         bounds = np.searchsorted(rising, self.starts).tolist()
         for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
@@ -231,7 +232,7 @@ class Shards:
 
 
 def _digest(array: _Part) -> str:
-    """Return the SHA-256 of dtype, shape and values, which are read block by block."""
+    """Return the SHA-256 of dtype, shape and values, reading block by block."""
     state = hashlib.sha256(f"{np.dtype(array.dtype)} {tuple(array.shape)}".encode())
     for start in range(0, len(array), BLOCK):
         state.update(np.ascontiguousarray(array[start : start + BLOCK]).data)
@@ -240,13 +241,13 @@ def _digest(array: _Part) -> str:
 
 @dataclass(frozen=True, eq=False)
 class UnitRows:
-    """Rows (n, d) of features, L2-normalised in float32, which are read on use.
+    """Represent feature rows (n, d), L2-normalised in float32 and read lazily.
 
     Attributes:
         features: (n, d) floats.
-        ids: names of the rows of all parts in messages.
-        change: function that is applied to blocks (b, d) of unit rows and acts on each row
-            separately, such as an edit of images.
+        ids: names of the rows of all parts, for messages.
+        change: function applied to blocks (b, d) of unit rows, acting on each row separately, such
+            as an image edit.
     """
 
     features: Shards
@@ -262,18 +263,18 @@ class UnitRows:
         return self.features.shape
 
     def select(self, rows: ArrayLike) -> UnitRows:
-        """Return the rows of indices or a mask, without reading them."""
+        """Select rows by indices or a mask, without reading them."""
         return replace(self, features=self.features.select(rows))
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> UnitRows:
-        """Return the same rows with a further change, applied after earlier ones."""
+        """Return the same rows with an additional change, applied after earlier ones."""
         before = self.change
         if before is None:
             return replace(self, change=change)
         return replace(self, change=lambda rows: change(before(rows)))
 
     def __getitem__(self, rows: ArrayLike | slice) -> Tensor:
-        """Read the unit rows of a slice, indices or a mask (numpy or torch)."""
+        """Read the unit rows selected by a slice, an index array or a mask (numpy or torch)."""
         if not isinstance(rows, slice):
             return self.select(rows)[:]
         start, stop, step = rows.indices(len(self))
@@ -290,13 +291,13 @@ class UnitRows:
         """Yield blocks (b, d) of at most `size` rows in order.
 
         Raises:
-            InvalidInputError: a row is zero or not finite.
+            InvalidInputError: If a row is zero or not finite.
         """
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def products(self, texts: Mapping[T, Tensor]) -> dict[T, Tensor]:
-        """Return the inner products (n, k) with several sets of texts (k, d), in one pass.
+        """Return inner products (n, k) with several sets of text embeddings (k, d), in one pass.
 
         Args:
             texts: name -> (k, d).
@@ -313,24 +314,24 @@ class UnitRows:
     def top(self, queries: Tensor, k: int) -> Rows:
         """Return the k rows (q, k) with the largest inner product with each query.
 
-        Ties are in the order of the rows.
+        Ties keep row order.
 
         Args:
             queries: (q, d).
-            k: number of rows for each query.
+            k: number of rows per query.
         """
         if queries.ndim != 2 or queries.shape[1] != self.shape[1] or not 1 <= k <= len(self):
             raise InvalidInputError(
                 f"queries, k: got {tuple(queries.shape)} and {k}; expected queries"
                 f" (q, {self.shape[1]}) and k from 1 to {len(self)}"
             )
-        # Merging preserves the order of tied rows, so the result does not depend on the parts.
+        # Merging preserves the order of ties, so the result does not depend on the parts.
         leaders_of_parts = self.features.map(partial(_leaders, queries, k), self._parts())
         _, places = reduce(partial(merged, k=k), leaders_of_parts)
         return places
 
     def _parts(self) -> list[tuple[UnitRows, Index]]:
-        """Return the rows of each part, and their positions among these rows."""
+        """Return each part's rows, and their positions among these rows."""
         shards = self.features
         parts = []
         for number, local, places in shards.cut(shards.numbers(slice(None))):
@@ -339,16 +340,16 @@ class UnitRows:
             if not isinstance(local, slice) or local != slice(0, len(array)):
                 index = np.arange(len(array))[local]
             ids = self.ids
-            # Use numbers, to avoid sending the names of all rows to every worker.
+            # Use row numbers, to avoid sending all row names to every worker.
             if len(shards.arrays) > 1:
                 ids = RowNumbers(len(array), int(shards.starts[number]), "row ")
             parts.append((UnitRows(Shards([array], index=index), ids, self.change), places))
         return parts
 
     def _read(self, rows: slice) -> Tensor:
-        """Return the unit rows of a slice with the change applied."""
+        """Return the unit rows of a slice, with the change applied."""
         stored = self.features[rows]
-        # torch converts float16 to float32 four times as fast as numpy.
+        # torch converts float16 to float32 four times faster than numpy.
         dtype = None if stored.dtype == np.float16 else np.float32
         unit_rows = torch.from_numpy(np.array(stored, dtype=dtype)).float()
         lengths = unit_rows.norm(dim=1, keepdim=True)
@@ -356,7 +357,7 @@ class UnitRows:
         if is_bad.any():
             numbers = self.features.numbers(rows)[is_bad.numpy()][:5]
             examples = [self.ids[number] for number in numbers.tolist()]
-            # Count in all rows, not only in this slice.
+            # Count across all rows, not only in this slice.
             count = 0
             for start in range(0, len(self), _COUNTED_AT_ONCE):
                 block = np.asarray(self.features[start : start + _COUNTED_AT_ONCE])
@@ -372,7 +373,7 @@ class UnitRows:
 
 
 def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
-    """Repeat the last row if there are so few rows that products are summed in another order."""
+    """Pad with the last row if too few rows would change the order of summation."""
     lacking = least - len(rows)
     if lacking <= 0 or not len(rows):
         return rows
@@ -380,13 +381,13 @@ def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
 
 
 def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
-    """Return name -> products (n, k) of the rows of a part; they do not depend on block or part."""
+    """Return name -> products (n, k) for a part's rows, independently of block and part sizes."""
     products = {}
     for name, text_rows in texts.items():
         products[name] = torch.empty(len(rows), len(text_rows))
     for start, block in zip(range(0, len(rows), BLOCK), rows.split(), strict=True):
         for name, text_rows in texts.items():
-            # A product with a single text is summed in a different order than with two.
+            # A product with a single text is summed in a different order than with two or more.
             scores = _filled(block) @ _filled(text_rows, 2).T
             kept = scores[: len(block), : len(text_rows)]
             products[name][start : start + len(block)] = kept
@@ -394,18 +395,18 @@ def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
 
 
 def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index]) -> Leaders:
-    """Return the first of one part, at most k of them."""
+    """Return the top rows of one part, at most k."""
     rows, place = part
     return leaders(queries, rows, min(k, len(rows)), place)
 
 
 def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
-    """Return the files of a list, a pattern, or a folder of clip-retrieval (img_emb/*.npy).
+    """Return the files in a list, a pattern, or a clip-retrieval folder (img_emb/*.npy).
 
-    The files of a pattern are in natural order.
+    Files matching a pattern are in natural order.
 
     Raises:
-        InvalidInputError: a pattern has no files.
+        InvalidInputError: If a pattern matches no files.
     """
     if not isinstance(paths, (str, Path)):
         return [Path(path) for path in paths]
@@ -418,13 +419,13 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
         raise InvalidInputError(
             f"{paths}: there is no such file; expected a file or a pattern such as 'shards/*.npy'"
         )
-    # Natural order, which determines the assignment of labels to rows.
+    # The order matters, because it determines which labels belong to which rows.
     files.sort(key=_texts_and_numbers)
     return [Path(path) for path in files]
 
 
 def _texts_and_numbers(path: str) -> list[str | int]:
-    """Split a name into texts and numbers, so that 9 sorts before 10, and 009 before 010."""
+    """Split a name into text and numbers, so that 9 sorts before 10."""
     parts: list[str | int] = []
     for part in re.split(r"(\d+)", path):
         parts.append(int(part) if part.isdecimal() else part)
@@ -432,13 +433,12 @@ def _texts_and_numbers(path: str) -> list[str | int]:
 
 
 def is_clip_retrieval(path: str | Path) -> bool:
-    """Return True if a folder contains image embeddings of clip-retrieval."""
+    """Return True if a folder contains image embeddings from clip-retrieval."""
     return Path(path, "img_emb").is_dir()
 
 
 def metadata_beside(path: str | Path) -> str | None:
-    """Return the pattern of the metadata tables in a folder of clip-retrieval; None if there are
-    none."""
+    """Return the pattern for a clip-retrieval folder's metadata tables, or None if it has none."""
     metadata = Path(path, "metadata")
     if not is_clip_retrieval(path) or not metadata.is_dir():
         return None
@@ -446,12 +446,12 @@ def metadata_beside(path: str | Path) -> str | None:
 
 
 def is_pattern(path: str | Path) -> bool:
-    """Return True if a name is a pattern for several files."""
+    """Return True if a name is a file pattern."""
     return not Path(path).exists() and glob.has_magic(str(path))
 
 
 def digest_of(paths: str | Path) -> str:
-    """Return the SHA-256 of a file; for several files and metadata, over the hashes of all."""
+    """Return the SHA-256 of a file, or of the hashes of several files and their metadata."""
     files = files_of(paths)
     metadata = metadata_beside(paths)
     if metadata is not None:
@@ -463,7 +463,7 @@ def digest_of(paths: str | Path) -> str:
 
 @dataclass(frozen=True)
 class FileRows:
-    """Rows of an array (n, d) in a .npy file, which is opened for each read.
+    """Represent rows of an array (n, d) in a .npy file, which is opened for each read.
 
     Attributes:
         path: the file.
@@ -482,10 +482,10 @@ class FileRows:
 
     @classmethod
     def parts(cls, path: Path) -> list[FileRows]:
-        """Return the rows of a file in parts of at most PART rows.
+        """Split a file's rows into parts of at most PART rows.
 
         Raises:
-            InvalidInputError: the file does not contain an array (n, d).
+            InvalidInputError: If the file does not contain an array (n, d).
         """
         array, stamp = _mapped(path)
         if array.ndim != 2:
@@ -500,18 +500,18 @@ class FileRows:
         return self.shape[0]
 
     def __getitem__(self, rows: slice | Index, /) -> Array:
-        """Return the stored rows of a slice or indices.
+        """Return the stored rows selected by a slice or indices.
 
         Raises:
-            InvalidInputError: the file has changed.
+            InvalidInputError: If the file has changed.
         """
         array, stamp = _mapped(self.path)
-        # Otherwise, values of two versions of the file would be mixed.
+        # Otherwise, values from two versions of the file would be mixed.
         if stamp != self.stamp:
             raise InvalidInputError(
                 f"{self.path}: the file has changed since it was first read; run again"
             )
-        # Copy, so that the file does not stay open.
+        # Copy the rows, so that the file does not stay open.
         return np.array(array[self.start : self.start + len(self)][rows])
 
 
@@ -521,7 +521,7 @@ def _mapped(path: Path) -> tuple[Array, tuple[int, int]]:
         if path.suffix != ".npy":
             raise ValueError("its name does not end in .npy")
         status = path.stat()
-        # Loading a pickled array could run code.
+        # Loading a pickled array could execute code.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, TokenError) as error:  # TokenError: a damaged header
         raise InvalidInputError(

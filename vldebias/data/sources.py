@@ -1,4 +1,4 @@
-"""Open data sets by name, and read the layouts of Waterbirds, CelebA and FairFace."""
+"""Open data sets by name, and load Waterbirds, CelebA and FairFace from their released layouts."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 else:
     pa = Lazily("pyarrow")
 
-SPLITS = {"0": "train", "1": "val", "2": "test"}  # codes of Waterbirds and CelebA
+SPLITS = {"0": "train", "1": "val", "2": "test"}  # codes used by Waterbirds and CelebA
 
 
 def _folder_with(files: Sequence[str], base: Path, folders: Sequence[str]) -> Path:
-    """Return the first folder that contains the first file, or `base` if there is none."""
+    """Return the first folder that contains the first file, defaulting to `base`."""
     for folder in folders:
         if (base / folder / files[0]).is_file():
             return base / folder
@@ -41,7 +41,7 @@ def _folder_with(files: Sequence[str], base: Path, folders: Sequence[str]) -> Pa
 
 
 def _first_column(table: pa.Table, names: Sequence[str]) -> str:
-    """Return the first name that is a column of the table, or the first name if there is none."""
+    """Return the first name that is a table column, defaulting to the first name."""
     present = [name for name in names if name in table.column_names]
     return (*present, names[0])[0]
 
@@ -59,7 +59,7 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     path = find_waterbirds(root)
     table = read_table(path)
     rows = rows_of_split("waterbirds", split, coded_labels(table, "split", SPLITS, path))
-    # SubpopBench and others rename two of the columns.
+    # SubpopBench and other copies rename two of the columns.
     file_column = _first_column(table, ("img_filename", "filename"))
     place_column = _first_column(table, ("place", "a", "background"))
     files = as_texts(column_of(table, file_column, path), str(path))
@@ -79,7 +79,7 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
 
     Args:
         root: folder with the tables and images, or with Anno/, Eval/ and Img/ as released, or its
-            parent. Two merged tables are read too: metadata.csv of JTT (image_id, attributes,
+            parent. Two merged tables are also supported: metadata.csv of JTT (image_id, attributes,
             split), and metadata_celeba.csv of SubpopBench, which only has the attributes `y`
             (blond) and `a` (male).
         split: train, val, test or all.
@@ -92,14 +92,14 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     rows = rows_of_split("celeba", split, coded_labels(table, "split", SPLITS, path))
 
     def binary(name: str, no: str, yes: str) -> Labels:
-        # "No" is -1, or 0 in some copies.
+        # "No" is encoded as -1, or as 0 in some copies.
         return coded_labels(table, name, {"-1": no, "0": no, "1": yes}, path)[rows]
 
     labels = {
         "label": binary(_first_column(table, ("Blond_Hair", "y")), "dark", "blond"),
         "gender": binary(_first_column(table, ("Male", "a")), "female", "male"),
     }
-    # Merged tables also have columns of row numbers, which have no name or are named id.
+    # Merged tables also have a column of row numbers, which is unnamed or named id.
     not_attributes = {file_column, "split", "id", "y", "a", ""}
     for name in table.column_names:
         if name not in not_attributes and not name.startswith("Unnamed"):
@@ -108,13 +108,13 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
 
 
 def _celeba_table(paths: Sequence[Path]) -> pa.Table:
-    """Return the table of CelebA's images with their attributes and split.
+    """Return a table of CelebA's images with their attributes and splits.
 
     Args:
         paths: a merged table, or the tables of attributes and of splits.
 
     Raises:
-        InvalidInputError: images without a split.
+        InvalidInputError: If an image has no split.
     """
     if len(paths) == 1:
         return read_table(paths[0])
@@ -136,18 +136,18 @@ def _celeba_table(paths: Sequence[Path]) -> pa.Table:
 
 
 def _read_celeba(path: Path, header: int) -> pa.Table:
-    """Read a table of CelebA, .csv or .txt with columns that are separated by spaces.
+    """Load a CelebA table: a .csv file, or a .txt file with space-separated columns.
 
     Args:
         path: the table, whose first column contains file names.
-        header: number of lines before the first row of a .txt file. The last of them contains the
-            names of all columns except the first.
+        header: number of header lines in a .txt file. The last one names all columns except the
+            first.
     """
     if path.suffix == ".csv":
         return read_table(path)
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = [line.split() for line in text.splitlines()]
-    # The header of the release only contains the attributes.
+    # The released header only names the attributes.
     columns = ["image_id"]
     if 0 < header <= len(lines):
         columns += lines[header - 1]
@@ -191,7 +191,7 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     paths, images = find_fairface(root, split)
     table = pa.concat_tables(map(read_table, paths), promote_options="default")
     files = as_texts(column_of(table, "file", paths[-1]), str(paths[-1]))
-    # Find the folder of val for copies with paths like "fairface/val/1.jpg".
+    # Some copies have paths like "fairface/val/1.jpg", so search for the first file's folder.
     if not any((images / file).is_file() for file in existing_names(images, files[:3])):
         for part in fairface_parts(split):
             find_in_release("fairface", images, [part], [""])
@@ -202,25 +202,25 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
 
 
 def list_data() -> list[str]:
-    """Return the sorted names of the data sets for `open_data`."""
+    """Return the sorted names of the data sets that `open_data` accepts."""
     return sorted(DATA)
 
 
 def open_data(
     name: str, root: str | Path | None = None, split: str | None = None, **options: object
 ) -> ImageData | ImageStream:
-    """Open a data set by name. Labels are read immediately, images on demand.
+    """Open a data set by name. Labels are loaded immediately, images on demand.
 
     Args:
-        name: name of the data set, see `list_data`.
-        root: folder of the data set (a file for "manifest", or an id for "huggingface"). Default: a
-            folder of the data set in the working directory.
+        name: data set name, see `list_data`.
+        root: folder of the data set (a file for "manifest", a hub id for "huggingface"). Default: a
+            folder in the working directory with one of the data set's names.
         split: train, val, test or all, depending on the data set. Default: the split for which
             results are usually reported.
-        options: options of the reader, such as those of `vldebias.data.manifest.open_manifest`.
+        options: reader options, such as those of `vldebias.data.manifest.open_manifest`.
 
     Raises:
-        InvalidInputError: an unknown name, option or split, or data that do not exist.
+        InvalidInputError: If the name, an option or the split is unknown, or the data do not exist.
     """
     if name not in DATA:
         raise InvalidInputError(
@@ -244,14 +244,14 @@ def open_data(
         raise InvalidInputError(f"{error}{expected}") from None
     if isinstance(found, ImageData):
         missing = [column for column in data_set.columns if column not in found.labels]
-        # Options of a reader may select other columns.
+        # Reader options may select different columns.
         if missing and not options:
             raise InvalidInputError(
                 f"data set {name!r}: its reader returned the columns {list(found.labels)}; expected"
                 f" {', '.join(missing)} too, which it declares as `columns`"
             )
         return found
-    # Import late, because the module imports the libraries for the hub.
+    # Imported here, because the module imports the hub libraries.
     from vldebias.data.huggingface import ImageStream
 
     if not isinstance(found, ImageStream):

@@ -7,7 +7,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-# value -> synonyms, in several languages, and from tools that label faces.
+# Synonyms of each value, in several languages and from face-labelling tools.
 _SYNONYMS = {
     "female": "woman women weiblich frau frauen femme femmes féminin féminine mujer mujeres"
     " femenino femenina donna donne femminile mulher feminino feminina vrouw vrouwelijk kvinna"
@@ -27,7 +27,7 @@ _SYNONYMS = {
     " hispanic_or_latino",
     "middle eastern": "mideastern middle_east",
 }
-# Answers of judges and surveys that are not groups, in several languages.
+# Judge and survey answers that are not groups, in several languages.
 _NO_ANSWERS = {
     *("unknown", "unk", "unclear", "undetermined", "not known", "n/a", "na", "nan", "none", "null"),
     *("<na>", "nat", "?", "unsure", "uncertain", "ambiguous", "indeterminate", "cannot", "sorry"),
@@ -91,7 +91,7 @@ def meaning_of(name: str) -> str:
     text = " ".join(unicodedata.normalize("NFKC", name).split()).casefold()
     if re.fullmatch(r"[-+]?\d+(\.\d+)?", text):
         return re.sub(r"\.0+$", "", text)
-    # Forms contain values such as "Female (F)".
+    # Survey forms contain values such as "Female (F)".
     text = re.sub(r"^(\w{2,}) ?[(\[]\w[)\]]$", r"\1", text)
     text = text.strip("[](){}*`'\"\u201c\u201d\u2018\u2019").rstrip(".")
     age = _age(text)
@@ -121,7 +121,7 @@ def names_no_group(text: str) -> bool:
 
 
 def is_sentence(text: str) -> bool:
-    """Return True if a label is a sentence instead of the name of a group.
+    """Return True if a label is a sentence rather than a group name.
 
     >>> is_sentence("The person appears to be female."), is_sentence("American Indian or Alaskan")
     (True, False)
@@ -134,7 +134,7 @@ def is_sentence(text: str) -> bool:
 
 
 def _age(text: str) -> str | None:
-    """Return a range of ages as "20-29" or "more than 70"; None for other values."""
+    """Return an age range as "20-29" or "more than 70", or None for other values."""
     plain = _DASHES.sub("-", text.replace("_", "-"))
     bounds = re.fullmatch(r"(\d{1,3})(?:-| to | bis | à | a )(\d{1,3})(?: years?)?", plain)
     if bounds:
@@ -150,7 +150,7 @@ def _age(text: str) -> str | None:
 
 
 def spreadsheet_range(text: str) -> str | None:
-    """Return the range that a spreadsheet converted to a date; None for other values.
+    """Recover a range that a spreadsheet converted to a date; return None for other values.
 
     >>> [spreadsheet_range(text) for text in ("9-Mar", "Oct-19", "2026-03-09", "female")]
     ['3-9', '10-19', '3-9', None]
@@ -166,7 +166,7 @@ def spreadsheet_range(text: str) -> str | None:
             numbers.append(int(part))
         elif part not in ("00:00:00", "0:00"):
             return None
-    # Complete dates include a year.
+    # Full dates include a year, so they are not converted ranges.
     if len(numbers) == 3 and max(numbers) > 1900:
         numbers.remove(max(numbers))
     elif len(numbers) != 2 or all(map(str.isdecimal, parts)):
@@ -178,9 +178,9 @@ def spreadsheet_range(text: str) -> str | None:
 
 
 def written_twice(names: Iterable[str]) -> list[list[str]]:
-    """Return groups of names that are spellings of the same value.
+    """Group names that are spellings of the same value.
 
-    "F" is an abbreviation of the only other value that starts with it; "nurses" is "nurse".
+    "F" abbreviates the only other value that starts with it; "nurses" equals "nurse".
     """
     names = list(names)
     meanings = {name: meaning_of(name) for name in names}
@@ -197,17 +197,17 @@ def written_twice(names: Iterable[str]) -> list[list[str]]:
 
 
 def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
-    """Return the only value that starts with a single letter, which is its abbreviation."""
+    """Return the only value that a single letter abbreviates."""
     if len(letter) != 1 or not letter.isalpha():
         return None
     starting = {meaning for meaning in meanings if len(meaning) > 1 and meaning.startswith(letter)}
     word = min(starting, default="")
-    # "A" and "AB" are blood groups, and "V" and "VI" are numbers.
+    # "A" and "AB" are blood groups, and "V" and "VI" are Roman numerals.
     return word if len(starting) == 1 and len(word) > 2 else None
 
 
 def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:
-    """Return date -> range for ranges that a spreadsheet converted; empty without other ranges."""
+    """Map dates to the ranges a spreadsheet converted; empty if no other names are ranges."""
     names = list(names)
     dates = {}
     for name in names:
@@ -219,11 +219,11 @@ def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:
 
 
 def matched(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return spelling -> known value for unknown spellings.
+    """Map unknown spellings to known values.
 
     Args:
         names: spellings in the data.
-        known: code or name of a value in the data set -> its name here.
+        known: mapping from a value's code or name in the data set to its name here.
     """
     known_of_meaning: dict[str, str] = {}
     for code, value in known.items():

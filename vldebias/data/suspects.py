@@ -1,4 +1,4 @@
-"""Rank rows by suspicion, as a table and as a page of images, to find wrong captions and labels."""
+"""Rank suspicious rows, as a table and an image page, to find wrong captions and labels."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ main{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:
 
 
 class Pictures(TypedDict, total=False):
-    """Readers of the images of rows, which are arguments of `Suspects`."""
+    """Image readers passed to `Suspects`."""
 
     read: Callable[[int], Image.Image]
     path: Callable[[int], str]
 
 
 class Suspects:
-    """Rows of a data set from the lowest score, the most suspicious, to the highest.
+    """Rank data set rows from the lowest score (most suspicious) to the highest.
 
     Attributes:
-        order: (m,) rows with a score, lowest first. Ties are in the order of the rows.
+        order: (m,) rows with a score, lowest first. Ties keep row order.
 
     Args:
         scores: (n,), NaN for rows without a score.
-        ids: n names of the rows.
-        read: row -> RGB image; raises OSError if it cannot be read. None: there are no images.
-        path: row -> path of the image, "" if it is not a separate file.
+        ids: n row names.
+        read: row -> RGB image; raises OSError if it cannot be read. None if there are no images.
+        path: row -> image path, or "" if the image is not a separate file.
     """
 
     def __init__(
@@ -76,24 +76,24 @@ class Suspects:
     def pictures(folder: Path, ids: Sequence[str]) -> Pictures:
         """Return `read` and `path` for rows whose ids are images in a folder.
 
-        Rows without an image are unreadable. Ids never lead outside the folder.
+        Rows without an image are unreadable. Ids cannot refer to files outside the folder.
 
         Args:
-            folder: folder of the images.
-            ids: path of each row's image in the folder, with or without its ending.
+            folder: image folder.
+            ids: path of each row's image in the folder, with or without its extension.
         """
         files = [folder / name for name in files_below(folder)[0] if is_picture(name)]
         path_of_id: dict[str, Path] = {}
-        # If there are a.jpg and a.png, "a" is the first of them.
+        # If both a.jpg and a.png exist, "a" refers to the first.
         for path in files:
             name = path.relative_to(folder).as_posix()
             path_of_id.setdefault(os.path.splitext(name)[0], path)
-        # A complete name takes precedence over a name without its ending.
+        # A full name takes precedence over a name without its extension.
         for path in files:
             path_of_id[path.relative_to(folder).as_posix()] = path
         if not path_of_id.keys() & set(ids):
             raise InvalidInputError(
-                f"{folder}: expected images whose names are the ids of rows, such as {ids[0]!r},"
+                f"{folder}: expected images named after the row ids, such as {ids[0]!r},"
                 f" got {list(path_of_id)[-1:]}"
             )
 
@@ -110,19 +110,19 @@ class Suspects:
         return {"read": read_row, "path": path_of_row}
 
     def best(self, share: float) -> NDArray[np.int64]:
-        """Return the share of rows with the highest scores, in the order of the data."""
-        # The highest scores are at the end; rows without a score are not included.
+        """Return the given share of rows with the highest scores, in data order."""
+        # The highest scores come last; rows without a score are excluded.
         return np.sort(self.order[round((1 - share) * len(self.order)) :])
 
     def write(self, path: str | Path, columns: Mapping[str, Callable[[int], str]]) -> Path:
-        """Write a csv file with rank, percentile, score, id, `columns` and path.
+        """Write a csv file with the columns rank, percentile, score, id, `columns` and path.
 
         The most suspicious row is first, and rows without a score are last. Ties count half in the
         percentile. Formulas are escaped (`files.shielded`).
 
         Args:
-            path: the file.
-            columns: column -> function from a row to its text.
+            path: output file.
+            columns: column -> function from a row to its cell text.
         """
         text_of_row = {"id": self.ids.__getitem__, **columns, "path": self.path}
         file = io.StringIO()
@@ -132,7 +132,7 @@ class Suspects:
         def write_row(row: int, figures: Sequence[str]) -> None:
             writer.writerow((*figures, *[shielded(text(row)) for text in text_of_row.values()]))
 
-        # Percentage of lower scores; ties count half.
+        # Percentage of rows with lower scores; ties count half.
         scores = self.scores[self.order]
         lower = np.searchsorted(scores, scores, "left")
         lower_or_equal = np.searchsorted(scores, scores, "right")
@@ -140,10 +140,10 @@ class Suspects:
         for place, row in enumerate(self.order.tolist()):
             figures = (str(place + 1), f"{percentiles[place]:.4f}", f"{self.scores[row]:.6f}")
             write_row(row, figures)
-        # Rows without a score.
+        # Append rows without a score.
         for row in np.setdiff1d(np.arange(len(self.ids)), self.order).tolist():
             write_row(row, ("", "", ""))
-        # File names may contain bytes that are not text.
+        # File names may contain bytes that are not valid text.
         return write_atomically(path, file.getvalue().encode(errors="backslashreplace"))
 
     def page(
@@ -160,7 +160,7 @@ class Suspects:
         Args:
             path: the file.
             title: heading.
-            describe: row -> a mark ("" for none) and a text.
+            describe: row -> a mark ("" for none) and a description.
             introduction: what the scores mean and what to do next.
             max_rows: maximum number of rows.
         """
@@ -171,7 +171,7 @@ class Suspects:
             place = html.escape(self.path(row) or self.ids[row])
             file = io.BytesIO()
             self._thumbnail(row).save(file, "JPEG", quality=85)
-            # Images are embedded, so that the page is a single file.
+            # Images are embedded, so that the page is one self-contained file.
             picture = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
             mark = ""
             if word:
@@ -189,7 +189,7 @@ class Suspects:
         return write_atomically(path, page)
 
     def _thumbnail(self, row: int) -> Image.Image:
-        """Return the image, resized to fit THUMB x THUMB pixels; a grey square if there is none."""
+        """Return the image resized to fit THUMB x THUMB pixels, or a grey square if unavailable."""
         Images = need("PIL.Image")
         image = None
         if self.read is not None:
@@ -199,6 +199,6 @@ class Suspects:
             return Images.new("RGB", (THUMB, THUMB), "#eef0f3")
         filtering = Images.Resampling.LANCZOS
         if max(image.size) <= THUMB // 2:
-            # Smooth resizing would blur small images.
+            # Smooth interpolation would blur small images.
             filtering = Images.Resampling.NEAREST
         return need("PIL.ImageOps").contain(image, (THUMB, THUMB), filtering)

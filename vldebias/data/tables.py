@@ -31,7 +31,7 @@ pj = Lazily("pyarrow.json")
 pq = Lazily("pyarrow.parquet")
 
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".jsonl", ".ndjson", ".json")
-# Types of JSON -> names in messages.
+# Names of JSON types in messages.
 _KINDS: dict[type, str] = {
     **{str: "a text", int: "a number", float: "a number", bool: "a truth value"},
     **{list: "a list", dict: "an object"},
@@ -43,18 +43,19 @@ def read_table(
 ) -> pa.Table:
     """Read a table from a .csv, .tsv, .txt, .parquet, .jsonl, .ndjson or .json file.
 
-    Cells of csv files are unchanged texts ("01" is "01"), except for the apostrophe of
-    `files.shielded`. Nested objects become columns with dotted names: {"labels": {"gender": ...}}
-    is "labels.gender". A .json file may also be the answer of an API that contains one list of
-    objects.
+    Cells in csv files remain strings ("01" stays "01"), except that the apostrophe added by
+    `files.shielded` is removed. Nested objects become columns with dotted names: {"labels":
+    {"gender": ...}} is "labels.gender". A .json file may also be an API response that contains one
+    list of objects.
 
     Args:
         path: the file.
-        separator: separator of csv, tsv and txt files. Default: detected.
-        encoding: encoding of a text file. Default: UTF-8, else detected with a warning.
+        separator: separator for csv, tsv and txt files. Default: detected.
+        encoding: text encoding. Default: UTF-8; if that fails, it is detected, with a warning.
 
     Raises:
-        InvalidInputError: the file does not exist, has another ending, or has invalid content.
+        InvalidInputError: If the file does not exist, has an unsupported extension, or has invalid
+            content.
     """
     ending = path.suffix.lower()
     if ending not in ENDINGS or not path.is_file():
@@ -63,7 +64,7 @@ def read_table(
         )
     try:
         if ending == ".parquet":
-            # Pages have checksums, but the footer does not, so compare its number of rows.
+            # Pages have checksums but the footer does not, so compare its row count.
             table = with_flat_columns(pq.read_table(path, page_checksum_verification=True))
             expected = pq.read_metadata(path).num_rows
             if table.num_rows != expected:
@@ -84,14 +85,14 @@ def read_table(
             raise InvalidInputError(
                 f"{path}: expected distinct column names, got {repeated[0]!r} more than once"
             )
-        table.validate(full=True)  # finds texts that are not UTF-8
-        return table.rename_columns(table.column_names)  # raises an error if a name is missing
+        table.validate(full=True)  # detects strings that are not UTF-8
+        return table.rename_columns(table.column_names)  # raises an error for a missing name
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
 
 
 def _read_json(path: Path, encoding: str | None) -> pa.Table:
-    """Return the table in a file with an object per line, or with a list of objects."""
+    """Load a file with one JSON object per line, or with a list of objects."""
     text = read_text(path, encoding)
     if not text.strip():
         raise InvalidInputError(f"{path}: expected an object per line, got an empty file")
@@ -114,10 +115,10 @@ def _read_json(path: Path, encoding: str | None) -> pa.Table:
 
 
 def _table_of_rows(rows: Sequence[Mapping[str, JSON]], path: Path) -> pa.Table:
-    """Return a table of objects; cells that an object lacks are missing values."""
+    """Convert objects to a table; fields that an object lacks become missing values."""
     table = flat_rows(rows, str(path))
     columns = {name: [row.get(name) for row in table] for name in names_of(table)}
-    # Columns that contain objects in some rows and other values in others.
+    # Find columns that contain objects in some rows and other values elsewhere.
     objects = {name.rpartition(".")[0] for name in columns}
     for name in objects & set(columns):
         if any(cell is not None for cell in columns[name]):
@@ -130,16 +131,16 @@ def _table_of_rows(rows: Sequence[Mapping[str, JSON]], path: Path) -> pa.Table:
 
 
 def with_flat_columns(table: pa.Table) -> pa.Table:
-    """Return a table with a column for each part of nested objects, such as "payload.gender"."""
+    """Flatten nested objects into one column per field, such as "payload.gender"."""
     while any(pa.types.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     return table
 
 
 def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Raise an error for the first column that mixes kinds of values, such as texts and lists.
+    """Raise an error for the first column that mixes types, such as strings and lists.
 
-    The errors of pyarrow contain its own types, and row numbers relative to a block.
+    pyarrow's own errors use its internal type names, and row numbers relative to a block.
     """
     first_of_column: dict[str, object] = {}
     for number, row in enumerate(rows, 1):
@@ -162,9 +163,9 @@ def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def _with_parts(column: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield a value and its parts with their names, except missing values.
+    """Yield a value and its nested parts with their names, skipping missing values.
 
-    A part of an object is "labels.gender", an item of a list is "captions[]".
+    A field of an object is named "labels.gender", and a list item "captions[]".
     """
     if value is None:
         return
@@ -178,18 +179,18 @@ def _with_parts(column: str, value: object) -> Iterator[tuple[str, object]]:
 
 
 def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
-    """Return a column of a table as a single array.
+    """Return a table column as a single array.
 
-    If there is no column with this name, the name may be a dotted name of a nested value, or differ
-    in case and surrounding spaces.
+    If no column has exactly this name, it may be the dotted name of a nested value, or differ in
+    case and surrounding spaces.
 
     Args:
         table: the table.
-        name: name of the column.
+        name: column name.
         source: name of the table in messages.
 
     Raises:
-        InvalidInputError: the column does not exist.
+        InvalidInputError: If the column does not exist.
     """
     names = table.column_names
     if name not in names:
@@ -207,7 +208,7 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
 
 
 def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
-    """Return an array of values, which must be of the same kind."""
+    """Convert values, which must have the same type, to an array."""
     try:
         return pa.array(values)
     except pa.ArrowException as error:
@@ -215,18 +216,18 @@ def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
 
 
 def as_texts(column: pa.Array, source: str) -> list[str]:
-    """Return the values of a column as texts, "" for missing values.
+    """Return a column's values as strings, with "" for missing values.
 
-    If all numbers are whole, 1.0 is written as 1.
+    If all numbers are integers, 1.0 is written as 1.
 
     Args:
         column: the column.
         source: name of the table in messages.
 
     Raises:
-        InvalidInputError: values are neither texts nor numbers.
+        InvalidInputError: If a value is neither a string nor a number.
     """
-    # Decode categories of pandas and parquet.
+    # Decode pandas and parquet categories.
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
@@ -240,6 +241,6 @@ def as_texts(column: pa.Array, source: str) -> list[str]:
         texts: list[str] = column.cast(pa.string()).fill_null("").to_pylist()
     except pa.ArrowException as error:
         raise InvalidInputError(
-            f"{source}: expected texts or numbers, got a column of {column.type}"
+            f"{source}: expected strings or numbers, got a column of {column.type}"
         ) from error
     return texts

@@ -1,6 +1,7 @@
-"""Read images and captions from tars of webdataset and img2dataset.
+"""Read images and captions from webdataset and img2dataset tars.
 
-Consecutive files with the same name are a sample; their endings are its fields (jpg, txt, json).
+Consecutive files with the same name form a sample; their extensions are its fields (jpg, txt,
+json).
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ if TYPE_CHECKING:
 TEXTS = ("txt", "text", "caption", "transcript", "cap")
 _NUMBERS = ("cls", "cls2", "index", "id")
 _JSON = ("json", "jsn")
-_LONGEST = 1 << 22  # largest size in bytes of a text or JSON field
-_PREFERRED = ("caption", "txt", "text")  # order of preference if several fields may be the caption
+_LONGEST = 1 << 22  # maximum size in bytes of a text or JSON field
+_PREFERRED = ("caption", "txt", "text")  # tried in this order if several fields qualify
 
 
 @dataclass
 class Sample:
-    """A sample of a tar.
+    """Describe one sample in a tar.
 
     Attributes:
-        key: name of its files without endings.
+        key: file name without extensions.
         tar: path of the tar.
-        places: field -> (offset, size) in the tar, for images.
+        places: field -> (offset, size) in the tar, for image fields.
         values: field -> value, for other fields.
     """
 
@@ -52,10 +53,10 @@ class Sample:
     values: dict[str, object] = field(default_factory=dict)
 
     def read(self, name: str) -> Image.Image:
-        """Return the image of a field.
+        """Load a field's image.
 
         Raises:
-            OSError: there is no image, or it cannot be read.
+            OSError: If there is no image, or it cannot be read.
         """
         if name not in self.places:
             raise OSError("the cell is empty")
@@ -77,22 +78,22 @@ def open_tars(
     labels: ColumnNames | None = None,
     about: Facts | None = None,
 ) -> ImageData:
-    """Open the samples of tars. Texts are read immediately, images on demand.
+    """Open samples in tars. Text is loaded immediately, images on demand.
 
     Args:
-        source: name of the data in messages.
+        source: data name for messages.
         files: the tars, in order.
-        name: name of the data set.
-        split: name of the split.
-        image: field of the images. Default: found by its ending.
-        caption: field of the captions; "auto" finds it, and raises an error if there is none.
-            Default: found if there is one.
+        name: data set name.
+        split: split name.
+        image: image field. Default: found by its extension.
+        caption: caption field; "auto" finds it and raises an error if there is none. Default: found
+            if there is one.
         labels: label fields; "json.NAME" is a value in a JSON field.
-        about: further facts for reports.
+        about: additional metadata for reports.
 
     Raises:
-        InvalidInputError: a file is not a tar, a field does not exist, several fields are possible,
-            or texts are not next to their images.
+        InvalidInputError: If a file is not a tar, a field does not exist, several fields are
+            possible, or text is not stored next to its image.
     """
     samples: list[Sample] = []
     for file in files:
@@ -117,7 +118,7 @@ def open_tars(
     return ImageData(
         name=name,
         split=split,
-        # Keys may repeat in several tars, so rows are named by their number, as in a stream.
+        # Keys may recur across tars, so rows are identified by number, as in a stream.
         ids=tuple(f"{number:08d}" for number in range(len(samples))),
         read=read,
         labels=columns,
@@ -131,7 +132,7 @@ def open_tars(
 def _captions_of(
     source: str, samples: Sequence[Sample], field_name: str | None
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the caption and the further captions of each sample; empty without a field."""
+    """Return the captions and further captions of all samples; empty without a caption field."""
     captions: list[str] = []
     more_captions: list[tuple[str, ...]] = []
     if field_name is None:
@@ -145,16 +146,17 @@ def _captions_of(
 
 
 def samples_of(path: Path) -> list[Sample]:
-    """Return the samples of a tar in order, without hidden files and files of macOS.
+    """Return a tar's samples in order, ignoring hidden files and macOS metadata.
 
     Raises:
-        InvalidInputError: not a tar, a damaged tar, or two files with the same sample and field.
+        InvalidInputError: If the file is not a tar or is damaged, or two of its files have the same
+            sample and field.
     """
     try:
-        # "r:" refuses compressed tars, because images are read by their offset.
+        # "r:" rejects compressed tars, because images are accessed by offset.
         with tarfile.open(path, "r:") as tar:
             members = [member for member in tar if member.isfile() and not is_litter(member.name)]
-            # tarfile stops reading without an error if a tar is damaged or truncated.
+            # tarfile stops without an error if a tar is damaged or truncated.
             size = path.stat().st_size
             with path.open("rb") as file:
                 file.seek(tar.offset)
@@ -208,7 +210,7 @@ def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo
             sample.values[name] = value
             if isinstance(value, bytes):
                 not_utf8.append((sample, name, value))
-    # Detect the encoding from all texts together.
+    # Detect the encoding from all text fields together.
     texts = decoded_texts([content for _, _, content in not_utf8], str(path))
     for (sample, name, _), text in zip(not_utf8, texts, strict=True):
         sample.values[name] = text
@@ -216,10 +218,10 @@ def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo
 
 
 def _names_have_dots(names: Sequence[str]) -> bool:
-    """Return True if the names of samples contain dots, such as "v1.0_0001.jpg".
+    """Return True if sample names contain dots, as in "v1.0_0001.jpg".
 
     In webdataset, a name ends at its first dot, so "0001.seg.png" has the field "seg.png". If
-    nearly every such field occurs only once, the fields are probably parts of names.
+    nearly every such field occurs only once, the "fields" are probably parts of names.
     """
     keys = set()
     dotted = set()
@@ -242,7 +244,7 @@ def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
 
 
 def _parsed(content: bytes, ending: str, source: str) -> object:
-    """Return the value of a field: a number, parsed JSON, text, or bytes that are not UTF-8."""
+    """Parse a field: return a number, JSON, text, or bytes if it is not UTF-8."""
     if ending in _NUMBERS:
         try:
             return int(content)
@@ -264,7 +266,7 @@ def _fields_of(sample: Sample) -> list[str]:
 
 
 def _value(sample: Sample, name: str) -> object:
-    """Return the value of a field; "json.caption" is a value of the object in the field json."""
+    """Return a field's value; "json.caption" is a value inside the JSON field "json"."""
     if name in sample.values:
         return sample.values[name]
     outer, _, inner = name.partition(".")
@@ -280,10 +282,10 @@ def _has(samples: Sequence[Sample], name: str) -> bool:
 def _image_field(
     source: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
 ) -> str:
-    """Return the field of the images.
+    """Return the image field.
 
     Raises:
-        InvalidInputError: there is no such field, or several are possible.
+        InvalidInputError: If there is no such field, or several are possible.
     """
     fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
     if name is not None:
@@ -299,7 +301,7 @@ def _image_field(
             f"{source}: images may be in any of {[first, *further]}; choose one with --image-column"
             " (in Python image=...)"
         )
-    # Images with different endings (jpg, png) in different samples are the same field.
+    # Image extensions that differ between samples (jpg, png) count as the same field.
     for sample in samples:
         for ending in further:
             if ending in sample.places:
@@ -310,10 +312,10 @@ def _image_field(
 def _caption_field(
     source: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
 ) -> str | None:
-    """Return the field of the captions, which may be in JSON; None if there is none.
+    """Return the caption field, which may be inside JSON, or None if there is none.
 
     Raises:
-        InvalidInputError: "auto", and no field has captions; or the field does not exist.
+        InvalidInputError: If the field does not exist, or "auto" finds no field with captions.
     """
     if name not in (None, "auto") or "auto" in fields:
         if not _has(samples, str(name)):
@@ -323,7 +325,7 @@ def _caption_field(
     for field_name in (*_PREFERRED, *fields):
         if field_name in candidates:
             return field_name
-    # Such as "v2.txt", if samples have names like "a.v2.txt".
+    # Fields such as "v2.txt" arise if samples have names like "a.v2.txt".
     dotted = [field for field in fields if field.rpartition(".")[2] in TEXTS]
     if len(dotted) == 1:
         return dotted[0]
@@ -343,7 +345,7 @@ def _caption_field(
 def _report_incomplete(
     source: str, samples: Sequence[Sample], image: str, caption: str | None
 ) -> None:
-    """Raise an error if texts are not next to their images; warn of incomplete samples."""
+    """Raise an error if text is not next to its images; warn about incomplete samples."""
     if caption is None:
         return
     without_text = [s for s in samples if image in s.places and _value(s, caption) is None]
@@ -371,9 +373,9 @@ def _report_incomplete(
 
 
 def stream_of_tars(files: Sequence[str | Path]) -> IterableDataset:
-    """Return the samples of tars as a stream of `datasets`, with a shard for each tar.
+    """Stream the samples in tars as a `datasets` stream, with one shard per tar.
 
-    The fields are read from the first tar.
+    The fields are taken from the first tar.
     """
     datasets = need("datasets")
     features: dict[str, object] = {}
@@ -391,7 +393,7 @@ def stream_of_tars(files: Sequence[str | Path]) -> IterableDataset:
 
 
 def _flat(sample: Sample) -> dict[str, object]:
-    """Return the texts and numbers of a sample; values in JSON have names like "json.caption"."""
+    """Return a sample's strings and numbers; JSON values have names like "json.caption"."""
     values: dict[str, object] = {}
     for name, value in sample.values.items():
         inner = flat(value, sample.key) if isinstance(value, dict) else {"": value}
@@ -400,7 +402,7 @@ def _flat(sample: Sample) -> dict[str, object]:
             if not isinstance(part, int | str | None):
                 text = json.dumps(part)
             elif isinstance(part, int) and key:
-                text = str(part)  # other samples may have a text in this field
+                text = str(part)  # the field may be a string in other samples
             values[f"{name}.{key}".removesuffix(".")] = text
     return values
 

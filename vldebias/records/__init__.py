@@ -1,1 +1,1 @@
-"""Records of who appears in generated images: counts that anyone can check, compare and cite."""
+"""Store records of who appears in generated images, which anyone can check and cite."""

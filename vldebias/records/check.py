@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from vldebias.records.figures import UNKNOWN, figures_of
 from vldebias.records.schema import Figure, Published, Record
 
-# Stored figures are not rounded, but other processors may add in another order.
+# Stored figures are not rounded, but the order of summation may vary between processors.
 ROUNDING = 1e-9
 
 
 def problems_of(record: Record) -> list[str]:
-    """Return the problems of a record, one sentence each; empty if there are none.
+    """Return the problems in a record, one sentence each; empty if there are none.
 
     Reported are figures that do not follow from the counts, published figures that the counts do
     not reproduce, labels without images, and measured records without a digest of the weights.
@@ -27,12 +27,12 @@ def problems_of(record: Record) -> list[str]:
 
 
 def with_figures(record: Record) -> Record:
-    """Return the record with the figures that follow from its counts."""
+    """Recompute a record's figures from its counts, and return the updated record."""
     return record.model_copy(update={"figures": figures_of(record)})
 
 
 def recomputed(record: Record, published: Published) -> float | None:
-    """Recompute a published figure from the counts of a record.
+    """Recompute a published figure from a record's counts.
 
     Args:
         record: the record.
@@ -118,7 +118,7 @@ def _wrong_labels(record: Record) -> Iterator[str]:
 
 
 def _missing_origin(record: Record) -> Iterator[str]:
-    """Yield what a measured record lacks about its model and judge."""
+    """Yield the missing details about a measured record's model and judge."""
     if record.origin != "measured" or record.judge is None:
         return
     if record.model.weights is None and record.model.pipeline is None:

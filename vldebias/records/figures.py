@@ -1,4 +1,4 @@
-r"""Compute the figures of a record from its counts.
+r"""Compute a record's figures from its counts.
 
 The prompts of a protocol are fixed, and all prompts have the same weight. Let :math:`s_j` be the
 mean over prompts of the share of images for which the judge answers j, and :math:`\theta_{ja}` the
@@ -30,13 +30,13 @@ Floats = NDArray[np.float64]
 
 
 def figures_of(record: Record) -> tuple[Figure, ...]:
-    """Return every figure that follows from the counts of a record.
+    """Return every figure that follows from a record's counts.
 
     Args:
-        record: a record; its stored figures are not read.
+        record: a record; its stored figures are ignored.
 
     Returns:
-        For each wording, the share of every value, the mean discrepancy of its prompts, and the
+        For each wording, the share of every value, the mean discrepancy over prompts, and the
         unknown rate if it is known. Shares and the unknown rate are corrected with human labels if
         the wording has at least LEAST of them; the discrepancy is always uncorrected.
     """
@@ -54,7 +54,7 @@ def _figures_of_wording(
     rows: Sequence[PromptCounts],
     labels: Sequence[LabelCounts],
 ) -> list[Figure]:
-    """Return the figures of the prompts of one wording."""
+    """Return the figures for one wording."""
     counts = count_matrix(rows)
     counts = counts[counts.sum(axis=1) > 0]
     n_values = len(record.values)
@@ -96,8 +96,10 @@ def _figures_of_wording(
 
 
 def count_matrix(rows: Sequence[PromptCounts]) -> Floats:
-    """Return counts (prompts, values + 1); the last column counts images with unknown value, 0 if
-    their number was not recorded."""
+    """Return counts (prompts, values + 1), with unknown last.
+
+    Unknown is 0 if the number of such images was not recorded.
+    """
     return np.array([[*row.counts, row.unknown or 0] for row in rows], dtype=float)
 
 
@@ -108,8 +110,8 @@ def label_matrix(labels: Sequence[LabelCounts], values: Sequence[str]) -> Floats
     (sum w)^2 / sum w^2.
 
     Args:
-        labels: labels of one wording.
-        values: the attribute values, in the order of their counts.
+        labels: labels for one wording.
+        values: attribute values, in the order of their counts.
     """
     answers = [*values, UNKNOWN]
     matrix = np.zeros((len(answers), len(answers)))
@@ -129,12 +131,12 @@ def share_with_interval(
     """Return a share with its 95% interval.
 
     Args:
-        counts: number of images of each prompt by the judge's answer (p, k + 1), unknown last;
-            every prompt needs at least one image.
-        place: column of the answer. The share of a value is among images with a known value; the
-            share of unknown, the last column, is among all images.
-        people: labels (k + 1, k + 1) by the judge's answer and the human one; None: the judge is
-            assumed to be correct.
+        counts: images per prompt and judge's answer (p, k + 1), unknown last; every prompt needs at
+            least one image.
+        place: column of the answer. A value's share is relative to images with a known value; the
+            share of unknown, the last column, is relative to all images.
+        people: labels (k + 1, k + 1) by the judge's answer and the human answer. If None, the judge
+            is assumed to be correct.
 
     Returns:
         The share and the lower and upper end of its interval.
@@ -144,7 +146,7 @@ def share_with_interval(
     judged = (counts / images[:, None]).mean(axis=0)
     truth = np.eye(n_answers) if people is None else _truth_by_answer(people)
     shares = judged @ truth
-    # The denominator counts images with a known value, or all images.
+    # The denominator is the number of images with a known value, or of all images.
     is_counted = np.ones(n_answers)
     if place < n_answers - 1:
         is_counted[-1] = 0
@@ -159,20 +161,22 @@ def share_with_interval(
 
 
 def _truth_by_answer(people: Floats) -> Floats:
-    """Return the shares of human answers for each answer of the judge; answers without labels get
-    the shares over all labels."""
+    """Return the shares of human answers for each of the judge's answers.
+
+    Answers without labels get the shares over all labels.
+    """
     n = people.sum(axis=1, keepdims=True)
     overall = people.sum(axis=0) / people.sum()
     return np.where(n > 0, people / np.maximum(n, 1), overall)
 
 
 def _variance_of_images(counts: Floats, effect: Floats) -> float:
-    """Return the variance of the mean over prompts of an effect (k + 1,) of the judge's answer."""
+    """Return the variance of the mean effect (k + 1,) of the judge's answers over prompts."""
     images = counts.sum(axis=1)
     means = counts @ effect / images
     squares = counts @ effect**2 / images
-    # Unbiased within each prompt. The variance of a prompt with a single image is unknown; use the
-    # variance over all images instead.
+    # Use the unbiased variance within each prompt. For a prompt with a single image, it is unknown,
+    # so use the variance over all images instead.
     within = (squares - means**2) * images / np.maximum(images - 1, 1)
     overall = squares.mean() - means.mean() ** 2
     within = np.where(images > 1, within, overall)
@@ -180,9 +184,9 @@ def _variance_of_images(counts: Floats, effect: Floats) -> float:
 
 
 def _variance_of_labels(judged: Floats, people: Floats, effect: Floats) -> float:
-    """Return the variance due to the finite number of labels for each answer of the judge."""
+    """Return the variance due to the finite number of labels per judge's answer."""
     n = people.sum(axis=1)
-    # Add one label, spread over all answers, since errors that were not observed may still occur.
+    # Add one label, spread over all answers, since unobserved errors may still occur.
     smoothed = (people + 1 / people.shape[1]) / (n + 1)[:, None]
     spread = smoothed @ effect**2 - (smoothed @ effect) ** 2
     variance = float((judged**2 * spread / np.maximum(n, 1)).sum())
@@ -193,12 +197,12 @@ def _variance_of_labels(judged: Floats, people: Floats, effect: Floats) -> float
 
 
 def _interval(share: float, variance: float, images: float) -> tuple[float, float]:
-    """Return Wilson's interval for the number of images that gives this variance."""
-    # Adding half an image of each kind keeps the spread above 0 if all images are alike.
+    """Return Wilson's interval for the number of images that would give this variance."""
+    # Adding half an image of each kind keeps the spread above 0 if all images show the same value.
     middle = (share * images + 0.5) / (images + 1)
     spread = middle * (1 - middle)
     is_pure = share in (0.0, 1.0)
-    # At least the variance if one of all images had turned out differently.
+    # The variance is at least what a single differing image would cause.
     least = spread / images if is_pure else 1 / images**2
     effective = spread / max(variance, least)
     low, high = wilson_interval(share * effective, effective)

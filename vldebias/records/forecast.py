@@ -1,9 +1,9 @@
-"""Predict from records what images of prompts will show that were not measured on a model.
+"""Predict from records what a model's images will show for prompts without measurements.
 
 For new *subjects* of a model with counts, a line is fitted from the mean share of the other models
 to the share of this model, with jackknife+ intervals over subjects. For a new *model*, the
-prediction is the mean of the others, with an interval from the distance of each model to the mean
-of the rest. The coverage of both is checked on known shares by leaving out one subject or one
+prediction is the mean of the other models, with an interval based on each model's distance from the
+mean of the rest. The coverage of both is checked on known shares by leaving out one subject or one
 model. Nothing is predicted unless this check shows that the intervals are wide enough.
 """
 
@@ -22,13 +22,13 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval, wilson_interval
 from vldebias.records.schema import NEUTRAL, Record
 
-# Coverage counts as shown if the lower end of its own 95% interval is at least this high.
+# Coverage counts as demonstrated if the lower end of its own 95% interval is at least this high.
 SHOWN = 0.8
-# Number of other models that must have counted a subject before their mean is used.
+# Minimum number of other models with counts for a subject before their mean is used.
 OTHERS = 2
 TOY = "miniature"
 HALF = 0.5
-NARROW = 0.05  # distance from one half below which a prompt counts as even
+NARROW = 0.05  # distance from one half below which a prompt is considered even
 Shares = Mapping[str, float]
 
 
@@ -37,7 +37,7 @@ class Coverage:
     """Store how often intervals contained held-out shares.
 
     Attributes:
-        covered, tried: number of held-out units covered by their intervals, and in total.
+        covered, tried: number of held-out units covered by their intervals, and tested in total.
         unit: what was left out one at a time, "subjects" or "models".
         width: mean width of the intervals.
     """
@@ -56,7 +56,7 @@ class Coverage:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the coverage is known to be high enough to print intervals."""
+        """Return whether the coverage is known to be high enough to print intervals."""
         return self.interval[0] >= SHOWN
 
 
@@ -68,9 +68,10 @@ class Forecast:
         subject: subject of the prompt.
         kind: "counted", "predicted", or "abstains".
         share, low, high: share of the value with its 95% interval; None if nothing is predicted.
-        other_models: mean share of the other models; None if fewer than OTHERS counted the subject.
+        other_models: mean share over the other models, or None if fewer than OTHERS counted the
+            subject.
         images: number of images needed to decide whether more than half show the value, assuming
-            that the estimated share is right; 0 if the interval already decides it, None if there
+            that the estimated share is correct; 0 if the interval already decides it, None if there
             is no estimate.
         reason: why nothing is predicted.
     """
@@ -88,16 +89,16 @@ class Forecast:
 def known_models(
     records: Sequence[Record], attribute: str, value: str, qualifier: str = NEUTRAL
 ) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return model -> subject -> number of images that show a value, and with a known value.
+    """Return model -> subject -> number of images showing a value, and with a known value.
 
-    Debiased models and the embedded model, whose images are drawings, are left out. If several
+    Debiased models and the embedded model, whose images are drawings, are excluded. If several
     records of a model counted a subject, the record with more subjects is used.
 
     Args:
         records: the records.
         attribute: the attribute, such as "gender".
         value: the value, such as "female".
-        qualifier: wording of the prompts.
+        qualifier: prompt wording.
     """
     fitting = []
     for record in records:
@@ -123,11 +124,11 @@ def shares_of(counts: Mapping[str, tuple[int, int]]) -> dict[str, float]:
 
 
 def mean_of_others(models: Mapping[str, Shares], left_out: str | None) -> dict[str, float]:
-    """Return subject -> mean share over all other models, if at least OTHERS of them counted it.
+    """Return subject -> mean share over the other models, if at least OTHERS counted it.
 
     Args:
         models: model -> subject -> share.
-        left_out: the model that is left out; None: use all models.
+        left_out: model to leave out. If None, all models are used.
     """
     shares_of_subject: dict[str, list[float]] = defaultdict(list)
     for model, share_of_subject in models.items():
@@ -161,7 +162,7 @@ def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
 
 
 def coverage_over_subjects(line: ShareLine | None) -> Coverage:
-    """Return how often the line fitted without a subject gives an interval with its share."""
+    """Return how often the line fitted without a subject covers that subject's share."""
     if line is None or len(line.x) <= LEAST:
         return Coverage(0, 0, "subjects", 1.0)
     covered = 0
@@ -179,8 +180,10 @@ def coverage_over_subjects(line: ShareLine | None) -> Coverage:
 
 
 def error_of_models(models: Mapping[str, Shares]) -> float | None:
-    """Return the LEVEL quantile of the distances between shares and the means of the other models;
-    None if no models can be compared."""
+    """Return the LEVEL quantile of distances between shares and other models' means.
+
+    The result is None if no models can be compared.
+    """
     distances: list[float] = []
     for model, shares in models.items():
         means = mean_of_others(models, model)
@@ -191,10 +194,10 @@ def error_of_models(models: Mapping[str, Shares]) -> float | None:
 
 
 def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
-    """Return how often intervals from the other models contain the shares of a held-out model.
+    """Return how often intervals from other models contain a held-out model's shares.
 
-    The unit is the model, since errors of the subjects of one model are correlated: `covered` is
-    the sum over models of the proportion of their subjects inside the interval.
+    The unit is the model, since errors for one model's subjects are correlated: `covered` sums over
+    models the proportion of subjects inside the interval.
     """
     covered = 0.0
     tried = 0
@@ -215,7 +218,7 @@ def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
 
 
 def models_needed() -> int:
-    """Return how many models are needed to show the coverage of intervals with coverage LEVEL."""
+    """Return how many models are needed to demonstrate coverage LEVEL."""
     models = 1
     while wilson_interval(LEVEL * models, models)[0] < SHOWN:
         models += 1
@@ -223,10 +226,10 @@ def models_needed() -> int:
 
 
 def images_to_settle(share: float) -> int:
-    """Return how many images of a prompt are needed to decide whether more than half show a value.
+    """Return the images needed to decide whether more than half show a value.
 
-    If the observed share is `share`, Wilson's 95% interval for this number of images excludes one
-    half. Shares within NARROW of one half are treated as NARROW away.
+    If the observed share equals `share`, Wilson's 95% interval for this number of images excludes
+    one half. Shares within NARROW of one half are treated as NARROW away.
 
     >>> images_to_settle(1.0), images_to_settle(0.6), images_to_settle(0.5)
     (4, 97, 385)
@@ -245,22 +248,22 @@ def forecast(
     model: str,
     qualifier: str = NEUTRAL,
 ) -> tuple[list[Forecast], Coverage]:
-    """Predict the share of a value in the images of prompts.
+    """Predict a value's share in the images for some prompts.
 
     Args:
         records: the records to predict from.
-        subjects: subjects of the prompts, such as "nurse".
+        subjects: prompt subjects, such as "nurse".
         attribute: the attribute, such as "gender".
         value: the value, such as "female".
-        model: name of the model in the records, or of a model that was not measured.
-        qualifier: wording of the prompts.
+        model: name of a model in the records, or of an unmeasured model.
+        qualifier: prompt wording.
 
     Returns:
-        One forecast per subject, and the coverage of such intervals when one subject (for a model
-        with counts) or one model (for a new one) is left out.
+        One forecast per subject, and the coverage of such intervals with one subject (for a model
+        with counts) or one model (for a new model) left out.
 
     Raises:
-        InvalidInputError: no record has this attribute and value.
+        InvalidInputError: If no record has this attribute and value.
     """
     known = {(record.attribute, name) for record in records for name in record.values}
     if (attribute, value) not in known:
@@ -315,7 +318,7 @@ def _predicted(mean: float, line: ShareLine | None, error: float | None) -> Inte
 
 
 def _images_to_decide(interval: Interval | None, mean: float | None) -> int | None:
-    """Return the `images` of a forecast from its interval, or the mean of the other models."""
+    """Return a forecast's `images`, from its interval or the other models' mean."""
     if interval is None:
         return None if mean is None else images_to_settle(mean)
     if interval.low <= HALF <= interval.high:

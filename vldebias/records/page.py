@@ -1,4 +1,4 @@
-"""Show records as one static page that needs no network: a row per model, a column per wording."""
+"""Render records as a self-contained page: a row per model, a column per wording."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vldebias.records.schema import NEUTRAL, Figure, Record
 from vldebias.report.phrases import capitalised
 from vldebias.utils.files import write_atomically
 
-FIRST = ("female",)  # the value of a pair that a column shows, if it is among the values
+FIRST = ("female",)  # value to show for a pair, if it occurs
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Store a cell: its text, a note below it, its sort key, and the ends of an interval."""
+    """Store a cell: its text, the note below it, its sort key, and the ends of its interval."""
 
     text: str
     note: str = ""
@@ -28,12 +28,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Store a row.
+    """Store one model's row.
 
     Attributes:
         title: name of the model.
         record: name of its record.
-        lines: lines below the title.
+        lines: lines shown below the title.
         cells: cells of the other columns; empty if there are no figures.
         missing: why there are no figures.
     """
@@ -57,10 +57,10 @@ class Section:
 
 
 def read_records(paths: Sequence[Path]) -> list[Record]:
-    """Read records from files, and from all *.json files in folders, sorted by name.
+    """Load records from files and from all *.json files in folders, sorted by name.
 
     Raises:
-        InvalidInputError: there is no record, or two have the same name.
+        InvalidInputError: If there is no record, or two have the same name.
     """
     files: list[Path] = []
     for path in paths:
@@ -76,7 +76,7 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
 
 
 def render(records: Sequence[Record]) -> str:
-    """Return the page as HTML, with the stored figures of the records."""
+    """Return the page as HTML, showing the records' stored figures."""
     environment = need("jinja2").Environment(
         loader=need("jinja2").FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -112,11 +112,11 @@ def _sections(records: Sequence[Record]) -> list[Section]:
 
 
 def _section(attribute: str, records: Sequence[Record]) -> Section:
-    """Return the table of the records of one attribute, records with counts first."""
+    """Return the table for one attribute, records with counts first."""
     values = _shown_values([record.values for record in records])
     qualifiers = load_protocol().qualifiers
     columns = ["Model", *(f"{capitalised(value)}, neutral wording" for value in values)]
-    # For more than two values only show the neutral wording, to avoid dozens of columns.
+    # With more than two values, only show the neutral wording, to avoid dozens of columns.
     shown_qualifiers = qualifiers if len(values) == 1 else ()
     columns += [f"“{qualifier}”" for qualifier in shown_qualifiers]
     columns += ["Other wording", "Distance from even", "Unknown", "Images"]
@@ -137,7 +137,7 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
 
 
 def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
-    """Return the values that get a column: one if any record counts a pair, else all."""
+    """Return the values that get a column: one if any record counts a pair, otherwise all."""
     if any(len(values) == 2 for values in values_of_record):
         first = values_of_record[0]
         return [next((value for value in first if value in FIRST), first[0])]
@@ -145,7 +145,7 @@ def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Row:
-    """Return the row of a record."""
+    """Return a record's row."""
     lines = _about(record)
     if not record.counts and not record.published:
         reason = " ".join(("No usable counts.", *record.notes))
@@ -168,8 +168,7 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
 
 
 def _share(figure: Figure | None, wording: str | None = None) -> Cell:
-    """Return the cell of a share with its interval, and its wording if the column does not name
-    one."""
+    """Return the cell for a share with its interval, and its wording if not in the heading."""
     if figure is None:
         return Cell("")
     note = f"{figure.low:.0%} to {figure.high:.0%}"
@@ -179,8 +178,7 @@ def _share(figure: Figure | None, wording: str | None = None) -> Cell:
 
 
 def _gap(record: Record, figure: Figure | None) -> Cell:
-    """Return the cell of the distance from even shares; the published one if there are no
-    counts."""
+    """Return the cell for the distance from even shares, published if there are no counts."""
     if figure is not None:
         note = f"{figure.low:.2f} to {figure.high:.2f}"
         if len(record.values) > 2:
@@ -195,8 +193,7 @@ def _gap(record: Record, figure: Figure | None) -> Cell:
 
 
 def _about(record: Record) -> list[str]:
-    """Return what distinguishes a record from others of its model: method, judge, settings and
-    origin of the counts."""
+    """Describe a record's method, judge, settings and origin of the counts."""
     lines = []
     if record.model.method != "none":
         lines.append(f"method: {record.model.method}")

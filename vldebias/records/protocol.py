@@ -1,4 +1,4 @@
-"""Read the protocol "who appears": its prompts and the numbers of images and labels they need."""
+"""Load the protocol "who appears": its prompts, and the images and labels they need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ProtocolPrompt:
 
 
 class Protocol(Strict):
-    """Store the prompts of a version of the protocol.
+    """Store the prompts in one version of the protocol.
 
     Attributes:
         name: name of this version.
@@ -38,7 +38,7 @@ class Protocol(Strict):
         template: prompt template with a slot for the subject.
         qualifiers: words that precede the subject.
         professions: subjects that are professions.
-        everyday: activities of the persons that are the other subjects.
+        everyday: activities of the people who are the other subjects.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Protocol(Strict):
 
     @property
     def subjects(self) -> list[str]:
-        """Return the professions, and persons with an everyday activity."""
+        """Return the professions, and people with an everyday activity."""
         return [*self.professions, *(f"person {activity}" for activity in self.everyday)]
 
     def prompts(self) -> list[ProtocolPrompt]:
-        """Return every prompt, the neutral wording of all subjects first."""
+        """Return every prompt, starting with the neutral wording of all subjects."""
         prompts = []
         for qualifier in (NEUTRAL, *self.qualifiers):
             for subject in self.subjects:
@@ -77,7 +77,7 @@ def load_protocol(name: str = PROTOCOL) -> Protocol:
     """Load a version of the protocol by name.
 
     Raises:
-        InvalidInputError: there is no such version.
+        InvalidInputError: If there is no such version.
     """
     files = packaged("prompts/protocol")
     if name not in files:
@@ -86,19 +86,19 @@ def load_protocol(name: str = PROTOCOL) -> Protocol:
 
 
 def numbers_for_width(width: float, prompts: int, error: float = ERROR) -> Numbers:
-    """Return the numbers of images and labels for an interval of the mean share of a wording.
+    """Return the images and labels needed for a given interval of a wording's mean share.
 
     Half of the variance is allotted to the images, assuming the worst case that each prompt shows
     both values equally often; the other half to the labels, assuming that the judge is wrong about
     a share `error` of the images.
 
     Args:
-        width: largest width of the 95% interval, such as 0.1.
-        prompts: number of prompts of a wording.
+        width: maximum width of the 95% interval, such as 0.1.
+        prompts: number of prompts per wording.
         error: assumed error rate of the judge.
 
     Raises:
-        InvalidInputError: the width is not between 0 and 1, or the error not in [0, 0.5].
+        InvalidInputError: If the width is not between 0 and 1, or the error is not in [0, 0.5].
 
     >>> numbers_for_width(0.1, 100)
     Numbers(images=8, labels=146)

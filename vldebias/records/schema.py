@@ -1,4 +1,4 @@
-"""Define records: counts of one attribute in the images of a model, and how they were measured."""
+"""Define records: one attribute's counts in a model's images, and their origin."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Model(Strict):
     """Describe what generated the images.
 
     Attributes:
-        name: name of the model in tables.
-        id: name of the model on a hub or at an API.
+        name: model name in tables.
+        id: model name on a hub or at an API.
         weights: digest of the weights; None for models known only by an API or a publication.
-        pipeline: class of the pipeline, or the name of the API.
-        scheduler: class and settings of the scheduler.
+        pipeline: pipeline class, or the name of the API.
+        scheduler: scheduler class and settings.
         precision: number format of the weights, such as "float16".
         method: the debiasing method that was attached; "none" for the model as released.
         is_plain: whether this is the model as released by its developers.
@@ -47,7 +47,7 @@ class Generation(Strict):
     """Describe how the images were generated; None for details that a publication omits.
 
     Attributes:
-        guidance: scale of classifier-free guidance.
+        guidance: classifier-free guidance scale.
         steps: number of denoising steps.
         seeds: how the noise of each image was chosen.
         options: further arguments of the pipeline or API, such as the image size.
@@ -76,14 +76,14 @@ class Judge(Strict):
 
 
 class PromptCounts(Strict):
-    """Count the images of one prompt.
+    """Store the image counts for one prompt.
 
     Attributes:
         subject: subject of the prompt, such as "nurse".
         qualifier: qualifier of the subject; "" for the neutral wording.
         prompt: the text that was sent to the model.
         counts: number of images that show each value, in the order of the record's values.
-        unknown: number of images with unknown value; None if a publication does not give it.
+        unknown: number of images with unknown value, or None if not published.
     """
 
     subject: str
@@ -94,7 +94,7 @@ class PromptCounts(Strict):
 
 
 class LabelCounts(Strict):
-    """Count the human labels of images to which the judge gave the same answer.
+    """Store the human labels of images with the same answer from the judge.
 
     The labelled images must be a random sample of all images with this answer and weight.
 
@@ -103,8 +103,8 @@ class LabelCounts(Strict):
         judged: the judge's answer, a value or "unknown".
         counts: number of images with each value as the human label.
         unknown: number of images whose human label is none of the values.
-        weight: one over the probability that such an image is sampled for labelling, if it is not
-            the same for all images.
+        weight: inverse probability that such an image is sampled for labelling, if it differs
+            between images.
     """
 
     qualifier: str = NEUTRAL
@@ -118,13 +118,14 @@ class Published(Strict):
     """Store a figure as printed in a publication.
 
     Attributes:
-        metric: "share" of a value, "discrepancy" (mean over prompts), or "unknown" rate.
-        value: attribute value of a share.
-        subject: subject of the prompt; None for the mean over all prompts.
+        metric: "share" (of a value), "discrepancy" (mean over prompts) or "unknown" (rate).
+        value: attribute value, for a share.
+        subject: prompt subject, or None for the mean over all prompts.
         qualifier: the wording.
         figure: the printed number.
-        tolerance: largest difference to a recomputed figure; half a unit of the last printed digit.
-        where: page, table or file of the source.
+        tolerance: maximum difference from the recomputed figure: half a unit in the last printed
+            digit.
+        where: page, table or file in the source.
     """
 
     metric: Metric
@@ -137,12 +138,12 @@ class Published(Strict):
 
 
 class Figure(Strict):
-    """Store a figure that follows from the counts of a record.
+    """Store a figure that follows from a record's counts.
 
     Attributes:
         metric: "share" of a value among images with known value, "discrepancy" (mean over prompts
             of the distance from even shares), or "unknown", the share of images with unknown value.
-        value: attribute value of a share.
+        value: attribute value, for a share.
         qualifier: the wording.
         estimate, low, high: the figure with its 95% interval.
         images, prompts: number of images and prompts.
@@ -168,11 +169,11 @@ class Record(Strict):
         name: file name of the record, without its suffix.
         origin: "measured" if this package counted the images, "published" if the record was made
             by hand or converted from published counts.
-        protocol: the protocol that was followed, such as "who-appears-1"; None for another one.
+        protocol: the protocol that was followed, such as "who-appears-1", or None for any other.
         attribute, values: the attribute that was counted, and its values.
         counts: one entry per prompt; empty if no counts are available.
         labels: human labels, which correct the judge; may be empty.
-        annotators: number of people who labelled, or who counted if the judge is people.
+        annotators: number of people who labelled, or who counted if people are the judge.
         published: figures in the source, which the counts must reproduce.
         figures: figures that follow from the counts; `vldebias records check` recomputes them.
         versions, commit: versions of the software that counted.
@@ -209,7 +210,7 @@ class Record(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse counts that do not match the values, and prompts that are counted twice."""
+        """Reject counts that do not match the values, and prompts that are counted twice."""
         n_values = len(self.values)
         seen = set[tuple[str, str]]()
         for row in self.counts:
@@ -243,10 +244,11 @@ class Record(Strict):
 
     @classmethod
     def read(cls, path: str | Path) -> Record:
-        """Read a record from its JSON file, without recomputing its figures.
+        """Load a record from its JSON file, without recomputing its figures.
 
         Raises:
-            InvalidInputError: the file is missing or not a record; the message names the field.
+            InvalidInputError: If the file is missing or is not a record; the message names the
+                field.
         """
         try:
             return cls.model_validate_json(read_bytes(Path(path)))

@@ -1,1 +1,1 @@
-"""Write, show and compare results: table, conclusions, text, page, gate."""
+"""Present and compare results: tables, conclusions, text, pages and gates."""

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class AuditedPrompt(NamedTuple):
-    """Findings of an audit for one prompt.
+    """An audit's findings for one prompt.
 
     Attributes:
         prompt: the prompt.
-        share: share of its most likely value, such as "87% male [60%, 95%]", or for several models
+        share: share of its most likely value, such as "87% male [60%, 95%]" or, for several models,
             "9% to 94% female"; "" if none is predicted.
         verdict: what is known about the prompt.
         remedy: what to do about it.
@@ -48,12 +48,12 @@ class PredictedShare:
         return f"{self.share:.0%} {self.value} [{self.low:.0%}, {self.high:.0%}]"
 
     def remainder(self, value: str) -> PredictedShare:
-        """Return the share of the other of two values."""
+        """Return the other value's share, for two values."""
         return PredictedShare(1 - self.share, value, 1 - self.high, 1 - self.low)
 
 
 def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
-    """Return the findings of an audit for each prompt, in the audit's order of priority.
+    """Return an audit's findings for each prompt, most urgent first.
 
     Args:
         result: result of an audit; the list is empty for other results.
@@ -61,7 +61,7 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
     """
     audited = []
     for provenance in result.provenance:
-        # For tasks without advice, "prompts" are the prompts that were measured.
+        # In tasks without advice, "prompts" lists the measured prompts.
         if not provenance.settings.get("advice"):
             continue
         values = provenance.settings.get("values", ())
@@ -82,11 +82,11 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
 
 
 def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> list[tuple[str, str]]:
-    """Return what to do about audited prompts and the command or call for it, each once.
+    """Return what to do about audited prompts, with the command or call, without repetition.
 
     Args:
-        prompts: the prompts of an audit.
-        attribute: name of the prompt set that was audited.
+        prompts: the audited prompts.
+        attribute: name of the audited prompt set.
     """
     remedies = " ".join(row.remedy for row in prompts)
     name = shlex.quote(attribute)
@@ -108,16 +108,17 @@ def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> li
 def _range_over_models(
     prompt: str, shares_by_model: dict[str, dict[str, PredictedShare]]
 ) -> tuple[str, str]:
-    """Return the range of a prompt's share over models, and the share by each of them.
+    """Return the range of a prompt's share over models, and each model's share.
 
     Returns:
-        Texts such as "9% to 94% female" and "sd3 94%, flux2 9%"; "" and "" if no model predicts a
+        Strings such as "9% to 94% female" and "sd3 94%, flux2 9%"; "" and "" if no model predicts a
         share.
     """
     known = {name: shares[prompt] for name, shares in shares_by_model.items() if prompt in shares}
     if not known:
         return "", ""
-    # Report the value with the largest total share. The other of two values has the remainder.
+    # Report the value with the largest total share. With two values, the other one has the
+    # remainder.
     total_of_value: dict[str, float] = {}
     for predicted in known.values():
         total_of_value[predicted.value] = total_of_value.get(predicted.value, 0) + predicted.share
@@ -134,11 +135,11 @@ def _range_over_models(
 
 
 def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, PredictedShare]:
-    """Return the share of each prompt's most likely value; for ties, of the first one.
+    """Return the share of each prompt's most likely value, the first one for ties.
 
     Args:
         frame: rows with the shares that one model predicts.
-        values: the values of the attribute.
+        values: attribute values.
     """
     largest: dict[str, PredictedShare] = {}
     for row in frame.itertuples():
@@ -147,7 +148,7 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
         shares = [largest[prompt]] if prompt in largest else []
         shares.append(PredictedShare(row.value, value, row.low, row.high))
         if len(values) == 2:
-            # For two values, a result only contains the share of the first.
+            # With two values, a result only contains the share of the first.
             (second_value,) = [name for name in values if name != value]
             shares.append(shares[-1].remainder(second_value))
         largest[prompt] = max(shares, key=lambda predicted: predicted.share)
@@ -157,7 +158,7 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
 def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
     """Return the interval of each prompt's predicted share: low, share and high, from 0 to 1.
 
-    For more than two values, the share is that of the most likely value. For several models, it is
+    With more than two values, the most likely value is used. With several models, the share is
     their median, and the interval ranges from the smallest to the largest.
     """
     shares = frame[frame.metric == "predicted_share"]
@@ -182,7 +183,7 @@ def ends_of_ranges(result: Result, frame: pd.DataFrame) -> tuple[str, str] | Non
         frame: the rows of the result from `readable`.
 
     Returns:
-        For an attribute with two values, such as "all men" and "all women"; None if there are more,
+        Labels such as "all men" and "all women", or None if the attribute has more than two values,
         since the shares then belong to different values.
     """
     subsets = frame[frame.metric == "predicted_share"].subset

@@ -1,4 +1,4 @@
-"""Arrange the figures of categories, such as "female", in a table for a page."""
+"""Arrange figures by category, such as "female", in a table for a page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CategoryRow(NamedTuple):
-    """Cells of one category.
+    """Store the cells of one category.
 
     Attributes:
         name: the category.
@@ -30,13 +30,13 @@ class CategoryRow(NamedTuple):
 
 
 class CategoryTable(NamedTuple):
-    """Table of a task.
+    """Store a task's table.
 
     Attributes:
         caption: title of the table.
         counts: headings of the counts.
         figures: headings of the measures.
-        rows: a row per category.
+        rows: one row per category.
         is_share: whether the last measure is a share, from 0 to 1.
         missing: text shown instead of a missing figure.
     """

@@ -35,13 +35,13 @@ COMPARED = (
 )
 CLEAR = ("better", "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
-WARNED = 3  # number of printed differences between the settings
-CONCLUDED = 3  # number of printed conclusions
-HTML_ROWS = 8  # number of figures shown in a notebook
+WARNED = 3  # number of differing settings to print
+CONCLUDED = 3  # number of conclusions to print
+HTML_ROWS = 8  # number of figures to show in a notebook
 # Smaller differences between two runs are ignored: sums of float32 depend on their order, which
 # varies with the machine and the number of threads.
 RUN_NOISE = 1e-6
-# Settings by importance of a difference; those that change the question come first.
+# Settings in order of importance; those that change the question come first.
 RANKED = (
     ("model", "dtype", "preprocessing"),
     ("k", "prior"),
@@ -53,12 +53,12 @@ RANKED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Two results side by side.
+    """Store two results side by side.
 
     Attributes:
         names: names of the results.
-        frame: a row for each figure in both results, with its names, the values a and b with their
-            intervals, and the difference with its interval and verdict.
+        frame: one row for each figure in both results, with its names, the values a and b with
+            their intervals, and the difference with its interval and verdict.
         only: figures in only one of the results, by "A, NAME" and "B, NAME".
         warnings: differences between the settings.
         conclusions: for each question that the second result answers, how the answer changed.
@@ -89,7 +89,7 @@ class Comparison:
         return "\n".join([*lines, *self._table(room), *notes])
 
     def _differences(self) -> str:
-        """Return a sentence with the number of settings that differ and the most important ones."""
+        """Summarize how many settings differ, with the most important ones."""
         count = len(self.warnings)
         listed = "; ".join(self.warnings[:WARNED])
         if count == 1:
@@ -100,7 +100,7 @@ class Comparison:
         return words
 
     def _repr_html_(self) -> str:
-        """Summarize the changes for a notebook; the settings that differ are folded."""
+        """Summarize the changes for a notebook, with the differing settings folded."""
         listed = ""
         for conclusion in self.conclusions:
             if conclusion.verdict != "equal":
@@ -109,7 +109,7 @@ class Comparison:
         if listed:
             parts.append(f"<ul>{listed}</ul>")
         if not self.is_equal:
-            # Clear changes come first.
+            # Put clear changes first.
             changed = self.frame[self.frame.verdict != "equal"]
             changed = changed[changed.is_summary] if changed.is_summary.any() else changed
             is_unclear = ~changed.verdict.isin(CLEAR)
@@ -135,7 +135,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence with the number of figures that changed, and the largest change."""
+        """Summarize how many figures changed, with the largest change."""
         name_a, name_b = self.names
         sides = f"A ({name_a}) to B ({name_b})"
         total = quantity(len(self.frame), "figure")
@@ -162,12 +162,12 @@ class Comparison:
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row per shared figure: both values, the difference, and the verdict."""
+        """Return one row per shared figure: both values, the difference and the verdict."""
         names = ["task", "metric", "method", "subset", "lam"]
         return self.frame[[*names, *SIDES, "difference", "low", "high", "verdict"]]
 
     def to_dict(self) -> dict[str, JSON]:
-        """Return the comparison as values of JSON, as `vldebias eval compare --json` prints it."""
+        """Return the comparison as JSON values, as printed by `vldebias eval compare --json`."""
         frame = self.to_pandas()
         figures = frame.astype(object).where(frame.notna(), None)
         return {
@@ -202,7 +202,7 @@ class Comparison:
 
 
 def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
-    """Compare two results, such as those of two models, or before and after a change.
+    """Compare two results, for example from two models, or before and after a change.
 
     Figures are matched by task, metric, subset and method, and by lambda and strength if a method
     was measured with several. Differences are B minus A.
@@ -210,10 +210,10 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     Args:
         a: the first result.
         b: the second result.
-        names: names for the output. Default: the names of the results.
+        names: names for the output. Default: the results' names.
 
     Raises:
-        InvalidInputError: the results share no figure, or one of them contains a figure twice.
+        InvalidInputError: If the results share no figure, or one of them contains a figure twice.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -240,7 +240,7 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     frame = _joined(first.loc[shared], second.loc[shared])
     only = {}
     for name, side in zip(sides, (first, second), strict=True):
-        # Do not drop these silently: a method that is missing in one run may have got worse.
+        # Do not drop these silently: a method missing from one run may have got worse.
         rest = side[~side.index.isin(shared)]
         if len(rest):
             only[name] = [f"{row.task}: {row.measure}, {row.name}" for row in rest.itertuples()]
@@ -259,7 +259,7 @@ def _keyed(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `second` with the values of both, their difference and its verdict."""
+    """Return the rows of `second` with both values, their difference and its verdict."""
     first = first.reset_index(drop=True)
     frame = second.reset_index(drop=True)
     frame = frame.assign(a=first.value, low_a=first.low, high_a=first.high)
@@ -273,7 +273,7 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     frame["verdict"] = list(map(verdict, changes, frame.better))
     frame["moved"] = [moved(change) for change in changes]
     differences = [frame.a - frame.b, frame.low_a - frame.low_b, frame.high_a - frame.high_b]
-    # Compare the interval, too: the same value from other images is not the same figure.
+    # Also compare the interval: the same value from different images is not the same figure.
     is_equal = np.abs(differences).max(axis=0) <= RUN_NOISE
     frame.loc[is_equal, ["verdict", "moved"]] = ["equal", ""]
     # Distances between texts come last, since they do not measure a search, classifier or image.
@@ -283,13 +283,13 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sides_of(row: Any) -> tuple[str, str]:
-    """Write both values of a row of `_joined` with the digits of their difference."""
+    """Format both values in a row of `_joined` with as many digits as their difference."""
     form = form_of_figures(row.b, (row.difference, row.low, row.high))
     return f"{row.a:{form}}", f"{row.b:{form}}"
 
 
 def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> Iterator[Conclusion]:
-    """Yield how the answer to each question changed, if both runs answer it."""
+    """Yield how the answer to each question changed, for questions that both runs answer."""
     rows = list(frame.itertuples())
     for conclusion in conclusions_of_b:
         task, method, measure = conclusion.task, conclusion.method, conclusion.measure
@@ -330,7 +330,7 @@ def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> I
 
 
 def _notes(a: Result, b: Result) -> list[str]:
-    """Return the settings that differ between two runs, first those that change the question."""
+    """Return the settings that differ between two runs, the most important first."""
     notes: list[tuple[int, str]] = []
     provenance_of_task = {provenance.task: provenance for provenance in a.provenance}
     for provenance in b.provenance:
@@ -350,7 +350,7 @@ def _notes(a: Result, b: Result) -> list[str]:
 
 
 def _settings_of(provenance: TaskProvenance) -> dict[str, object]:
-    """Return the settings of a task, without texts and colors."""
+    """Return a task's settings, without text and colors."""
     return provenance.model_dump(
         exclude={
             "task": True,
@@ -369,9 +369,9 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
     skipped, since their figures are listed separately.
 
     Args:
-        path: the task, and the names of the enclosing settings.
+        path: the task and the enclosing settings.
         a: a setting of the first run, or several by name.
-        b: the same of the second run.
+        b: the same setting in the second run.
     """
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for name in dict.fromkeys([*a, *b]):
@@ -382,7 +382,7 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
     words_a = _in_words(a)
     words_b = _in_words(b)
     if words_a != words_b:
-        # Show long settings, such as lists of queries, from shortly before the first difference.
+        # Show long settings, such as query lists, starting shortly before the first difference.
         place = 0
         while words_a[place : place + 1] == words_b[place : place + 1]:
             place += 1
@@ -395,7 +395,7 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
 
 def _in_words(value: object) -> str:
     """Describe a setting; nested settings are not listed."""
-    if value is None:  # the setting did not exist in one of the versions
+    if value is None:  # the setting did not exist in one version
         return "not recorded"
     if isinstance(value, Mapping):
         return "settings" if value else "no settings"

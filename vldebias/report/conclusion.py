@@ -28,11 +28,11 @@ from vldebias.report.table import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# The methods that `debias` attaches if none is named: to a model, to a model with reference images,
-# and to a pipeline. Conclusions prefer them.
+# The methods that `debias` attaches by default to a model, to a model with reference images, and to
+# a pipeline. Conclusions prefer them.
 DEFAULT = "default"
 ATTACHED = (DEFAULT, "default+equalise", "balanced-prompts")
-# Measures that conclusions prefer: the gap corrected by annotators, then the plain gap.
+# Measures that conclusions prefer: the gap corrected with human labels, then the plain gap.
 LEADS = (f"corrected_{GAP}", GAP)
 # Measures with the other prior, which are shown next to MaxSkew if the gallery is uneven.
 OTHER_PRIOR = {
@@ -40,17 +40,17 @@ OTHER_PRIOR = {
     "max_skew_uniform": "against even shares",
 }
 NO_VERDICT = "no verdict"
-# Methods that do not edit the model, such as another threshold; an edit should be better than they.
+# Methods that do not edit the model, such as a different threshold; an edit should outperform them.
 BASELINES = {MEDIAN: "a threshold at the median, without any edit"}
 # Utilities that overstate the loss, since they count an equally good replacement as lost.
 UPPER_BOUNDS = ("kept",)
 
 
 class Conclusion(BaseModel, extra="forbid"):
-    """Effect of one method on the bias of one task, and its cost.
+    """Store a method's effect on one task's bias, and its cost.
 
     Attributes:
-        task: name of the task.
+        task: task name.
         question: the question that the conclusion answers.
         metric: name of the measure of bias.
         subset: part of the task, such as "unseen professions"; "" for the whole.
@@ -63,7 +63,8 @@ class Conclusion(BaseModel, extra="forbid"):
         chance: value for random rankings or images; None if unknown.
         chance_after: the same for the method, if it assigns values to images.
         cost: changes of the utilities.
-        paper: value and cost of the paper's setting; "" if it was not measured, or is the method.
+        paper: value and cost with the paper's setting; "" if it was not measured, or is the method
+            itself.
         on_val: values for lambdas chosen on a validation split.
         baseline: value of a method that does not edit the model, and whether it differs.
         worse: the part of the task that lost most.
@@ -101,7 +102,7 @@ class Conclusion(BaseModel, extra="forbid"):
 
     @property
     def short(self) -> str:
-        """Return task, verdict, values and method, without the evidence."""
+        """Return the task, verdict, values and method, without the evidence."""
         form = form_of_figures(self.after, self.change)
         return (
             f"{self.task}: {self.verdict}, {self.measure} {self.before:{form}} to"
@@ -110,12 +111,12 @@ class Conclusion(BaseModel, extra="forbid"):
 
 
 def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion]:
-    """Return a conclusion for each task with a measure of bias, in the order of the rows.
+    """Return a conclusion for each task that measures bias, in the order of the rows.
 
     Each is about the method that `debias` attaches by default if it was measured, otherwise about
-    the paper's setting, otherwise about the first measured method, but never about the best of
-    several. Methods that use labels do not count. Distances between texts are ignored if anything
-    else was measured, since they do not measure a search, a classifier or images.
+    the paper's setting, otherwise about the first measured method. It is never about the best of
+    several methods. Methods that use labels are ignored. Distances between texts are ignored if
+    anything else was measured, since they do not measure a search, a classifier or images.
 
     Args:
         frame: the rows of a result from `readable`.
@@ -160,7 +161,7 @@ def leading_measure(block: Sequence[ReadableRow], measures: Measures) -> list[Re
     measured = [row.metric for row in bias]
     leading_metric = next((metric for metric in LEADS if metric in measured), measured[0])
     rows = [row for row in bias if row.metric == leading_metric]
-    # The last of several subsets, such as the unseen professions.
+    # With several subsets, use the last one, such as the unseen professions.
     return [row for row in rows if row.subset == rows[-1].subset]
 
 
@@ -233,7 +234,7 @@ def _notes(row: ReadableRow) -> list[str]:
 
 
 def _other_prior(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, bool]:
-    """Describe MaxSkew with the other prior, if the gallery is uneven.
+    """Describe MaxSkew with the alternative prior, if the gallery is uneven.
 
     No ranking of an uneven gallery is fair by both priors. If their verdicts differ, reporting only
     one of them would be arbitrary.
@@ -274,15 +275,15 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableRow]:
-    """Return the row of each utility of a method; for a utility at several k, the largest loss."""
+    """Return one row per utility of a method, with the largest loss over several k."""
     cost_of_metric: dict[str, ReadableRow] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and cost.name == row.name
         if is_cost and cost.is_summary and has_change(cost):
-            # Use the last of several subsets, in the order of the last ones.
+            # With several subsets, use the last one, and keep that order.
             cost_of_metric.pop(cost.metric, None)
             cost_of_metric[cost.metric] = cost
-    # Both averages are similar; prefer the one that weights groups as in training.
+    # Both averages are similar; prefer the one that weights groups as in the training data.
     if "average_reweighted" in cost_of_metric:
         cost_of_metric.pop("average", None)
     worst_of_base: dict[str, ReadableRow] = {}
@@ -300,7 +301,7 @@ def _loss(cost: ReadableRow) -> tuple[bool, float]:
 
 
 def _has_lost(cost: ReadableRow) -> bool:
-    """Return whether the whole interval of a change lies on the worse side of zero."""
+    """Return whether a change's entire interval lies on the worse side of zero."""
     if cost.better == "higher":
         return bool(cost.change_high < -FLOAT_NOISE)
     return bool(cost.change_low > FLOAT_NOISE)
@@ -312,10 +313,10 @@ def without_loss(measures: Sequence[str]) -> str:
 
 
 def paid(measure: str, before: float, after: float, change: Change) -> str:
-    """Describe the loss of a utility by its values and its change.
+    """Describe a utility's loss by its values and its change.
 
     Args:
-        measure: name of the utility.
+        measure: utility name.
         before: value without the method.
         after: value with the method.
         change: the change with its interval: value, low, high.
@@ -324,12 +325,12 @@ def paid(measure: str, before: float, after: float, change: Change) -> str:
 
 
 def change_of(row: ReadableRow) -> Change:
-    """Return the change of a row with its interval."""
+    """Return a row's change with its interval."""
     return row.change, row.change_low, row.change_high
 
 
 def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Return the value and cost of the paper's setting.
+    """Return the value and cost with the paper's setting.
 
     Such as "0.674 (orth-cali, λ = 1000; +0.484 [+0.410, +0.558]; cost: recall@1 -0.100)"; "" if it
     was not measured, or is the setting of the row.
@@ -352,7 +353,7 @@ def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Return the value of each method at the lambda that was chosen on a validation split.
+    """Return each method's value at the lambda chosen on a validation split.
 
     Such as "0.818 [0.743, 0.881] with cali, λ = 400"; "" if none was chosen.
     """
@@ -366,7 +367,7 @@ def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _baseline(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Return the value of a simple baseline, and whether it is better by the paired difference."""
+    """Return a simple baseline's value, and whether it is better by the paired difference."""
     for baseline in block:
         is_same = (baseline.metric, baseline.subset) == (row.metric, row.subset)
         if is_same and baseline.method in BASELINES:
@@ -452,7 +453,7 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
 
 
 def _evidence(conclusion: Conclusion) -> list[str]:
-    """Return the change that a conclusion is based on, and the value of chance."""
+    """Return the change that a conclusion is based on, and the chance level."""
     notes = [f"change {moved(conclusion.change)}"]
     chance = conclusion.chance
     low, high = conclusion.interval
@@ -467,5 +468,5 @@ def _evidence(conclusion: Conclusion) -> list[str]:
 
 
 def article_of_method(method: str) -> str:
-    """Return the name of a method for a sentence: "the default" for the default method."""
+    """Return a method's name for use in a sentence, such as "the default"."""
     return f"the {method}" if method == DEFAULT else method

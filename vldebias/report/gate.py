@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 WITHIN, UNDECIDED, BEYOND = "within", "undecided", "beyond"
 NONE = "none"
-DEFAULTS = ("default", "balanced-prompts")  # of models, and of pipelines
+DEFAULTS = ("default", "balanced-prompts")  # for models and for pipelines
 
 
 @dataclass(frozen=True)
 class GateCheck:
-    """Result of checking a figure against its limit.
+    """Store the result of checking a figure against its limit.
 
     Attributes:
         row: the figure with its interval.
         limit: the largest value that passes, or the smallest if higher values are better.
         outcome: "within" if the value and its interval satisfy the limit, "beyond" if the whole
-            interval violates it, otherwise "undecided": there are too few images to tell.
+            interval violates it, otherwise "undecided", meaning that there are too few images to
+            tell.
         few: "few prompts" or "narrow interval" if the interval is known to be too narrow,
             otherwise "".
     """
@@ -52,7 +53,7 @@ class GateCheck:
 def check_limits(
     result: Result, limits: Mapping[str, float], *, method: str | None = None
 ) -> list[GateCheck]:
-    """Compare the figures of one method with limits, by their 95% intervals.
+    """Compare one method's figures with limits, based on their 95% intervals.
 
     Args:
         result: the result to check.
@@ -66,12 +67,12 @@ def check_limits(
         A check for each figure; violated limits come first.
 
     Raises:
-        InvalidInputError: there are no limits, the result has no figure of a metric or method, or
-            there are several methods and none of them is the default.
+        InvalidInputError: If there are no limits, the result has no figure of a metric or method,
+            or there are several methods and none of them is the default.
     """
     if not limits:
         raise InvalidInputError("limits: got none; expected one or more, such as max_skew=0.2")
-    # Figures of a whole task, not of a single query, group or profession.
+    # Use figures for an entire task, not for individual queries, groups or professions.
     frame = readable(result)
     summaries = frame[frame.is_summary]
     checks = []
@@ -96,7 +97,7 @@ def check_limits(
 
 
 def has_passed(checks: Sequence[GateCheck]) -> bool:
-    """Return whether no figure violates its limit with its whole interval."""
+    """Return True unless a figure's entire interval violates its limit."""
     return all(check.outcome != BEYOND for check in checks)
 
 

@@ -1,6 +1,6 @@
-"""Write results as HTML pages: conclusions, tables, plots and, folded, all further figures.
+"""Write results as HTML pages: conclusions, tables, plots and, folded, all other figures.
 
-Names of methods, groups and prompts may contain any text; jinja2 and `for_matplotlib` escape it.
+Method, group and prompt names may contain any text; jinja2 and `for_matplotlib` escape it.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ if TYPE_CHECKING:
 
     from vldebias.report.result import Result
 
-# Colors of plots: grid lines, and methods that use labels.
+# Plot colors for grid lines and for methods that use labels.
 GRID = "#e4e7eb"
 LABELLED = "#c9ccd1"
-# Names of models about which nothing is known, such as those of embeddings and tables.
+# Placeholder names for unknown models, for example for embeddings and tables.
 UNNAMED = ("", "none", "not said", "unnamed model")
 PLAIN = "#8a94a0"  # the model without a method
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a specific color
 MOST = 8  # rows in the first table of a result without conclusions
-PROMPTS = 20  # rows in the first table of an audit; prompts.csv contains all
-LABEL = 24  # maximum line length of a method's name in a plot
-# Measures of a diagnosis that are not conclusive: margins are shown with quartiles, not intervals,
-# and the class is supposed to be readable.
+PROMPTS = 20  # rows in an audit's first table; prompts.csv contains all
+LABEL = 24  # maximum line length for method names in plots
+# Measures that do not support conclusions in a diagnosis: margins come with quartiles instead of
+# intervals, and classes are supposed to be decodable.
 FURTHER = ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "k_variance")
 CLASS_PROBE = "class_probe"
 # Explanations of measures for readers who do not know them.
@@ -88,10 +88,10 @@ MEANINGS = {
 
 
 class FrontGroup(TypedDict):
-    """Rows of a measure in the first table of a page.
+    """Store a measure's rows in the first table of a page.
 
     Attributes:
-        task: name of the task.
+        task: task name.
         measure: title of the measure.
         note: which direction is better, and the value of chance.
         before: the value without a method.
@@ -106,10 +106,10 @@ class FrontGroup(TypedDict):
 
 
 class FigureGroup(TypedDict):
-    """Rows of a measure in the first table of a result without conclusions.
+    """Store a measure's rows in the first table of a result without conclusions.
 
     Attributes:
-        task: name of the task.
+        task: task name.
         measure: title of the measure.
         note: which direction is better.
         is_share: whether the values are between 0 and 1.
@@ -144,7 +144,7 @@ def plain(value: object) -> str:
 def grids(
     block: pd.DataFrame,
 ) -> Iterator[tuple[str, list[str], list[tuple[str, list[ReadableRow | None]]], bool]]:
-    """Yield the tables of a task: methods by measures for the whole, and parts by methods.
+    """Yield a task's tables: methods by measures for the entire task, and parts by methods.
 
     Yields:
         The caption, the headings, the rows with their names (cells may be None), and whether the
@@ -171,12 +171,12 @@ def grids(
 
 
 def render(result: Result, path: Path, *, run_folder: Path) -> Path:
-    """Write the page of a result as a single HTML file, and its rows as CSV.
+    """Write a result's page as a single HTML file, and its rows as CSV.
 
     Args:
         result: the result.
         path: HTML file to write; the CSV file is next to it.
-        run_folder: folder of the run's pictures, such as generated images.
+        run_folder: folder with the run's pictures, such as generated images.
     """
     frame = readable(result)
     concluded = conclusions(frame)
@@ -194,7 +194,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
         if "hits kept" in conclusion.cost:
             sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
-    # Several conclusions may be about the same measure.
+    # Several conclusions may share a measure.
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)
     categories = category_tables(result)
@@ -230,7 +230,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
 
 
 def title_of(result: Result) -> str:
-    """Return the title of a page: what was measured, and on which models."""
+    """Return a page title: what was measured, and on which models."""
     names = dict.fromkeys(provenance.model for provenance in result.provenance)
     models = listed_words(list(filter(None, map(model_in_words, names))))
     tasks = [provenance.task for provenance in result.provenance]
@@ -243,8 +243,8 @@ def title_of(result: Result) -> str:
     elif findings_of(result):
         title = "What people's labels show"
     elif title_of_task and not models and all(task.startswith(tasks[0]) for task in tasks):
-        # The result of a table of images, which names neither a suite nor models. Its tasks are
-        # related, such as "shares" and "shares corrected".
+        # A result from a table of images names neither a suite nor models. Its tasks are related,
+        # such as "shares" and "shares corrected".
         title = title_of_task
     return title + ending if models else title
 
@@ -257,7 +257,7 @@ def model_in_words(name: str) -> str:
         return "the miniature CLIP"
     if name.startswith("miniature") and name.rstrip(")").endswith("Pipeline"):
         return "the miniature pipeline"
-    # Only the class of a pipeline is known if it was not loaded by name.
+    # Only a pipeline's class is known if it was not loaded by name.
     if name.isidentifier() and name.endswith("Pipeline"):
         return f"a {name}"
     return name
@@ -288,9 +288,9 @@ def day_of(date: str | None) -> str:
 def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
     """Return the rows that conclusions are based on.
 
-    These are the measures of the conclusions for each method at its own and at the paper's setting,
-    for the model without a method, and for chance. The method of a conclusion comes first, then the
-    others in the order of measurement, regardless of their values.
+    These are the concluded measures for each method at its own and at the paper's setting, for the
+    unedited model, and for chance. The method of a conclusion comes first, then the others in the
+    order of measurement, regardless of their values.
 
     Args:
         frame: the rows of a result from `readable`.
@@ -352,7 +352,7 @@ def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
             if row is None:
                 continue
             prefix = "corrected_" if row.metric.startswith("corrected_") else ""
-            # Shares of single prompts have a smaller n than those of all prompts.
+            # Shares for individual prompts have a smaller n than shares over all prompts.
             is_share = (block.metric == f"{prefix}share") & (block.n == row.n)
             chosen += [row.Index, *block.index[is_share & (block.method == NONE)]]
         rows = frame.loc[chosen[:MOST]]
@@ -377,7 +377,7 @@ def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
     bias, then the others.
     """
     is_left_out = frame.metric.isin([*FURTHER, "predicted_share"]) | frame.method.isin(CHANCES)
-    # The sentences are about the worst groups, so sort utilities by value.
+    # The sentences describe the worst groups, so sort utilities by value.
     measured = frame[~is_left_out]
     is_utility = (measured.kind == "utility") & (measured.metric != CLASS_PROBE)
     ordered = measured.assign(worst=measured.value.where(is_utility, 0.0))
@@ -393,7 +393,7 @@ def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _statements(frame: pd.DataFrame) -> list[str]:
-    """Return a sentence with bias and chance for each task of a result without methods."""
+    """Describe bias and chance for each task in a result without methods."""
     sentences = []
     for task, block in frame.groupby("task", sort=False):
         row = _measured_bias(block)
@@ -408,7 +408,7 @@ def _statements(frame: pd.DataFrame) -> list[str]:
 
 
 def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
-    """Return the row of a task's bias without a method; None if it was not measured."""
+    """Return the row for a task's bias without a method, or None if not measured."""
     rows = block[block.is_summary & (block.kind == "bias") & (block.method == NONE)]
     measured = cast("list[ReadableRow]", list(rows.itertuples()))
     row_of_metric = {row.metric: row for row in reversed(measured)}
@@ -419,7 +419,7 @@ def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
 
 
 def unbroken(words: str) -> str:
-    """Prevent line breaks inside of intervals."""
+    """Prevent line breaks inside intervals."""
     return re.sub(r"\[[^\[\]]*\]", lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
 
 
@@ -436,7 +436,7 @@ def notebook(result: Result) -> str:
     head: tuple[str, ...]
     rows: list[Sequence[object]] = []
     if concluded and not advice:
-        # Each method is shown next to the value without one.
+        # Show each method next to the value without a method.
         head = ("task", "measure", "method", "before [95%]", "after [95%]", "change", "verdict")
         for group in front_groups(front_rows(frame, concluded)):
             for row in group["rows"]:
@@ -444,7 +444,7 @@ def notebook(result: Result) -> str:
                 cells = (group["before"], after, row.moved, row.verdict)
                 rows.append((group["task"], group["measure"], row.name, *cells))
     else:
-        # There are no methods to compare. Advice is based on all figures.
+        # There are no methods to compare, and advice is based on all figures.
         head = ("task", "measure", "method", "value [95%]", "change [95%]", "verdict")
         columns = ["task", "measure", "name", "number", "moved", "verdict"]
         shown = frame if advice else frame[frame.is_summary].head(MOST)
@@ -458,7 +458,7 @@ def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
     files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
     pictures = []
     for file in files:
-        with contextlib.suppress(OSError):  # a file of another program
+        with contextlib.suppress(OSError):  # a file from a different program
             metadata = read_png(file, pixels=False)[1]
             is_sheet = "caption" in metadata and "strip" not in metadata
             if metadata.get("run") == name and is_sheet:
@@ -467,7 +467,7 @@ def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
 
 
 def _strips(name: str, folder: Path) -> list[Strip]:
-    """Return the strips of images for the page of a run.
+    """Return the image strips for a run's page.
 
     These are the first strip that shows how a biased prompt changed, and all that show which groups
     got worse.
@@ -475,7 +475,7 @@ def _strips(name: str, folder: Path) -> list[Strip]:
     leaning: list[Strip] = []
     worse: list[Strip] = []
     for file in sorted(folder.glob("*-strip.png")):
-        with contextlib.suppress(OSError, KeyError, ValueError):  # a file of another program
+        with contextlib.suppress(OSError, KeyError, ValueError):  # a file from a different program
             sheet, metadata = read_png(file)
             if metadata.get("run") == name:
                 strips = worse if file.stem.endswith(WORSE_STRIP) else leaning
@@ -486,7 +486,7 @@ def _strips(name: str, folder: Path) -> list[Strip]:
 def _blocks(
     result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, JSON], bytes]]
 ) -> list[dict[str, object]]:
-    """Return the protocol, pictures and tables of each task."""
+    """Return each task's protocol, pictures and tables."""
     known = {provenance.task: provenance for provenance in result.provenance}
     blocks = []
     for task, block in frame.groupby("task", sort=False):
@@ -500,7 +500,7 @@ def _blocks(
 def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dict[str, object]]:
     """Draw a plot for each measure as SVG, with text in the page's font.
 
-    Its task, measure and note (which direction is better) are texts of the page.
+    The task, measure and note (which direction is better) appear as text on the page.
     """
     colors = _colors(rows, provenance)
     drawn = []
@@ -515,7 +515,7 @@ def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dic
             content = io.BytesIO()
             no_dates = {"Date": None, "Creator": None}
             plot.savefig(content, format="svg", transparent=True, metadata=no_dates)
-            # An SVG inside a page does not need metadata and namespaces.
+            # SVG embedded in a page does not need metadata or namespaces.
             unneeded = rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\""
             svg = re.sub(unneeded, b"", content.getvalue(), flags=re.DOTALL)
             first = panel.iloc[0]
@@ -531,12 +531,12 @@ def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dic
 
 
 def _label(name: str) -> str:
-    """Break the name of a method into lines for the margin of a plot."""
+    """Break a method's name into lines for the margin of a plot."""
     return fill(for_matplotlib(name), LABEL, break_long_words=False)
 
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
-    """Fill a template and write it as a single HTML file that needs no network.
+    """Render a template to a single self-contained HTML file.
 
     Args:
         path: the file.
@@ -550,7 +550,7 @@ def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
 
 @cache
 def page_templates() -> jinja2.Environment:
-    """Return the templates of pages; they are compiled once per process."""
+    """Return the page templates, which are compiled once per process."""
     library = need("jinja2")
     environment: jinja2.Environment = library.Environment(
         loader=library.FileSystemLoader(TEMPLATES),
@@ -585,7 +585,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
         provenance: provenance of the tasks, which may contain the colors of methods.
 
     Raises:
-        InvalidInputError: there are no rows.
+        InvalidInputError: If there are no rows.
     """
     panels = _panels(rows)
     if not panels:
@@ -597,7 +597,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
     colors = _colors(rows, provenance)
     for axis, panel in zip(axes, panels, strict=False):
         _draw_panel(axis, panel, rows, colors)
-        # Task and measure, and below them which direction is better.
+        # Show the task and measure, and below them which direction is better.
         first = panel.iloc[0]
         title = fill(for_matplotlib(f"{first.task}: {first.measure}"), 44)
         title = f"{title}\n{first.hint.strip(' ()')}".rstrip()
@@ -609,7 +609,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
 
 
 def _panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the rows of each measure of each task, in order."""
+    """Return the rows for each measure in each task, in order."""
     groups = rows.groupby(["task", "title", "subset"], sort=False)
     return [panel for _, panel in groups]
 
@@ -635,7 +635,7 @@ def _draw_panel(
     Args:
         axis: where to draw.
         panel: the rows of the measure.
-        rows: the rows of all panels, which determine the scale of the measure.
+        rows: the rows of all panels, which determine the measure's scale.
         colors: color of each method.
     """
     points = panel[~panel.method.isin(CHANCES)].drop_duplicates("name")
@@ -659,7 +659,7 @@ def _draw_panel(
     axis.set_yticks(range(len(points)), list(map(_label, points.name)))
     # Show the first method on top, as in the tables.
     axis.set_ylim(len(points) - 0.5, -0.5)
-    # For a measure without bounds, the scale contains all its rows and 0.
+    # For a measure without bounds, the scale includes 0 and all of its rows.
     metric = panel.metric.iloc[0]
     rows_of_metric = rows[rows.metric == metric]
     low, high = get_metric(metric, strict=False).bounds

@@ -1,4 +1,4 @@
-"""Write counts of people in words: "1 woman and 7 men"."""
+"""Express counts of people in words: "1 woman and 7 men"."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def quantity_of(count: int, units: str) -> str:
 
 
 def largest_first(counts: Mapping[str, int]) -> dict[str, int]:
-    """Sort counts in descending order; equal counts stay in order."""
+    """Sort counts in descending order, keeping the order of ties."""
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
@@ -67,7 +67,7 @@ def listed_words(words: Sequence[str], conjunction: str = "and") -> str:
 
     Args:
         words: the words.
-        conjunction: word before the last one.
+        conjunction: word before the last item.
     """
     if len(words) < 2:
         return "".join(words)
@@ -86,5 +86,5 @@ def persons(value: str) -> str:
 
 
 def capitalised(words: str) -> str:
-    """Capitalise the first letter; the other letters keep their case."""
+    """Capitalise the first letter, leaving the others unchanged."""
     return words[:1].upper() + words[1:]

@@ -1,7 +1,7 @@
 """Store the results of a run: values with intervals and paired changes, and their provenance.
 
-A task fills a `TaskResult` row by row; a run joins them to a `Result`, which can be shown in a
-terminal or notebook, plotted, and converted to a data frame, CSV, parquet and JSON.
+A task fills a `TaskResult` row by row; a run combines them into a `Result`, which can be shown in a
+terminal or notebook, plotted, and converted to a data frame, CSV, parquet or JSON.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 _LONGEST_NAME = 230  # trackers allow 250 characters; this leaves room for "/high"
-LINE = 400  # maximum line length of JSON, which is sufficient for a row of a result
+LINE = 400  # maximum line length of JSON, long enough for one result row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ class MetricFrameArguments(TypedDict):
 
 
 class Result(BaseModel, extra="forbid", populate_by_name=True):
-    """Measurements of one run and their provenance.
+    """Store the measurements from one run and their provenance.
 
     In JSON, the rows are called `figures` and the provenance `protocols`.
 
@@ -98,7 +98,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         name: name of the suite or task.
         rows: the measurements.
         provenance: how each task was measured.
-        versions: versions of the packages.
+        versions: package versions.
         commit: commit of the checkout, with "-dirty" if files differ from it; None for a wheel.
         seconds: duration; None if the run was resumed.
         date: end of the run (ISO 8601, UTC).
@@ -129,7 +129,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     @model_validator(mode="before")
     @classmethod
     def _without_conclusions(cls, content: object) -> object:
-        """Ignore the fields that `to_dict` adds, since they are computed from the rows."""
+        """Drop the fields that `to_dict` adds, since they are computed from the rows."""
         if not isinstance(content, dict):
             return content
         fields = {name: value for name, value in content.items() if name != "conclusions"}
@@ -144,7 +144,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
     @classmethod
     def from_tasks(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
-        """Join the results of tasks, and add date, command, platform, versions and commit.
+        """Combine task results, and add date, command, platform, versions and commit.
 
         Args:
             name: name of the suite or task.
@@ -166,14 +166,14 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         """Return a row by its names.
 
         Args:
-            task: name of the task.
-            metric: name of the metric.
+            task: task name.
+            metric: metric name.
             method: name of the method; "none" for the model without a method.
-            subset: a part of the task, such as a group or a query; "" for the whole task.
-            lam: lambda of the method; None: the first row that matches.
+            subset: a part of the task, such as a group or a query; "" for the entire task.
+            lam: the method's lambda. If None, the first matching row is returned.
 
         Raises:
-            KeyError: there is no such row; the message lists the closest names.
+            KeyError: If there is no such row; the message lists the closest names.
         """
         paths = []
         for row in self.rows:
@@ -181,7 +181,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             if names == (task, metric, method, subset) and lam in (None, row.lam):
                 return row
             path = "/".join(filter(None, names))
-            # If lambda was requested, show it, since the row may only differ in it.
+            # If lambda was requested, show it, since only lambda may differ.
             paths.append(path if lam is None else f"{path}, lam={row.lam}")
         path = "/".join(filter(None, (task, metric, method, subset)))
         if lam is not None:
@@ -192,8 +192,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def to_pandas(self) -> pd.DataFrame:
         """Return a data frame with a row per measurement and the columns `COLUMNS`.
 
-        `n` is the number of resampled units, and `counts` all numbers as JSON. `change` is the
-        paired difference from method "none", or NaN.
+        `n` is the number of resampled units, `counts` contains all sample sizes as JSON, and
+        `change` is the paired difference from the method "none", or NaN.
         """
         rows = []
         for row in self.rows:
@@ -201,7 +201,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             change = row.change or (None, None, None)
             numbers = (row.value, *row.interval, *change)
             columns |= dict(zip(NUMBERS, numbers, strict=False))
-            # Tasks list the unit that was resampled first.
+            # Tasks list the resampled unit first.
             columns["n"] = next(iter(row.n.values()), 0)
             columns["counts"] = json.dumps(row.n, ensure_ascii=False)
             rows.append(columns)
@@ -212,10 +212,9 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def to_metrics(self) -> dict[str, float]:
         """Return values by name for `mlflow.log_metrics`, `wandb.log` and TensorBoard.
 
-        A name is task/metric/method, with the part of the task and lambda if there are any;
-        NAME/low and NAME/high are the bounds of the 95% interval. Characters that trackers reject
-        are replaced, and names that are then equal are numbered. Values that are not finite are
-        omitted.
+        A name is task/metric/method, plus the part of the task and lambda, if any; NAME/low and
+        NAME/high are the bounds of the 95% interval. Characters that trackers reject are replaced,
+        and resulting duplicates are numbered. Non-finite values are omitted.
 
         >>> mlflow.log_metrics(result.to_metrics())  # doctest: +SKIP
         """
@@ -241,16 +240,16 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def as_metric_frame(self, task: str, metric: str, method: str) -> MetricFrameArguments:
         """Return the arguments of a `fairlearn.metrics.MetricFrame` for one metric by group.
 
-        Its `by_group` contains the values of the groups (or queries) without intervals, and its
-        `overall` is their mean weighted by n.
+        Its `by_group` contains the group (or query) values without intervals, and its `overall` is
+        their mean weighted by n.
 
         Args:
-            task: name of the task.
-            metric: name of the metric.
-            method: name of the method.
+            task: task name.
+            metric: metric name.
+            method: method name.
 
         Raises:
-            InvalidInputError: there are no rows by group with these names.
+            InvalidInputError: If there are no rows by group with these names.
 
         >>> frame = result.as_metric_frame("groups", "accuracy", "none")  # doctest: +SKIP
         >>> MetricFrame(**frame).by_group  # doctest: +SKIP
@@ -290,7 +289,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return conclusions(readable(self), measures)
 
     def to_dict(self) -> dict[str, JSON]:
-        """Return the result as values of JSON, as `write` writes it.
+        """Return the result as JSON values, as written by `write`.
 
         It also contains the conclusions, and "few" in rows whose interval is known to be too
         narrow, for example because there are few prompts.
@@ -317,7 +316,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return dots(frame[frame.is_summary], self.provenance)
 
     def to_csv(self, path: str | Path) -> Path:
-        """Write the rows as CSV with all digits; texts that look like formulas are escaped."""
+        """Write the rows as CSV with all digits, escaping strings that look like formulas."""
         return write_atomically(Path(path), spreadsheet_csv(self.to_pandas()))
 
     def write(self, path: str | Path, *, compact: bool = False) -> Path:
@@ -325,13 +324,14 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
         Args:
             path: file to write.
-            compact: write the rows to a parquet file next to it (a twentieth of the size).
+            compact: whether to write the rows to a parquet file next to it (a twentieth of the
+                size).
         """
         path = Path(path)
         content = self.to_dict()
         if compact:
             packed = self.to_pandas().to_parquet(index=False, compression="zstd")
-            # Write the rows first, since a JSON file without its rows cannot be read.
+            # Write the rows first, since a JSON file without its rows cannot be loaded.
             rows = write_atomically(path.with_suffix(".parquet"), packed)
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
         return write_atomically(path, format_json(content) + "\n")
@@ -341,8 +341,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         """Read a result from its JSON file and, if there is one, the parquet file next to it.
 
         Raises:
-            InvalidInputError: the file is missing or does not contain a result; the message names
-                the first invalid field.
+            InvalidInputError: If the file is missing or does not contain a result; the message
+                names the first invalid field.
         """
         path = Path(path)
         try:
@@ -362,10 +362,10 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
 
 def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the rows of a result from the parquet file that its JSON names.
+    """Load a result's rows from the parquet file named in its JSON.
 
     Raises:
-        InvalidInputError: the file is missing, or its digest differs.
+        InvalidInputError: If the file is missing, or its digest differs.
     """
     # Use only the name, since an untrusted result must not refer to files in other folders.
     file = path.parent / Path(str(figures.get("file", ""))).name
@@ -383,10 +383,10 @@ def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, ob
 
 
 def format_json(value: object, depth: int = 0) -> str:
-    """Format a value as JSON, in which parts that fit into a line are not broken.
+    """Format a value as JSON, keeping parts that fit on one line together.
 
     Args:
-        value: a value of JSON.
+        value: a JSON value.
         depth: number of spaces to indent.
     """
     short = json.dumps(value, ensure_ascii=False)
@@ -394,7 +394,7 @@ def format_json(value: object, depth: int = 0) -> str:
         return short
     deeper = depth + 1
     if isinstance(value, dict):
-        # Keys may be numbers, which are strings in JSON.
+        # Keys may be numbers, which become strings in JSON.
         names = [json.dumps(str(name), ensure_ascii=False) for name in value]
         inside = zip(names, value.values(), strict=True)
         parts = [f"{name}: {format_json(item, deeper)}" for name, item in inside]

@@ -1,4 +1,4 @@
-"""List many results on one sortable page, with a row for each task and method of each run."""
+"""List many results on one sortable page, with one row per run, task and method."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MOST_BYTES = 500_000_000
 
 
 class RunRow(NamedTuple):
-    """A row of the list.
+    """Store one row of the list.
 
     Attributes:
         run: folder or file of the result, relative to the folder of the list.
         model: the model that was measured.
-        task: name of the task.
+        task: task name.
         method: readable name of the method.
         measure: title of the figure, with its part of the task.
         better: "higher", "lower" or "neither".
@@ -58,7 +58,7 @@ class RunRow(NamedTuple):
 
 
 class RunList(NamedTuple):
-    """Rows of all results in a folder and its subfolders.
+    """Store the rows for all results in a folder and its subfolders.
 
     Attributes:
         rows: the rows.
@@ -70,17 +70,17 @@ class RunList(NamedTuple):
 
 
 def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
-    """Return a row for each task and method of every result in a folder, newest first.
+    """Return one row per result, task and method in a folder, newest first.
 
-    A task is represented by the measure of its conclusion or, without a conclusion, by its measure
-    of bias. If only parts of the task were measured, the worst part is used.
+    A task is represented by its conclusion's measure or, without a conclusion, by its bias measure.
+    If only parts of the task were measured, the worst part is used.
 
     Args:
         folder: folder with JSON files written by `Result.write`; subfolders are included.
-        page_folder: folder of the page, to which links are relative. Default: the same folder.
+        page_folder: folder of the page, which links are relative to. Default: the same folder.
 
     Raises:
-        InvalidInputError: the folder does not exist, or contains no result.
+        InvalidInputError: If the folder does not exist, or contains no result.
     """
     if not folder.is_dir():
         raise InvalidInputError(
@@ -100,12 +100,12 @@ def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
             f"{folder}: contains no results; expected files written by `vldebias eval`, such as"
             " NAME/result.json"
         )
-    # The sort is stable: runs with the same date are ordered by name.
+    # The sort is stable, so runs with the same date are ordered by name.
     return RunList(sorted(rows, key=lambda row: row.date, reverse=True), unreadable)
 
 
 def _is_result(file: Path) -> bool:
-    """Return whether a JSON file is a result according to its name or keys."""
+    """Return whether a JSON file's name or keys indicate a result."""
     if file.name == "result.json":
         return True
     if file.stat().st_size > _MOST_BYTES:
@@ -115,11 +115,11 @@ def _is_result(file: Path) -> bool:
 
 
 def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
-    """Return the rows of one result."""
+    """Return one result's rows."""
     result = Result.read(file)
     frame = readable(result)
     model_of_task = {part.task: model_in_words(part.model) for part in result.provenance}
-    # "sd15/result.json" and "sd15.json" are both the run sd15.
+    # "sd15/result.json" and "sd15.json" both denote the run sd15.
     run = name.removesuffix("result.json").removesuffix("/").removesuffix(".json")
     run = run or file.parent.resolve().name
     page = file.parent / _INDEX
@@ -166,7 +166,7 @@ def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> li
 
 
 def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
-    """Return the metric and subset of the figure that represents a task without a conclusion."""
+    """Return the metric and subset that represent a task without a conclusion."""
     bias = block[block.kind == "bias"]
     summaries = bias[bias.subset == ""]
     for candidates in (summaries, bias, block):
@@ -185,7 +185,7 @@ def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
 
 
 def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
-    """Write the page of all results in a folder.
+    """Write the page that lists all results in a folder.
 
     Args:
         folder: folder with results, see `list_runs`.

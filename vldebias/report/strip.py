@@ -20,7 +20,7 @@ AS_GENERATED = "as generated"
 
 
 class _Layout(BaseModel):
-    """Layout of a strip: titles of its columns and rows, and the size of a cell in pixels."""
+    """Describe a strip: the titles of its columns and rows, and the cell size in pixels."""
 
     columns: list[str]
     rows: list[str]
@@ -38,10 +38,10 @@ def write_strip(strip: Strip, path: Path, metadata: Mapping[str, JSON]) -> Path:
     Args:
         strip: the images.
         path: PNG file to write.
-        metadata: further metadata, such as run and task.
+        metadata: additional metadata, such as run and task.
     """
     first = strip.rows[0][1][0]
-    # Small images are not enlarged, so that the miniature's pictures are stored unchanged.
+    # Do not enlarge small images, so that the miniature's pictures are stored unchanged.
     scale = min(LARGEST / max(first.size), 1)
     width, height = (round(side * scale) for side in first.size)
     across = max(len(images) for _, images in strip.rows)
@@ -60,7 +60,7 @@ def write_strip(strip: Strip, path: Path, metadata: Mapping[str, JSON]) -> Path:
 
 
 def read_strip(sheet: Image, metadata: Mapping[str, JSON]) -> Strip:
-    """Return a strip that was written by `write_strip`.
+    """Extract a strip written by `write_strip`.
 
     Args:
         sheet: the picture.

@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
 NAME = 16  # width of a method's name, so that a row fits into 80 columns
 MOST = 25  # maximum number of lines, unless sentences are long
-SENTENCES = 34  # maximum number of lines of sentences; above it, conclusions are shortened
+SENTENCES = 34  # maximum number of lines for sentences; beyond it, conclusions are shortened
 ROWS = 14  # minimum number of lines for the rows below conclusions
-PART_ROWS = 4  # rows per measure of a result without methods
+PART_ROWS = 4  # rows per measure in a result without methods
 AUDIT_HEAD = ("verdict", "predicted share [95%]", "prompt")
 MODELS_HEAD = ("verdict", "share over models", "prompt")
 
 
 def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
-    """Return the conclusions of a result and the rows they are based on as text.
+    """Return a result's conclusions, and the rows they are based on, as text.
 
     Args:
         result: the result.
         measures: pairs (task, metric) to show; all if empty.
         max_lines: maximum number of lines. There may be more if sentences (of up to `SENTENCES`
             lines) would leave too little space for the rows.
-        width: number of columns.
+        width: width in columns.
     """
     frame = readable(result)
     if advice_of(result):
@@ -45,8 +45,8 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     concluded = conclusions(frame, measures)
     summaries = named(frame[frame.is_summary], measures)
     if concluded:
-        # Measures of bias without a conclusion, such as distances between texts, are only shown on
-        # the page.
+        # Measures of bias without a conclusion, such as distances between prompts, are only shown
+        # on the page.
         tasks = [conclusion.task for conclusion in concluded]
         summaries = summaries[summaries.task.isin(tasks) | (summaries.kind != "bias")]
     notes = wrapped(LABELS, width) if summaries.uses_labels.any() else []
@@ -69,7 +69,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
     rows = _rows(summaries, concluded, max(room, ROWS if full and are_full else 0))
-    # Count rows, which are indented by two spaces, not their further lines or names of measures.
+    # Count rows, which are indented by two spaces, but not continuation lines or measure names.
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
     if remaining > 0:
@@ -78,7 +78,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
 
 
 def advice_of(result: Result) -> list[str]:
-    """Return the advice of tasks that do not compare methods, such as an audit, as sentences."""
+    """Return advice from tasks that do not compare methods, such as audits, as sentences."""
     sentences: list[str] = []
     for provenance in result.provenance:
         sentences += provenance.settings.get("advice", ())
@@ -86,7 +86,7 @@ def advice_of(result: Result) -> list[str]:
 
 
 def findings_of(result: Result) -> list[str]:
-    """Return further findings of tasks as sentences, such as those from annotators' labels."""
+    """Return additional task findings as sentences, for example from human labels."""
     findings: list[str] = []
     for provenance in result.provenance:
         findings += provenance.settings.get("findings", ())
@@ -117,14 +117,14 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
 
 
 def _with_losses(conclusion: Conclusion) -> str:
-    """Return the sentence of a conclusion, with the parts that got worse."""
+    """Return a conclusion's sentence, with the parts that got worse."""
     if not conclusion.worse:
         return conclusion.sentence
     return f"{conclusion.sentence} What got worse: {conclusion.worse}."
 
 
 def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
-    """Return the advice of a result and the prompts of an audit or the rows of each measure."""
+    """Return a result's advice, with an audit's prompts or the rows for each measure."""
     lines: list[str] = []
     for sentence in advice_of(result):
         lines += wrapped(sentence, width)
@@ -138,7 +138,7 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
 
 
 def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> list[str]:
-    """Return a table of prompts in at most `room` lines, and a line that counts the others."""
+    """Return a prompt table in at most `room` lines, with a line that counts the others."""
     shown = prompts[: max(room - 1, 0)]  # the heading needs a line
     rows = [AUDIT_HEAD]
     if any(row.models for row in prompts):
@@ -157,7 +157,7 @@ def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> li
 
 
 def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
-    """Return the first rows of each measure in at most `room` lines, and a line with the rest."""
+    """Return each measure's first rows in at most `room` lines, with a line for the rest."""
     notes = wrapped(FEW_NOTE, width) if (frame.few != "").any() else []
     room -= len(notes)
     blocks = [block for _, block in frame.groupby("title", sort=False)]
@@ -201,7 +201,7 @@ def wrapped(sentence: str, width: int = 80) -> list[str]:
 
     Args:
         sentence: the sentence.
-        width: number of columns.
+        width: width in columns.
     """
     broken = fill(
         sentence, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
@@ -210,7 +210,7 @@ def wrapped(sentence: str, width: int = 80) -> list[str]:
 
 
 def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> list[str]:
-    """Return the rows of each measure under its name in at most `room` lines.
+    """Return each measure's rows under its name, in at most `room` lines.
 
     The measures of conclusions come first, then the first measure of every task, and so on.
     """
@@ -229,16 +229,16 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
         if len(lines) >= room:
             break
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-        # If there are too many rows, prefer "none" and the method of the conclusion, then the
-        # paper's setting and the baseline; other lambdas of a sweep come last.
+        # If there are too many rows, prefer "none" and the conclusion's method, then the paper's
+        # setting and the baseline; other lambdas in a sweep come last.
         is_concluded = (rows.method == NONE) | (rows["name"] == methods.get((task, measure), ""))
         is_compared = (rows.paper != "") | rows.method.isin(BASELINES)
         ranks = np.select([is_concluded, is_compared, at_settings(rows)], [0, 1, 2], default=3)
         chosen = rows.index[np.argsort(ranks, kind="stable")[:row_limit]]
         for row in rows[rows.index.isin(chosen)].itertuples():
-            # A long name is on a separate line.
+            # Put a long name on a separate line.
             name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
-            # All methods are measured on the same units, so show "few" for the first row only.
+            # All methods share the same units, so show "few" only in the first row.
             change = row.moved or row.few
             line = f"  {name:<{NAME}} {row.number:<20} {change:<23} {row.verdict}".rstrip()
             lines += line.split("\n")

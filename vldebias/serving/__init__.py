@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vldebias.errors import lazy_names
 
 _HERE = Path(__file__).resolve().parent
-# In a checkout, the app is in apps/, outside of the package.
+# In a checkout, the app is in apps/, outside the package.
 if not (_HERE / "images_api").is_dir():
     __path__.append(str(_HERE.parents[1] / "apps"))
 

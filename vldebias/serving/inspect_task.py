@@ -1,11 +1,11 @@
-"""Measure who appears as a task of inspect-ai, over an images API or a pipeline.
+"""Measure who appears, as an inspect-ai task using an images API or a pipeline.
 
     inspect eval vldebias/who_appears --model none \\
         -T api=https://api.openai.com/v1 -T model=gpt-image-1
 
-Needs `pip install '.[inspect]'`. Each sample is an image of a prompt of the protocol. The solver
-requests the image, the scorer is a judge of this package, and `record_of_log` converts the log to a
-record.
+Needs `pip install '.[inspect]'`. Each sample is an image for one of the protocol's prompts. The
+solver requests the image, the scorer is a judge of this package, and `record_of_log` converts the
+log to a record.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 IMAGE = "data:image/png;base64,"
 SECONDS = 300.0  # timeout for one image
-REFUSED = 400  # HTTP status if an images API refuses a prompt
+REFUSED = 400  # HTTP status if an images API rejects a prompt
 Generator = Callable[[str, int], Awaitable[bytes | str]]
 """A function of a prompt and a seed, which returns the image file, or why there is none."""
 
@@ -84,17 +84,18 @@ def who_appears(
     Args:
         api: base address of an OpenAI-compatible images API, such as https://api.openai.com/v1;
             its key is read from OPENAI_API_KEY.
-        model: name of the model in the API.
-        pipeline: a diffusers id or folder, or "miniature", instead of an API.
+        model: the API's name for the model.
+        pipeline: a diffusers id or folder, or "miniature", to use instead of an API.
         attribute: the attribute to measure.
         images: number of images per prompt.
-        neutral: whether to use only the neutral wording; False: also the six qualifiers.
-        judge: a CLIP model of open_clip or transformers, or "miniature". Default: the judge of the
+        neutral: whether to use only the neutral wording. If False, the six qualifiers are also
+            used.
+        judge: an open_clip or transformers CLIP model, or "miniature". Default: the judge from the
             suite "generation".
-        size: size of the images that are requested from the API.
+        size: image size to request from the API.
 
     Raises:
-        InvalidInputError: both an API and a pipeline were passed, or neither.
+        InvalidInputError: If both an API and a pipeline were passed, or neither.
     """
     if (api is None) == (pipeline is None) or (api is not None and model is None):
         raise InvalidInputError(
@@ -130,7 +131,7 @@ def _api(address: str, model: str, size: str) -> Generator:
         headers["Authorization"] = f"Bearer {key}"
 
     async def generate(prompt: str, seed: int) -> bytes | str:
-        # APIs do not accept a seed; their images are independent.
+        # APIs do not accept a seed, but their images are independent.
         request = {"model": model, "prompt": prompt, "n": 1, "size": size}
         async with httpx.AsyncClient(timeout=SECONDS, headers=headers) as client:
             url = f"{address.rstrip('/')}/images/generations"
@@ -176,7 +177,7 @@ def _pipeline(name: str) -> Generator:
 
 @solver
 def one_image(generator: Generator) -> Solver:
-    """Generate the image of the sample's prompt, or store the reason why it was refused."""
+    """Generate the image for the sample's prompt, or store why it was rejected."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         image = await generator(state.input_text, state.metadata["seed"])
@@ -214,7 +215,7 @@ def shares() -> Metric:
 
 @scorer(metrics=[shares()])
 def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
-    """Score an image by the value that a judge sees in it, "unknown" if it is not sure.
+    """Score an image by the value that a judge sees in it, "unknown" if not confident.
 
     Args:
         attribute: the attribute to measure.
@@ -268,7 +269,7 @@ def _judge(name: str | None) -> Judge:
 
 
 def _record_of_scores(scores: list[Score], generator: str = "generator") -> Record:
-    """Create a record from the scores of a run."""
+    """Create a record from a run's scores."""
     answers: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
     facts: dict[str, Any] = {}
     for score in scores:
@@ -308,13 +309,13 @@ def record_of_log(log: EvalLog, name: str) -> Record:
 
     Args:
         log: a log from `inspect_ai.eval` or `inspect_ai.log.read_eval_log`.
-        name: name of the record.
+        name: record name.
 
     Returns:
-        The record with its figures; add who measured it, and the licence.
+        The record with its figures. Add the licence and who measured it before publishing.
 
     Raises:
-        InvalidInputError: the evaluation did not succeed, or there are no samples.
+        InvalidInputError: If the evaluation did not succeed, or there are no samples.
     """
     if log.status != "success" or not log.samples:
         raise InvalidInputError(f"log: got status {log.status}; expected a finished evaluation")

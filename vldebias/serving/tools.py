@@ -39,7 +39,8 @@ INSTRUCTIONS = (
     " or show no person are returned unchanged, with the reason."
 )
 
-# Escapes in JSON; each is consumed completely, because \\ud83d is a backslash and five characters.
+# JSON escapes; each is matched in full, because \\ud83d is an escaped backslash and five
+# characters.
 _ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
@@ -47,11 +48,11 @@ _ESCAPE = re.compile(
 
 
 class WrittenPrompt(BaseModel):
-    """One image's prompt.
+    """Store one image's prompt.
 
     Attributes:
         prompt: the prompt to generate from.
-        value: the value that was written into it.
+        value: the value that was inserted into it.
         reason: why the prompt was left unchanged.
     """
 
@@ -61,14 +62,14 @@ class WrittenPrompt(BaseModel):
 
 
 class WrittenPrompts(BaseModel):
-    """Prompts returned by a call; the same call with this seed returns the same prompts."""
+    """Store a call's prompts; repeating the call with this seed returns the same prompts."""
 
     prompts: list[WrittenPrompt]
     seed: int
 
 
 class AuditedPrompt(BaseModel):
-    """The audit of one prompt.
+    """Store the audit of one prompt.
 
     Attributes:
         prompt: the original prompt.
@@ -88,7 +89,7 @@ class AuditedPrompt(BaseModel):
 
 
 class AuditedPrompts(BaseModel):
-    """An audit: the prompts, most urgent first, and a summary."""
+    """Store an audit: the prompts, most urgent first, and a summary."""
 
     prompts: list[AuditedPrompt]
     summary: list[str]
@@ -97,8 +98,8 @@ class AuditedPrompts(BaseModel):
 class Tools:
     """Implement the tools that the server offers.
 
-    Prompts are untrusted, since an assistant may be manipulated by texts that it reads. Their
-    number and length are limited, and an attribute must be a name, so no call can open a file.
+    Prompts are untrusted, since an assistant may be manipulated by text that it reads. Their number
+    and length are limited, and an attribute must be a name, so no call can open a file.
 
     Args:
         sets: the default attribute: the name of a packaged prompt set, or the path of a YAML file.
@@ -116,7 +117,7 @@ class Tools:
         self.default_set = load_prompts(sets)
         self.model = model
         self.pipeline = pipeline
-        # Balancers are reused, so that values are even over all calls.
+        # Reuse balancers, so that values are even over all calls.
         self._balancer_of_attribute = {self.default_set.name: Balancer(self.default_set)}
 
     def balance_prompts(
@@ -182,7 +183,7 @@ class Tools:
         (task,) = result.provenance
         row_of_prompt = {}
         for row in result.rows:
-            # The advice is about all models; single models have separate rows.
+            # The advice covers all models; individual models have separate rows.
             if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 row_of_prompt[prompt] = (value, row)
@@ -205,7 +206,7 @@ class Tools:
         return AuditedPrompts(prompts=audited, summary=list(task.settings["advice"]))
 
     def _set_named(self, attribute: str | None) -> PromptSet:
-        """Return the prompt set with a name: the server's default set or a packaged one."""
+        """Return a prompt set by name: the server's default set or a packaged one."""
         if attribute is None or attribute == self.default_set.name:
             return self.default_set
         names = list(dict.fromkeys([self.default_set.name, *packaged("prompts")]))
@@ -256,10 +257,10 @@ def _audit_of_texts(prompts: list[str], prompt_set: PromptSet) -> AuditedPrompts
 
 
 def tools_server(tools: Tools) -> MCPServer:
-    """Return a server of the Model Context Protocol that offers the tools.
+    """Return a Model Context Protocol server that offers the tools.
 
     Raises:
-        MissingPackageError: the package `mcp` is not installed.
+        MissingPackageError: If the package `mcp` is not installed.
     """
     server: MCPServer = need("mcp.server").MCPServer(
         "vldebias", instructions=INSTRUCTIONS, version=__version__
@@ -270,7 +271,7 @@ def tools_server(tools: Tools) -> MCPServer:
 
 
 def _with_messages(tool: Callable[Parameters, BaseModel]) -> Callable[Parameters, BaseModel]:
-    """Return a tool that shows the messages of its errors to the assistant.
+    """Wrap a tool so that its error messages are shown to the assistant.
 
     The server hides the messages of other exceptions, and logs their tracebacks.
     """
@@ -287,10 +288,10 @@ def _with_messages(tool: Callable[Parameters, BaseModel]) -> Callable[Parameters
 
 
 def replace_lone_surrogates(line: bytes) -> bytes:
-    """Replace escapes of lone surrogates in a line of JSON by U+FFFD.
+    """Replace lone surrogate escapes in a line of JSON with U+FFFD.
 
-    A client that truncates a text within an emoji sends half of a surrogate pair. Such a line is
-    not valid Unicode, and the server would ignore it.
+    A client that truncates text in the middle of an emoji sends half of a surrogate pair. Such a
+    line is not valid Unicode, and the server would ignore it.
     """
     return _ESCAPE.sub(lambda match: rb"\ufffd" if match["lone"] else match[0], line)
 

@@ -1,4 +1,4 @@
-"""Evaluate a method: measure what it changes, what it costs, and how certain both are."""
+"""Evaluate a method: measure its effect, its cost, and the uncertainty of both."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vldebias.study.tasks.texts import TextsTask
     from vldebias.utils.options import Options
 
-# Loaded when first used: a task on features needs no judge, audit or diagnosis.
+# Imported on first use: a task on features needs no judge, audit or diagnosis.
 _NAMES_OF_HOME = {
     "vldebias.judge.judges": ("VlmJudge",),
     "vldebias.utils.options": ("Options",),

@@ -2,8 +2,8 @@
 
 Two scikit-learn probes are cross-validated and compared with permuted labels. The linear probe
 shows what a projection can remove, the nearest-neighbour probe what a search can still find.
-Balanced accuracy is the share of correctly predicted rows, averaged over values. Margins are
-defined in chapter 8 of the thesis (Figure 8-2).
+Balanced accuracy is the share of correctly predicted rows per value, averaged over values. Margins
+are defined in chapter 8 of the thesis (Figure 8-2).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ Codes = NDArray[np.int64]
 Floats = NDArray[np.float64]
 BLOCK = 8192  # rows converted to float64 at a time
 FOLDS = 5
-PERMUTATIONS = 100  # permutations of the labels, for the chance limit
+PERMUTATIONS = 100  # number of label permutations for the chance limit
 SEARCHED = 20_000  # maximum number of rows for the nearest-neighbour search
-FEW = 30  # groups with fewer rows give no advice
-LARGEST_SUBSET = 1000  # maximum size of a k-variance subset; a pair of this size takes a second
-# Metric -> role of the predicted column, and reader.
+FEW = 30  # smaller groups are not used for advice
+LARGEST_SUBSET = 1000  # maximum k-variance subset size; a pair of this size takes a second
+# Metric -> the role of the predicted column, and the probe.
 PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "neighbour")}
 PROBES["class_probe"] = "labels", "linear"
 
@@ -62,8 +62,8 @@ def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[st
     """Return the labelled rows as float32 of length 1, their codes, and the names of the values.
 
     Raises:
-        InvalidInputError: lengths differ, features are not finite, there are fewer than two values,
-            or a value has fewer than `FOLDS` rows.
+        InvalidInputError: If lengths differ, features are not finite, there are fewer than two
+            values, or a value has fewer than `FOLDS` rows.
     """
     rows = torch.as_tensor(features).detach().cpu()
     column = Labels.from_array(labels)
@@ -81,8 +81,8 @@ def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[st
     values, codes, sizes = np.unique(
         column.codes[column.known], return_inverse=True, return_counts=True
     )
-    # If a value has fewer rows than there are folds, some folds are fitted without it and cannot
-    # predict it.
+    # With fewer rows than folds, some folds would be fitted without the value and could not predict
+    # it.
     if len(values) < 2 or sizes.min() < FOLDS:
         raise InvalidInputError(
             f"labels: expected two or more values with {FOLDS} rows or more, got {column.counts}"
@@ -93,7 +93,7 @@ def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[st
 def _out_of_fold(
     model: BaseEstimator, rows: Tensor, codes: Codes, targets: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return out-of-fold predictions of a scikit-learn model for each row."""
+    """Return a scikit-learn model's out-of-fold prediction for each row."""
     selection = need("sklearn.model_selection")
     # Stratify, so that every fold contains rare values.
     folds = selection.StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, codes)
@@ -104,7 +104,7 @@ def _out_of_fold(
 
 
 def _ridge(rows: Tensor) -> Ridge:
-    """Return a ridge regression whose penalty is the mean variance of a column.
+    """Return a ridge regression whose penalty is the mean column variance.
 
     The labels may be wrong, so they must not select the penalty.
     """
@@ -114,7 +114,7 @@ def _ridge(rows: Tensor) -> Ridge:
 
 def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
     """Return the lead (n,) of each row's class in scores (n, k), and the best other class (n,)."""
-    # (n, k): 1 at the class of each row
+    # (n, k): one-hot classes
     is_class = np.arange(scores.shape[1]) == codes[:, None]
     rival = np.where(is_class, -np.inf, scores).argmax(1)
     return scores[is_class] - scores[np.arange(len(codes)), rival], rival
@@ -122,7 +122,7 @@ def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
 
 @dataclass(frozen=True)
 class Probe:
-    """Store the out-of-fold balanced accuracy of a probe.
+    """Store a probe's out-of-fold balanced accuracy.
 
     Attributes:
         accuracy: the balanced accuracy.
@@ -136,7 +136,7 @@ class Probe:
 
     @property
     def is_at_chance(self) -> bool:
-        """Return whether the probe does no better than guessing."""
+        """Return whether the probe is no better than guessing."""
         return self.accuracy <= self.limit
 
 
@@ -148,39 +148,39 @@ def readable(
     seed: int = 0,
     resamples: int = 2000,
 ) -> Probe:
-    """Return how well a probe predicts the labels of features, by cross-validation.
+    """Return how well a cross-validated probe predicts labels from features.
 
     Args:
         features: features (n, d).
-        labels: values (n,); rows with unknown ones are ignored.
+        labels: values (n,); rows with unknown values are ignored.
         reader: "linear" for scikit-learn's linear discriminant analysis with equal priors and
             Ledoit-Wolf shrinkage, or "neighbour" for the value of the row with the largest cosine.
-        seed: seed of the folds and the bootstrap.
+        seed: seed for the folds and the bootstrap.
         resamples: number of bootstrap resamples.
 
     Raises:
-        InvalidInputError: features are not finite, or a value has fewer than five rows.
+        InvalidInputError: If features are not finite, or a value has fewer than five rows.
     """
     rows, codes, names = _known(features, labels)
     rng = np.random.default_rng(seed)
     if reader == "linear":
         discriminant = need("sklearn.discriminant_analysis").LinearDiscriminantAnalysis
-        # Use equal priors, because balanced accuracy weights values equally. With the priors of the
-        # data, a probe would always predict the most frequent value.
+        # Use equal priors, because balanced accuracy weights all values equally. With empirical
+        # priors, a probe could simply predict the most frequent value.
         priors = np.full(len(names), 1 / len(names))
         model = discriminant(solver="lsqr", shrinkage="auto", priors=priors)
     else:
-        # Sample the rows, because nearest neighbours take n x n cosines.
+        # Sample rows, because the nearest-neighbour probe computes n x n cosines.
         sample = np.sort(rng.permutation(len(codes))[:SEARCHED])
         rows = rows[torch.from_numpy(sample)]
         codes = np.unique(codes[sample], return_inverse=True)[1]
         model = need("sklearn.neighbors").KNeighborsClassifier(1, metric="cosine")
     predicted = _out_of_fold(model, rows, codes, codes, seed)
     sizes = np.bincount(codes)
-    # (values,) share of correctly predicted rows for each value
+    # (values,): share of correctly predicted rows per value
     shares = np.bincount(codes, weights=predicted == codes) / sizes
-    # The accuracy by chance depends on n, the values and the predictions; permuted labels estimate
-    # it whatever the predictions are.
+    # Chance accuracy depends on n, the values and the predictions. Permuting the labels estimates
+    # it for any predictions.
     by_chance = []
     for _ in range(PERMUTATIONS):
         permuted = rng.permutation(codes)
@@ -194,22 +194,22 @@ def readable(
 
 
 def wrong_labels(features: Array, labels: LabelArray, *, seed: int = 0) -> pd.DataFrame:
-    """Return all labelled rows as a frame, the least credible label first.
+    """Rank all labelled rows, starting with the least credible label.
 
     Each row is scored by a ridge regression on one-hot targets that was fitted on the other folds.
-    The confidence is the score of the given label minus the best other score. If it is negative,
-    another label fits better.
+    The confidence is the score of the given label minus the best other score. If it is negative, a
+    different label fits better.
 
     Args:
         features: features (n, d).
         labels: values (n,).
-        seed: seed of the folds.
+        seed: seed for the folds.
 
     Returns:
         A frame with the columns row, given, proposed and confidence.
 
     Raises:
-        InvalidInputError: see `readable`.
+        InvalidInputError: If `readable` rejects the file.
     """
     rows, codes, names = _known(features, labels)
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
@@ -241,13 +241,13 @@ def margins(
         head: (weight (k, d), bias (k,)) or nn.Linear.
         features: inputs (n, d) of the head.
         codes: classes (n,).
-        seed: seed of the k-variance.
+        seed: seed for the k-variance.
 
     Returns:
         Metric -> margins (n,), and the k-variances (k,).
 
     Raises:
-        InvalidInputError: the shapes do not match, or a class has a single row.
+        InvalidInputError: If the shapes do not match, or a class has a single row.
     """
     rows = torch.as_tensor(features).detach().cpu()
     if isinstance(head, nn.Linear):
@@ -272,14 +272,15 @@ def margins(
     steepest = np.zeros(len(sizes))
     for code in np.flatnonzero(sizes):
         members = rows[torch.from_numpy(codes == code)].float()
-        # In the thesis, k is half the number of rows; the cost of a pair of subsets is cubic in k.
+        # The thesis sets k to half the number of rows; here k is capped, because the cost of a pair
+        # of subsets is cubic in k.
         subset_size = min(len(members) // 2, LARGEST_SUBSET)
         variance[code] = k_variance(members, k=subset_size, seed=seed)
         steepest[code] = slope[codes == code].max()
 
     margin_of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}
     shares = sizes / len(codes)
-    # If every class is a single point, there is no variance to divide by.
+    # If every class is a single point, the variance is zero.
     if (steepest * variance).any():
         margin_of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
         margin_of_metric["kv_gn_margin"] = margin_of_metric["gn_margin"] / float(shares @ variance)
@@ -288,24 +289,24 @@ def margins(
 
 @dataclass(frozen=True)
 class Column:
-    """Store a column of labels with its name."""
+    """Store a label column with its name."""
 
     name: str
     labels: Labels
 
     @property
     def title(self) -> str:
-        """Return the noun for a label in sentences: the column's name, or "class" for an array."""
+        """Return the noun for this column in sentences: its name, or "class" for an array."""
         return "class" if self.name == "labels" else self.name
 
     @classmethod
     def of_texts(cls, rows: Tensor, host: Host, attribute: PromptSet) -> Column:
-        """Label each row with the value whose texts are nearest.
+        """Label each row with the value whose prompts are nearest.
 
         Args:
             rows: unit rows (n, d).
-            host: the model, which embeds texts.
-            attribute: prompt set with the texts of its values.
+            host: the model, used to embed text.
+            attribute: prompt set that describes its values.
         """
         texts_of_value = attribute.by_value()
         centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
@@ -325,17 +326,17 @@ def diagnose(
     methods: str | Sequence[str | Method] = (),
     reference: Embeddings | Features | None = None,
 ) -> Result:
-    """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
+    """Probe embeddings for attribute leakage, worst groups, label errors and margins.
 
     The result has one task, "diagnose", with these rows:
 
     - `linear_probe` and `neighbour_probe` of the attribute, and `class_probe`, for every method;
-    - `accuracy` of every group, by a classifier that was not fitted on the row;
+    - `accuracy` of every group, from out-of-fold predictions;
     - `suspect_labels`;
     - the median of each margin, with its quartiles.
 
-    The description in its provenance gives advice. It calls an attribute "removed" by a method only
-    if a linear probe is at chance out of sample.
+    The description in its provenance contains advice. It calls an attribute "removed" by a method
+    only if a linear probe then performs at chance out of sample.
 
     Args:
         features: features (n, d) of one model, as an array, a tensor, or
@@ -346,22 +347,22 @@ def diagnose(
             with `prompts`.
         head: linear classifier on features of length 1, as (weight (k, d), bias (k,)) or nn.Linear;
             None: ridge regression.
-        seed: seed of the folds and the bootstrap.
-        prompts: the attribute's prompt set. Without `groups`, its texts determine the value of each
+        seed: seed for the folds and the bootstrap.
+        prompts: the attribute's prompt set. Without `groups`, it determines the value of each
             image.
-        methods: names or methods, which are fitted on `prompts` and compared with "none".
+        methods: methods or their names, fitted on `prompts` and compared with "none".
         reference: image features (m, d) for methods that use them.
 
     Raises:
-        InvalidInputError: there are neither labels nor groups, lengths differ, methods are passed
-            without prompts and texts, or a class has fewer than five rows.
+        InvalidInputError: If there are neither labels nor groups, lengths differ, methods are
+            passed without prompts and texts, or a class has fewer than five rows.
 
     >>> import numpy as np
     >>> features = np.random.default_rng(0).normal(size=(100, 16))
     >>> smiling, gender = features[:, 0] > 0, features[:, 1] > 0
     >>> result = diagnose(features, smiling, groups=gender)
     >>> rows = result.to_pandas().set_index("metric")
-    >>> print(round(rows.loc["linear_probe", "value"], 1))  # can be decoded
+    >>> print(round(rows.loc["linear_probe", "value"], 1))  # decodable
     0.9
     """
     start = time.monotonic()
@@ -371,7 +372,7 @@ def diagnose(
     compared = [get_method(method) for method in listed]
     # method -> features (n, d) of length 1
     rows = {NONE: data.unit[:]}
-    # The column that splits rows into groups: the attribute, or the nearest texts of the prompts.
+    # The column that splits rows into groups: the attribute, or the nearest prompts.
     parts = columns.get("groups")
     facts: dict[str, object] = {"model": data.about.get("model"), "methods": {}}
     if prompts is not None and texts is not None:
@@ -383,7 +384,7 @@ def diagnose(
         parts = parts or Column.of_texts(rows[NONE], host, attribute)
     elif any(method.name != NONE for method in compared):
         raise InvalidInputError(
-            "methods: got some without texts to fit them on; expected prompts= and texts= too"
+            "methods: got methods without text to fit them on; also pass prompts= and texts="
         )
     facts["model"] = str(facts["model"] or "unnamed model")
     digest = data.about.get("digest")
@@ -411,10 +412,10 @@ def diagnose(
 def _columns(
     data: Embeddings, labels: LabelArray | str | None, groups: LabelArray | str | None
 ) -> dict[str, Column]:
-    """Return the columns of labels and groups by role ("labels", "groups").
+    """Return the label and group columns by role ("labels", "groups").
 
     Raises:
-        InvalidInputError: neither is given, or the length of one differs from the features.
+        InvalidInputError: If neither is given, or their length differs from the number of features.
     """
     columns = {}
     for role, values in (("labels", labels), ("groups", groups)):
@@ -444,8 +445,7 @@ def _edited_rows(
     methods: Sequence[Method],
     reference: Embeddings | Features | None,
 ) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """Return the features under each method that is fitted on the attribute's texts, and the facts
-    about model, prompts and methods for the provenance."""
+    """Return the features edited by each method, and facts about them for the provenance."""
     if reference is not None and not isinstance(reference, Embeddings):
         reference = Embeddings.from_arrays(reference)
     kept = disjoint(reference, data)[0]
@@ -456,7 +456,7 @@ def _edited_rows(
         edit = fit_method(host, attribute, method, reference=kept)
         if edit is None:
             continue
-        # Use `edit.image` although the edit was fitted on texts: the question is whether edited
+        # Use `edit.image` even though the edit was fitted on text: the question is whether edited
         # image features still reveal the attribute.
         blocks = [normalize(edit.image(block), dim=1) for block in unit.split(BLOCK)]
         rows[method.name] = torch.cat(blocks)
@@ -511,12 +511,12 @@ def _add_probes(
 
 
 def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) -> str:
-    """Describe how well an attribute can be read from features, and which methods removed it.
+    """Describe how well an attribute can be decoded from features, and which methods removed it.
 
     Args:
-        attribute: name of the attribute.
+        attribute: attribute name.
         linear: method -> linear probe of the features under it, including "none".
-        neighbour: nearest-neighbour probe without a method.
+        neighbour: nearest-neighbour probe of unedited features.
 
     >>> nothing = np.empty(0)
     >>> linear = {"none": Probe(0.9, 0.6, nothing), "cali": Probe(0.5, 0.6, nothing)}
@@ -526,7 +526,7 @@ def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) 
     removed = [method for method, probe in linear.items() if probe.is_at_chance]
     ability = "can be read from the features"
     conclusion = ""
-    # If nothing can be read without a method, no method removed it.
+    # If the attribute cannot be decoded from unedited features, no method can remove it.
     if NONE in removed and neighbour.is_at_chance:
         ability = "cannot be read from the features"
         conclusion = "; nothing to remove"
@@ -549,7 +549,7 @@ def _add_suspects(
 ) -> list[str]:
     """Add the accuracy of each group and the share of suspect labels; return advice on both.
 
-    column: the classes.
+    `column` contains the classes.
     """
     classes = column.labels
     frame = wrong_labels(data.features, classes, seed=seed)
@@ -558,7 +558,7 @@ def _add_suspects(
         groups = cross(classes, parts.labels)
         frame = frame.assign(group=groups.codes[frame.row], right=frame.given == frame.proposed)
         known = frame.query("group >= 0")
-        # One row per group: hits, size and accuracy
+        # One row per group: hits, size and accuracy.
         table = known.groupby("group").right.agg(["sum", "size", "mean"])
         for code, hits, size, share in table.itertuples():
             result.add(
@@ -569,8 +569,8 @@ def _add_suspects(
                 n={"images": int(size)},
                 subset=groups.names[code],
             )
-        # A group of three images may be the worst by chance, so small groups are reported but do
-        # not lead to advice.
+        # A group of three images may be the worst by chance, so small groups are reported but
+        # trigger no advice.
         large = table[table["size"] >= FEW]
         if not large.empty:
             worst = large["mean"].idxmin()
@@ -603,7 +603,7 @@ def _add_margins(
         fitted = _ridge(rows).fit(rows.double().numpy(), np.eye(len(names))[codes])
         head = (fitted.coef_, fitted.intercept_)
     else:
-        # The head's classes are all values of the column, whether they occur or not.
+        # The head has a class for every value of the column, whether or not the value occurs.
         codes = classes.codes[classes.known]
         names = classes.names
     of_metric, variance = margins(head, rows, codes, seed=seed)

@@ -1,6 +1,7 @@
-"""Warn about inputs that are valid but look wrong, such as texts and images of different models.
+"""Warn about valid but suspicious inputs, such as text and images from different models.
 
-The checks use up to a thousand rows and texts that are already embedded. They change no figure.
+The checks use up to a thousand rows, and prompts that are already embedded. They do not affect
+results.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.reference import place_of
 from vldebias.prompts import PromptSet
 
-FOREIGN = 3.0  # threshold in standard deviations for the spread and the mean of aligned images
-ENOUGH = 10  # images of a value that are needed to check how well texts predict it
+FOREIGN = 3.0  # threshold in standard deviations for the spread and mean of aligned images
+ENOUGH = 10  # minimum images per value to check how well prompts predict it
 CLOSE = 0.8  # minimum similarity at which one spelling may be a typo of another
 
 
@@ -37,12 +38,12 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
     """Warn if few rows are distinct, or if no entry is negative.
 
     Args:
-        images: features of images.
-        texts: the model, which embeds texts.
+        images: image features.
+        texts: the model, used to embed text.
         prompt: any prompt, used to find the width of the embeddings.
 
     Raises:
-        InvalidInputError: texts and images have different widths.
+        InvalidInputError: If texts and images have different widths.
     """
     width = texts.embed([prompt]).shape[1]
     if width != images.dim:
@@ -50,11 +51,11 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
             f"images: got features of width {images.dim}, and texts of width {width}; expected"
             " both from the same model"
         )
-    # Space the sample evenly, because the first thousand images of a sorted data set may all show
-    # one class.
+    # Sample evenly, because the first thousand images of a sorted data set may all belong to one
+    # class.
     sample = images.features[spaced(len(images))]
     different = len({row.tobytes() for row in sample})
-    # If nine in ten rows are repeats, the array is constant or was tiled by mistake. A few
+    # If nine in ten rows are duplicates, the array is constant or was tiled by mistake. Some
     # duplicates are normal in scraped data.
     if different <= max(1, len(sample) // 10) < len(sample):
         warn(
@@ -73,12 +74,12 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
 
 
 def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
-    """Warn about labels that look mistyped, and about small intersections.
+    """Warn about possibly misspelt labels and about small intersections.
 
     Args:
         images: rows with labels.
         columns: columns to check.
-        sets: prompt sets of the attributes, whose values the labels are compared with.
+        sets: the attributes' prompt sets, whose values are compared with the labels.
     """
     problems_of_column: dict[str, list[str]] = {}
     for column in columns:
@@ -98,11 +99,11 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
 
 
 def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
-    """List labels that nearly match a value of a prompt set: "'femal' is not a value of gender"."""
+    """List labels that nearly match a prompt set value: "'femal' is not a value of gender"."""
     names = [name for name, n in labels.counts.items() if n]
     strangers = [name for name in names if place_of(name, prompts) is None]
     if len(strangers) == len(names):
-        # The column is about something else.
+        # The column describes something else.
         return []
     value_of_spelling = {value.casefold(): value for value in prompts.attributes}
     problems = []
@@ -116,23 +117,23 @@ def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
 
 
 def _embedded(prompts: Sequence[str], texts: Host) -> list[str]:
-    """Return the prompts that are already embedded, in order."""
+    """Return the prompts that are already embedded, in their original order."""
     return [prompt for prompt in prompts if (TEXT, prompt) in texts.memory.rows]
 
 
 def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
-    """Warn if images and texts look unaligned, as if they came from different models.
+    """Warn if images and text look unaligned, as if they came from different models.
 
-    Both of the following must hold: images vary no more along the differences of the texts than
-    along any other direction, and their mean is no closer to the mean of the texts than a random
-    direction is. The second condition is needed because a few queries may differ in directions in
-    which images do not vary; in one model, the means still share a direction (cosines around .3 in
-    CLIP).
+    Both of the following must hold: images vary no more along the differences between text
+    embeddings than along any other direction, and their mean is no closer to the mean text
+    embedding than a random direction is. The second condition is needed because a few queries may
+    differ in directions along which images do not vary; within one model, the means still share a
+    direction (cosines around 0.3 in CLIP).
 
     Args:
         images: unit rows (n, d).
-        texts: the model, which embeds texts.
-        prompts: texts to compare with the images.
+        texts: the model, used to embed text.
+        prompts: prompts to compare with the images.
     """
     embedded = _embedded(list(dict.fromkeys(prompts)), texts)
     if len(embedded) < 2 or len(images) < 2 * ENOUGH:
@@ -159,18 +160,18 @@ def doubt_chance(
     values: Sequence[str],
     description: str,
 ) -> None:
-    """Warn if texts predict values no better than chance, on average over values.
+    """Warn if prompts predict values no better than chance, on average over values.
 
-    If another order of the values is clearly better, the warning suggests it.
+    If a different order of the values is clearly better, the warning suggests it.
 
     Args:
-        nearest: (n,) position in `values` of the text that is nearest to each image.
-        labels: (n,) position in `values` of the label of each image.
-        values: names of the values.
-        description: the name of the texts in the message.
+        nearest: (n,) position in `values` of the prompt nearest to each image.
+        labels: (n,) position in `values` of each image's label.
+        values: value names.
+        description: what the message calls the prompts.
     """
     k = len(values)
-    # (k, k): labels in rows, nearest texts in columns
+    # (k, k): labels in rows, nearest prompts in columns
     counts = np.bincount(labels * k + nearest, minlength=k * k).reshape(k, k)
     frequent = np.flatnonzero(counts.sum(1) >= ENOUGH)  # values with enough images
     if len(frequent) < 2:
@@ -178,11 +179,11 @@ def doubt_chance(
     n = counts.sum(1)[frequent]
     recall = counts[frequent] / n[:, None]  # (values with enough images, k)
     right = float(recall[np.arange(len(frequent)), frequent].mean())
-    # The standard error of the mean recall if every prediction were random (1 / k).
+    # Standard error of the mean recall if every prediction were random (1 / k).
     error = sqrt((1 - 1 / k) / k * float((1 / n).sum())) / len(frequent)
     if right > 1 / k + 2 * error:
         return
-    # The best of all orders exceeds chance even at random, so require four standard errors.
+    # The best of all orders exceeds chance even for random labels, so require four standard errors.
     rows, columns = need("scipy.optimize").linear_sum_assignment(-recall)
     best = float(recall[rows, columns].mean())
     if best > max(right, 1 / k) + 4 * error:
@@ -202,20 +203,20 @@ def doubt_chance(
 
 
 def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSet) -> None:
-    """Apply `doubt_chance` to the texts of an attribute's values, if the column has these values.
+    """Apply `doubt_chance` to an attribute's prompts, if the column has the same values.
 
     Args:
         images: rows with labels.
-        column: column of the attribute.
-        texts: the model, which embeds texts.
-        prompts: prompt set with the texts of its values.
+        column: the attribute's column.
+        texts: the model, used to embed text.
+        prompts: prompt set that describes its values.
     """
     labels = images.column(column)
     places = [place_of(name, prompts) for name in labels.names]
     if not places or None in places or prompts.parts or len(prompts.attributes) < 2:
         return
-    # Texts that name only the value ("a photo of a woman") predict it best. Fall back to the pairs
-    # if these were not embedded, because a warning should not embed any text.
+    # Prompts that name only the value ("a photo of a woman") predict it best. Fall back to the
+    # pairs if these were not embedded, because a warning should not trigger any embedding.
     for candidates in (prompts.spurious, chain(*prompts.groups)):
         texts_of_value = prompts.by_value(_embedded(list(candidates), texts))
         if all(texts_of_value.values()):

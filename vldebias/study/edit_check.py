@@ -1,4 +1,4 @@
-"""Check on a model that an edit can be attached, removed without a trace, saved and merged."""
+"""Check that an edit can be attached to a model, removed without a trace, saved and merged."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from vldebias.methods import load_edit
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-# Prompts with which an edit is checked.
+# Prompts used to check an edit.
 PROMPTS = ["A photo of a doctor.", "A photo of a person in a garden."]
 Reader = Callable[[], list[Tensor]]
-TOLERANCE = 0.05  # of the edit, between merged weights and an attachment
+TOLERANCE = 0.05  # relative difference allowed between merged and attached edits
 
 
-# A check, whether it passed (None if it could not be tried), and a note with the reason.
+# A check, whether it passed (None if it could not be run), and a note with the reason.
 Finding = tuple[str, bool | None, str]
 
 
 def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[Finding]:
     """Yield findings; the last check merges the edit into the weights, which cannot be undone.
 
-    A pipeline is checked by an image if it can generate one from a prompt alone, otherwise by its
+    A pipeline is checked by generating an image if it only needs a prompt, otherwise by its
     embeddings.
 
     Args:
         loaded: the model or pipeline.
-        prompts: prompt set that "cali" is fitted on; the default method may attach no edit.
-        call: arguments of a pipeline, if it takes them.
+        prompts: prompt set for fitting "cali", because the default method may not attach an edit.
+        call: pipeline arguments, if it takes any.
     """
     model = loaded.host
     tokenizer = loaded.tokenizer
@@ -52,7 +52,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
     try:
         unedited = measure()
     except Exception as error:
-        # A pipeline may need more than a prompt (an image, a mask): check its embeddings instead.
+        # Some pipelines need more than a prompt (an image, a mask): check their embeddings instead.
         if not generates:
             raise
         problem = f"{type(error).__name__}: {str(error)[:150]}"
@@ -80,7 +80,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
             edit.save_pretrained(Path(folder) / role)
         with debias(model, load_edit(folder), tokenizer=tokenizer):
             yield "saved and loaded: the same", _are_equal(attached, measure()), ""
-    # Edit all prompts, as merged weights do.
+    # Edit every prompt, as merged weights do.
     attachment = debias(model, edits, keep_stated=False, negative=generates, tokenizer=tokenizer)
     expected = measure()
     name = "merged: as attached"
@@ -94,7 +94,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
     if generates and _are_equal(merged, unedited):
         yield name, None, "the edit is merged into the denoiser, and nothing was generated"
         return
-    # Relative to the edit, since merged weights are rounded in half precision.
+    # Measure relative to the edit, since merged weights are rounded to half precision.
     difference = _distance(merged, expected)
     size = _distance(unedited, expected)
     note = f"off by {difference / max(size, 1e-12):.1%} of the edit"
@@ -118,8 +118,7 @@ def _distance(before: list[Tensor], after: list[Tensor]) -> float:
 def _outputs(
     host: Host, pipe: DiffusionPipeline | None = None, call: Mapping[str, object] | None = None
 ) -> list[Tensor]:
-    """Return the latents or images that a pipeline generates from one seed, or embeddings of two
-    prompts."""
+    """Return a pipeline's output for one seed, or a model's embeddings of two prompts."""
     if pipe is not None:
         options = {
             "output_type": "latent",
@@ -127,7 +126,7 @@ def _outputs(
             **(call or {}),
         }
         names = inspect.signature(type(pipe).__call__).parameters
-        # Some pipelines take no output_type, others no generator.
+        # Some pipelines do not take output_type, others do not take a generator.
         options = {name: value for name, value in options.items() if name in names}
         return list(_tensors(pipe(prompt=PROMPTS[0], return_dict=False, **options)))
     if isinstance(host, DiffusersHost):

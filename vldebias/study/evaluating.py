@@ -1,4 +1,4 @@
-"""Evaluate methods on Python objects: sort the arguments, open the inputs, and measure."""
+"""Evaluate methods from Python: sort the arguments, open the inputs, and measure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vldebias.methods.reference import Reference
     from vldebias.study.inputs import Columns, Images
 
-# What a comparison accepts: a method or its name, a re-ranking, or a fitted edit.
+# What can be compared: a method or its name, a re-ranking, or a fitted edit.
 AnyMethod: TypeAlias = "str | Compared | Edit"
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 
@@ -50,7 +50,7 @@ def evaluate(
     progress: Progress | bool | None = None,
     **options: object,
 ) -> Result:
-    """Measure bias and utility of methods, with intervals.
+    """Measure the bias and utility of methods, with confidence intervals.
 
     Args:
         model: an open_clip or transformers model, a name that `vldebias.load_host` loads, or a
@@ -60,33 +60,33 @@ def evaluate(
             images or a data set (`vldebias eval data`), which the model embeds. With captions
             (`Embeddings.from_arrays(features, labels, captions=texts)`), retrieval also measures
             their recall; a mapping must then contain their embeddings.
-        prompts: a prompt set or its name. For retrieval also column -> set, for several columns or
-            a column that is not named after the attribute.
+        prompts: a prompt set or its name. For retrieval, it may also map column -> set, for several
+            columns or a column that is not named after the attribute.
         labels: column -> values of the n images, or one column: strings or integers; None, NaN and
             "" are unknown. None: the labels of the data.
-        unknown: further values that mean "unknown", such as -1. These rows are counted, and left
-            out of groups.
+        unknown: additional values that mean "unknown", such as -1. These rows are counted, but
+            excluded from groups.
         task: a name in `vldebias.study.TASKS`: "retrieval" (skew of the first k results),
             "groups" (accuracy of the worst group), "generation", "texts" (distance of prompt
             pairs), or a registered one.
         methods: names in `vldebias.methods.METHODS`, methods, fitted edits (also name -> edit), or
             several; default: "none", "default" and the attachment of the model ("attached cali"),
-            at its strength. "none", without an attachment, is always measured, and changes are
-            differences to it. For retrieval also "rerank" and "rerank-fair", results of the
-            unedited model re-ranked by its zero-shot labels (`vldebias.rerank`), and
-            "default+rerank", re-ranked results of the default.
+            at its strength. "none", the unedited model, is always measured, and changes are
+            relative to it. For retrieval also "rerank" and "rerank-fair", results of the unedited
+            model re-ranked by its zero-shot labels (`vldebias.rerank`), and "default+rerank", the
+            default method's results re-ranked.
         reference: image features (m, d), in any form of `images`. Methods are then what
             `vldebias.debias` attaches with these images: a closed form such as "cali" is equalised
             on them ("cali+equalise").
-        reference_labels: labels of these m images, for methods that need labels. None: the labels
-            of the reference, or zero-shot labels of the model.
-        split: split of a data set to measure.
-        root: folder of a data set.
-        tokenizer: tokenizer of the model, if it needs one.
-        pretrained: weights of an open_clip model that is loaded by name.
-        device: device of a model that is loaded by name.
-        progress: True to show progress on stderr.
-        options: settings of the task, and inputs of its `measure`.
+        reference_labels: labels of these m images, for methods that need labels. None: the
+            reference's own labels, or the model's zero-shot labels.
+        split: data set split to measure.
+        root: data set folder.
+        tokenizer: the model's tokenizer, if it needs one.
+        pretrained: weights for an open_clip model loaded by name.
+        device: device for a model loaded by name.
+        progress: whether to show progress on stderr.
+        options: task settings, and inputs of its `measure`.
 
             - retrieval: `queries`, texts or a prompt set whose class prompts are queried (default:
               the class prompts); `k`, one or several (default: a twentieth of the images, at least
@@ -103,8 +103,8 @@ def evaluate(
         A row for every metric, method and subset, with its interval and its change from "none".
 
     Raises:
-        InvalidInputError: an argument is invalid; the message names it.
-        UnsupportedHostError: the model is not supported.
+        InvalidInputError: If an argument is invalid; the message names it.
+        UnsupportedHostError: If the model is not supported.
 
     >>> from vldebias.miniature import open_world
     >>> images = open_world("portraits", n=60)
@@ -113,7 +113,7 @@ def evaluate(
     >>> sorted(set(result.to_pandas()["metric"]))[:5]
     ['awrf@10', 'kept@10', 'max_skew@10', 'min_skew@10', 'mpr@10']
     """
-    # 1. Sort the keywords into settings of the task and inputs. Tasks that generate images call the
+    # 1. Sort the keywords into settings of the task and inputs. Image generation tasks call the
     # model "pipeline".
     sources = {
         "model": model,
@@ -126,12 +126,12 @@ def evaluate(
     }
     task_class = TASKS[task]
     settings = _sort_keywords(task, options, sources, prompts)
-    # A suite names its tasks; use the kind of the task instead.
+    # Only a suite names its tasks, so use the kind of task as the name.
     settings |= {"name": task, "title": task}
     if prompts is not None:
         settings["prompts"] = prompts
 
-    # 2. Inputs are opened by name, on first access.
+    # 2. Open inputs by name, on first access.
     shown = SILENT
     if isinstance(progress, Progress):
         shown = progress
@@ -145,7 +145,7 @@ def evaluate(
         split=split,
     )
 
-    # 3. Separate methods to fit from fitted edits.
+    # 3. Separate methods that need fitting from fitted edits.
     compared: AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None] | None = methods
     if issubclass(task_class, ImageTask):
         compared = _with_attachment(model, methods, inputs, settings)
@@ -172,7 +172,7 @@ def evaluate(
         inputs.sources["edits"] = edits
 
     # 4. The task fills in defaults that depend on the data, such as k or the columns. Its `measure`
-    # gets the inputs that its arguments name.
+    # receives the inputs named by its arguments.
     start = time.monotonic()
     with inputs.progress:
         planned = task_class.from_inputs(inputs, settings)
@@ -183,14 +183,14 @@ def evaluate(
 def _sort_keywords(
     task: str, options: Mapping[str, object], sources: dict[str, object], prompts: object
 ) -> dict[str, object]:
-    """Return the options that are settings of a task, and add the others to the sources of inputs.
+    """Return the options that are task settings, and add the others to the input sources.
 
-    If a setting and an input have the same name, as `train`, the description of a split is a
-    setting, and data are an input. A single column of labels is named after the first column of
-    prompts, or the prompt set.
+    If a setting and an input share a name, as `train` does, a split description is a setting and
+    data are an input. A single label column is named after the first prompt column, or the prompt
+    set.
 
     Raises:
-        InvalidInputError: the task has no such option.
+        InvalidInputError: If the task has no such option.
     """
     task_class = TASKS[task]
     setting_names = task_class.model_fields
@@ -211,7 +211,7 @@ def _sort_keywords(
             settings[name] = value
         else:
             sources[name] = value
-    # For prompts={"gender": ..., "age": ...}, a single column of labels belongs to the first one.
+    # For prompts={"gender": ..., "age": ...}, a single label column belongs to the first one.
     if isinstance(prompts, Mapping):
         column_of_labels = next(iter(prompts), "")
     else:
@@ -229,14 +229,15 @@ def _with_attachment(
     inputs: Inputs,
     settings: dict[str, object],
 ) -> AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None]:
-    """Return the methods to compare: by default "default" and the edit of the model's attachment,
-    whose strength becomes the setting.
+    """Return the methods to compare, and adopt the strength of the model's attachment.
+
+    By default, these are "default" and the attached edit.
 
     Raises:
-        InvalidInputError: the attachment only edits images.
+        InvalidInputError: If the attachment only edits images.
     """
     attachment = None
-    # Look for an attachment on the modules of the model; a model given by name has none.
+    # Look for an attachment on the model's modules; a model given by name has none.
     if model is not None and not isinstance(model, str):
         for module in inputs.texts.exclusive_modules:
             attachment = attachment or attachment_of(module)
@@ -257,5 +258,5 @@ def _with_attachment(
     # Compare all methods at the strength of the attachment.
     settings.setdefault("strength", attachment.strength)
     edit = attachment.projections[TEXT]
-    # None is the default method, which is fitted now.
+    # None stands for the default method, which is fitted now.
     return {"default": None, f"attached {edit.method}": edit}

@@ -1,4 +1,4 @@
-"""Compose grids of images: a row per text and method, a column per seed or search result."""
+"""Compose image grids: a row per prompt and method, a column per seed or search result."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ AnyMethod: TypeAlias = str | Method | Edit | Mapping[str, Edit]
 RERANK = "rerank"
 COLUMNS = 10
 ROWS = 4
-# Pixels of a grid at the smallest font size; labels and heads scale with the font size.
+# Grid sizes in pixels at the smallest font size; labels and headings scale with the font.
 CELL = 192
 GAP = 6
 LABEL = 150
 HEAD = 26
-LINE = 17  # pixels from a line of text to the next
+LINE = 17  # line height in pixels
 LETTERS = 13
-# Width of a row of images in font sizes: a grid scaled to a page of 750 pixels has letters of about
-# 12 pixels.
+# Width of an image row in units of the font size: scaled to a 750-pixel page, letters are about 12
+# pixels high.
 WIDTH_IN_LETTERS = 48
 PALE = "#52606d"
 
@@ -62,26 +62,26 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     images: ImageData | str | Path | None = None,
     **options: Any,  # checked by `debias`
 ) -> Image:
-    """Return a picture with a row per text and method, and a column per seed or search result.
+    """Return a picture with a row per prompt and method, and a column per seed or search result.
 
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment; or an
-            image-text model of `vldebias.load_host`, to search `images`.
+            image-text model from `vldebias.load_host`, to search `images`.
         prompts: prompt sets of the bias to mitigate.
         methods: names in `vldebias.methods.METHODS`, methods or fitted edits, or a mapping from
             titles to these; "none" is the unedited pipeline, "default" what `vldebias.debias`
-            attaches. Balanced prompts are balanced over all images. For a search also "rerank":
-            re-ranked results of the unedited model (`vldebias.rerank`).
-        seeds: seeds of the noise; images in a column share a seed.
+            attaches. Balanced prompts are balanced over all images. For a search also "rerank": the
+            unedited model's results, re-ranked (`vldebias.rerank`).
+        seeds: noise seeds; images in a column share a seed.
         texts: prompts to generate; default: four class prompts of the set, held-out ones first.
         steps: number of denoising steps.
         guidance: guidance scale.
-        batch_size: number of images that are generated at once.
-        images: images to search: a folder, or a data set of `vldebias.data`.
+        batch_size: number of images generated at once.
+        images: images to search: a folder or a `vldebias.data` data set.
         options: arguments of `vldebias.debias`: lam, strength, keep_stated, max_loss.
 
     Raises:
-        InvalidInputError: there are no texts, methods or seeds, or an argument of
+        InvalidInputError: If there are no texts, methods or seeds, or an argument of
             `vldebias.debias` is invalid.
 
     >>> from vldebias.miniature import load_pipeline
@@ -128,17 +128,17 @@ def _generated(
     batch_size: int,
     settings: Mapping[str, object],
 ) -> dict[str, list[list[Image]]]:
-    """Return name of a method -> images of each text, one per seed.
+    """Return method name -> images for each prompt, one per seed.
 
     Args:
         pipe: the pipeline.
-        attach_of_name: name -> function that attaches the method; None: no method.
+        attach_of_name: method name -> function that attaches it, or None for no method.
         texts: prompts.
-        seeds: seeds of the noise.
+        seeds: noise seeds.
         batch_size: number of images that are generated at once.
-        settings: arguments of the pipeline.
+        settings: pipeline arguments.
     """
-    # All seeds of the first text, then all seeds of the second one, ...
+    # All seeds for the first prompt, then all seeds for the second, ...
     listed: list[str] = []
     noise: list[int] = []
     for text in texts:
@@ -163,12 +163,12 @@ def _searched(
     method_of_name: Mapping[str, AnyMethod],
     lam: float | None,
 ) -> dict[str, list[list[Image]]]:
-    """Return name of a method -> first results of each text."""
+    """Return method name -> top results for each query."""
     host = inputs.texts
     images: ImageData = inputs.sources["images"]
     embeddings = inputs["images"]
     features = embeddings.unit[:]
-    # Unreadable images have no features.
+    # Unreadable images have no features, so skip them.
     place_of_id = {name: place for place, name in enumerate(images.ids)}
     role = host.roles[0]
     rows_of_name: dict[str, list[list[Image]]] = {}
@@ -196,7 +196,7 @@ def _searched(
 
 
 def _class_prompts(prompts: Prompts) -> list[str]:
-    """Return the first class prompts of one or several sets, held-out ones first."""
+    """Return the first class prompts from one or several sets, held-out ones first."""
     sets = [prompts] if isinstance(prompts, (str, Path, PromptSet)) else list(prompts)
     texts: dict[str, None] = {}
     for loaded in map(load_prompts, sets):
@@ -205,7 +205,7 @@ def _class_prompts(prompts: Prompts) -> list[str]:
 
 
 def _named(methods: Sequence[AnyMethod]) -> dict[str, AnyMethod]:
-    """Return name -> method; an edit has the name of its method."""
+    """Return name -> method; an edit is named after its method."""
     method_of_name: dict[str, AnyMethod] = {}
     for method in methods:
         name = getattr(method, "name", None) or getattr(method, "method", None) or str(method)
@@ -216,17 +216,17 @@ def _named(methods: Sequence[AnyMethod]) -> dict[str, AnyMethod]:
 def compose(
     texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]], heads: Sequence[str]
 ) -> Image:
-    """Compose a picture of rows of images, with texts and names on the left.
+    """Compose rows of images into a picture, with prompts and names on the left.
 
     Args:
-        texts: texts, each with a row per name.
-        images: name -> row of images for each text.
-        heads: titles of the columns.
+        texts: prompts, each with a row per name.
+        images: name -> a row of images for each prompt.
+        heads: column titles.
     """
     pil_image = need("PIL.Image")
     size = next(iter(images.values()))[0][0].size
-    # Large images are shrunk to a cell; small ones, such as the miniature's with 32 pixels, are
-    # enlarged by an integer factor, so that pixels remain square.
+    # Shrink large images to fit a cell. Enlarge small ones, such as the miniature's 32-pixel
+    # images, by an integer factor, so that pixels remain square.
     larger = max(size)
     scale = CELL / larger if larger >= CELL else CELL // larger
     cell = round(size[0] * scale), round(size[1] * scale)
@@ -242,7 +242,7 @@ def compose(
     kind = pil_image.Resampling.NEAREST if is_enlarged else pil_image.Resampling.LANCZOS
     for i, text in enumerate(texts):
         for name, rows in images.items():
-            # Only write the text next to the first of its rows.
+            # Write the prompt next to its first row only.
             is_first = name == next(iter(images))
             _write_label(pen, top, name, text if is_first else "", cell[1], letters)
             for column, image in enumerate(rows[i]):
@@ -252,7 +252,7 @@ def compose(
 
 
 def layout(row_width: int) -> tuple[int, int, int]:
-    """Return the font size, and the left and top margins, for rows of images of this width."""
+    """Return the font size and the left and top margins for image rows of this width."""
     letters = max(LETTERS, row_width // WIDTH_IN_LETTERS)
     return letters, LABEL * letters // LETTERS, HEAD * letters // LETTERS
 
@@ -261,16 +261,16 @@ def _write_label(pen: ImageDraw, top: int, name: str, text: str, height: int, le
     """Write a bold name and a text below it, left of a row of images.
 
     Args:
-        pen: draws on the picture.
-        top: top of the row.
+        pen: drawing context of the picture.
+        top: top edge of the row.
         name: the name.
-        text: the text; "": none.
-        height: height of the row.
+        text: the text, "" for none.
+        height: row height.
         letters: font size.
     """
     line = LINE * letters // LETTERS
-    # Assume 9 pixels per bold letter and 8 per regular one at font size 13, which is rather wide,
-    # so that no line runs into the images.
+    # Assume 9 pixels per bold letter and 8 per regular letter at font size 13. This is generous, so
+    # that no line runs into the images.
     lines = wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
     pen.multiline_text((GAP, top), "\n".join(lines), INK, _font("DejaVuSans-Bold", letters))
     if not text:
@@ -282,7 +282,7 @@ def _write_label(pen: ImageDraw, top: int, name: str, text: str, height: int, le
 
 
 def _font(name: str, letters: int) -> FreeTypeFont:
-    """Load a font of matplotlib in this size."""
+    """Load one of matplotlib's fonts at the given size."""
     folder = Path(need("matplotlib").get_data_path(), "fonts", "ttf")
     font: FreeTypeFont = need("PIL.ImageFont").truetype(str(folder / f"{name}.ttf"), letters)
     return font

@@ -1,7 +1,7 @@
-"""Open the inputs of tasks by name, each once: models, texts, image features and edits.
+"""Open task inputs by name, each only once: models, text, image features and edits.
 
-Inputs are objects passed from Python (`vldebias.evaluate`), splits of data sets that a suite names,
-or flags of the command line. `Inputs` combines the three in one mapping.
+Inputs are objects passed from Python (`vldebias.evaluate`), data set splits named in a suite, or
+command-line flags. `Inputs` combines the three in one mapping.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
     from vldebias.study.task import Task
 
-# Image features (n, d), images, or the name of a file, a folder or a data set.
+# Image features (n, d), images, or the name of a file, folder or data set.
 Images: TypeAlias = "Embeddings | ImageData | Shards | Tensor | ArrayLike | Path"
-# One column of labels (n,), or column -> labels.
+# One label column (n,), or column -> labels.
 Columns: TypeAlias = "Labels | Tensor | ArrayLike | Mapping[str, Labels | Tensor | ArrayLike]"
 
 _MANY_UNREADABLE = 0.05  # share of unreadable images that triggers a warning
 SPLITS = ("images", "reference", "train", "val")
-ALWAYS = ("texts", "edits", "progress")  # opened without a source of that name
+ALWAYS = ("texts", "edits", "progress")  # available without a source of that name
 
 
 class Data(Strict):
@@ -60,7 +60,7 @@ class Data(Strict):
             "photographs".
         split: the split.
         options: options of the reader of the data set.
-        root: folder of the data set; default: --data-root.
+        root: data set folder. Default: --data-root.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Data(Strict):
 
 
 class Inputs(Mapping[str, Any]):
-    """Open inputs of tasks by name, on first access.
+    """Open task inputs by name, on first access.
 
     - "images", "reference", "train" and "val" are `Embeddings` with their labels.
     - "model" and "pipeline" are `Loaded`.
@@ -78,12 +78,12 @@ class Inputs(Mapping[str, Any]):
     - Any other name returns the source of that name.
 
     Args:
-        options: files and names of models, as given by the flags of the command line.
-        sources: name -> object, array, file, folder, name of a data set or `Data`; they take
-            precedence over the options.
+        options: files and model names, as given on the command line.
+        sources: name -> object, array, file, folder, data set name or `Data`; takes precedence over
+            the options.
         needs: what the suite requires from the user, for messages.
         progress: progress bars.
-        split: the split of data sets that are given by name only.
+        split: the split to use for data sets given only by name.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Inputs(Mapping[str, Any]):
         self.needs = needs
         self.progress = progress
         self.split = split
-        # Models, and embeddings of splits, by their names and settings.
+        # Cache of models and split embeddings, by name and settings.
         self._models: dict[tuple[str, str, str | None], Loaded] = {}
         self._splits: dict[tuple[str, str | None], Embeddings | None] = {}
 
@@ -117,18 +117,18 @@ class Inputs(Mapping[str, Any]):
         return len(list(iter(self)))
 
     def of_task(self, task: Task) -> dict[str, object]:
-        """Return name -> input of a task: the arguments of `measure`, and what the task prepares.
+        """Return a task's inputs by name: the arguments of `measure`, and what the task prepares.
 
-        Inputs that were opened for another task are reused.
+        Inputs opened for an earlier task are reused.
 
         Raises:
-            InvalidInputError: a required input is missing.
+            InvalidInputError: If a required input is missing.
         """
         splits = task.splits()
         # The user's images take precedence over splits that a suite names.
         names = {*splits, *self.sources}
         task.check_sources(names)
-        # What a task prepares (a judge, a plan) takes precedence over an input with the same name.
+        # What a task prepares (a judge, a plan) takes precedence over inputs of the same name.
         opened = dict(task.prepare(self))
         for name in task.input_names():
             if name not in opened and (name in names or name in ALWAYS):
@@ -138,34 +138,33 @@ class Inputs(Mapping[str, Any]):
     def open(self, name: str, split: Data | None = None) -> Any:
         """Return an input by name; it is opened once.
 
-        Images are embedded. Their labels are the labels of the data and those that the user passed,
-        without the values that the user marks as unknown.
+        Images are embedded. Their labels combine the data's labels with those passed by the user,
+        with values that the user marked as unknown removed.
 
         Args:
             name: see `Inputs`.
-            split: split of a suite, opened if there is no source of this name.
+            split: split named in a suite, used if there is no source of this name.
 
         Returns:
-            The input; None if there is no source. For "train" and "val" also None if the user's
-            file of features has no such split.
+            The input, or None if there is no source. For "train" and "val", also None if the user's
+            feature file has no such split.
         """
         if name in ("model", "pipeline", *ALWAYS):
             return getattr(self, name)
         source = self.sources.get(name, split)
         if name not in SPLITS:
             return source
-        # Tasks may name different splits for the same input; sources from Python are the same for
-        # all tasks.
+        # Tasks may name different splits for the same input; Python sources are shared by all
+        # tasks.
         key = name, source.model_dump_json() if isinstance(source, Data) else None
         if key not in self._splits:
             rows = self._open_split(name, source)
             if isinstance(rows, ImageData):
                 rows = self._embed(name, rows)
             if rows is not None:
-                # "labels" describe the images, "train_labels" the split "train".
+                # "labels" refers to the images, "train_labels" to the split "train".
                 role = "labels" if name == "images" else f"{name}_labels"
-                # The user's columns, such as corrected labels, take precedence over those of the
-                # data.
+                # The user's columns, such as corrected labels, take precedence over the data's own.
                 labels = Embeddings.from_arrays(rows.features, self.sources.get(role, {})).labels
                 rows = replace(rows, labels={**rows.labels, **labels})
                 rows = rows.without(self.options.unknown)
@@ -182,7 +181,7 @@ class Inputs(Mapping[str, Any]):
         """Return the text-to-image pipeline; raise InvalidInputError if there is none."""
         source = self.sources.get("pipeline")
         loaded = self.load(source, kind="pipeline")
-        # A pipeline object of the user is not changed: its memory format would persist.
+        # Do not modify the user's pipeline object: the memory format would persist.
         is_ours = isinstance(source, (str, Loaded))
         if is_ours and self.options.device == "cpu" and hasattr(loaded.host, "unet"):
             # Convolutions on a CPU are faster with channels last.
@@ -194,11 +193,11 @@ class Inputs(Mapping[str, Any]):
 
         Args:
             source: a model or pipeline, or a name that `vldebias.load_host` loads.
-            pretrained: weights of an open_clip model.
+            pretrained: weights for an open_clip model.
             kind: "model" or "pipeline".
 
         Raises:
-            InvalidInputError: source is None.
+            InvalidInputError: If the source is None.
         """
         if source is None:
             raise InvalidInputError(
@@ -208,7 +207,7 @@ class Inputs(Mapping[str, Any]):
             return source
         if not isinstance(source, str):
             return Loaded(source, "", self.sources.get("tokenizer"))
-        # Tasks of a suite share a model, and a judge may use the measured one.
+        # Tasks in a suite share a model, and a judge may reuse the measured model.
         key = kind, source, pretrained
         if key not in self._models:
             with self.progress.bar(f"loading {source}"):
@@ -223,8 +222,8 @@ class Inputs(Mapping[str, Any]):
 
     @cached_property
     def texts(self) -> Host:
-        """Return the host that embeds prompts, unedited: the user's files, or the model."""
-        # A file of texts is more specific than a file of features with texts.
+        """Return the host that embeds prompts without edits: the user's files, or the model."""
+        # A file of text embeddings takes precedence over a feature file that also contains some.
         file = self.options.texts or self.options.embeddings
         rows = None
         if self.options.texts is not None:
@@ -237,7 +236,7 @@ class Inputs(Mapping[str, Any]):
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
-        """Return name -> edit, for edits passed from Python and saved ones by their folder."""
+        """Return name -> edit, for edits passed from Python and saved edits (named by folder)."""
         edits: dict[str, Edit] = dict(self.sources.get("edits", {}))
         for path in self.options.projections:
             saved = load_edit(path)
@@ -250,7 +249,7 @@ class Inputs(Mapping[str, Any]):
         return edits
 
     def _embed(self, name: str, images: ImageData) -> Embeddings:
-        """Return the features of images from the model, or from the cache."""
+        """Return image features from the model or the cache."""
         model = self.model
         if model.preprocess is None:
             raise InvalidInputError(
@@ -293,13 +292,14 @@ class Inputs(Mapping[str, Any]):
                 f"{name}: got shape {rows.features.shape}; expected features (n, d) with n > 0"
             )
         features = rows.features
-        # Hash the numbers, so that an array and its file are the same data.
+        # Hash the values, so that an array and the file it came from count as the same data.
         shards = features if isinstance(features, Shards) else Shards([features])
         return replace(rows, about={"data": "given", "digest": shards.digest()})
 
     def _open_named(self, name: str, source: str | Path) -> Embeddings | ImageData:
         """Open features from a file or pattern, or images from a folder or a data set."""
-        # A folder "celeba" in the working directory takes precedence over the data set.
+        # A folder "celeba" in the working directory takes precedence over the data set of that
+        # name.
         is_file = Path(source).suffix in (".npz", ".npy")
         if is_file or is_pattern(source) or is_clip_retrieval(source):
             embeddings, _ = _of_file(Path(source))
@@ -319,10 +319,10 @@ class Inputs(Mapping[str, Any]):
         return open_split(str(source), self.options.data_root, split, {})
 
     def _split_of_suite(self, data: Data, *, is_optional: bool) -> Embeddings | ImageData | None:
-        """Open a split that a suite names, from the user's file of features if there is one.
+        """Open a split named in a suite, from the user's feature file if there is one.
 
-        At most as many images as the user's limit are used, always the same ones. None if an
-        optional split is not in the user's file.
+        The user's limit on images always selects the same ones. Returns None if an optional split
+        is not in the user's file.
         """
         file = self.options.embeddings
         images: Embeddings | ImageData
@@ -341,24 +341,25 @@ class Inputs(Mapping[str, Any]):
             elif is_optional:
                 return None
             elif splits is None:
-                # A file without this column is measured as a whole.
+                # A file without this column is measured in full.
                 images = rows
             else:
                 raise InvalidInputError(
                     f'{file}: got {list(splits.names)} in the column "split"; expected'
                     f" {data.split!r} among them"
                 )
-        # A random subset with a fixed seed: the first 500 images of a folder often show one class.
+        # Use a random subset with a fixed seed: the first 500 images in a folder often show one
+        # class.
         selected = np.random.default_rng(0).permutation(len(images))[: self.options.limit]
         if len(selected) == len(images):
             return images
-        # Keep the order of the data set, so that files are read sequentially.
+        # Keep data set order, so that files are read sequentially.
         in_order = np.sort(selected)
         return images.select(in_order) if isinstance(images, Embeddings) else images[in_order]
 
     @cached_property
     def _feature_file(self) -> tuple[Embeddings, Texts]:
-        """Open the user's file of features, and its text embeddings by prompt, if it has any."""
+        """Open the user's feature file, with its text embeddings by prompt, if any."""
         return _of_file(self.options.embeddings or Path(), self.options.table)
 
 
@@ -370,12 +371,12 @@ def open_split(
     Args:
         name: packaged data, "birds", "portraits" or "photographs", or a name of
             `vldebias eval data`.
-        root: folder of the data sets.
+        root: folder that contains the data sets.
         split: the split, such as "test"; None: the default one.
         options: options of the reader of the data set.
 
     Raises:
-        InvalidInputError: an option is unknown, or the data set can only be streamed.
+        InvalidInputError: If an option is unknown, or the data set can only be streamed.
     """
     if name in WORLDS:
         unknown = sorted(set(options) - {"n", "start"})
@@ -413,7 +414,7 @@ def _embedded_photographs(split: str, options: Mapping[str, object]) -> Embeddin
 def images_of_folder(folder: Path) -> ImageData:
     """Open the pictures below a folder, with its direct subfolders as the column "folder".
 
-    Hidden and temporary files and files of other kinds are left out and counted.
+    Hidden files, temporary files and non-images are skipped and counted.
     """
     below, litter = files_below(folder)
     files = [file for file in below if is_picture(file)]
@@ -434,8 +435,7 @@ def images_of_folder(folder: Path) -> ImageData:
 
 
 def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, Texts]:
-    """Open embeddings of a file or of shards, identified by digest instead of path, and its text
-    embeddings by prompt, if it has any."""
+    """Open embeddings from a file or shards, identified by digest, with any text embeddings."""
     embeddings, texts = open_embeddings(path, table=table)
     facts = {name: value for name, value in embeddings.about.items() if name != "file"}
     facts = {"data": path.name, **facts, "digest": digest_of(path)}

@@ -1,4 +1,4 @@
-"""Record the files of a run, so that `vldebias eval verify` can detect later changes."""
+"""Record the files in a run, so that `vldebias eval verify` can detect later changes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ MANIFEST = "manifest.json"
 
 
 def write_manifest(folder: Path) -> Path:
-    """Write the SHA-256 of every file of a run, except the embedding cache."""
+    """Write the SHA-256 of every file in a run, except the embedding cache."""
     content = json.dumps({"files": _digests(folder)}, indent=1) + "\n"
     return write_atomically(folder / MANIFEST, content)
 
 
 def record_pages(folder: Path, pages: Sequence[Path]) -> None:
-    """Update the SHA-256 of rendered pages in the manifest, and of no other file.
+    """Update only the SHA-256 of rendered pages in the manifest.
 
-    `verify` still reports other files that were changed. Nothing is written if there is no
-    manifest, or for pages outside the folder.
+    `verify` still reports changes to other files. Nothing is written if there is no manifest, or
+    for pages outside the folder.
 
     Args:
-        folder: folder of the manifest.
+        folder: folder that contains the manifest.
         pages: pages that were rendered again.
     """
     files = _read_manifest(folder)
@@ -41,16 +41,16 @@ def record_pages(folder: Path, pages: Sequence[Path]) -> None:
 
 
 def verify(result: str | Path) -> dict[str, list[str]]:
-    """Return the files of a run that were changed, removed or added since it ended.
+    """Return the files that were changed, removed or added since a run ended.
 
     Args:
         result: the folder of the run, or its result.json.
 
     Returns:
-        "changed", "missing" and "added" -> names of the files.
+        "changed", "missing" and "added" -> file names.
 
     Raises:
-        InvalidInputError: there is no manifest.
+        InvalidInputError: If there is no manifest.
     """
     path = Path(result)
     folder = path if path.is_dir() else path.parent
@@ -78,7 +78,7 @@ def _read_manifest(folder: Path) -> dict[str, str] | None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Return name -> SHA-256 of the files of a run.
+    """Return file name -> SHA-256 for a run.
 
     Cached features are excluded, because they are verified when they are read.
     """

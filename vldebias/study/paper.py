@@ -35,7 +35,7 @@ from vldebias.utils.schema import file_slug
 if TYPE_CHECKING:
     import pandas as pd
 
-SAMPLE = 128  # images of each split, timed to estimate the rest
+SAMPLE = 128  # images per split that are timed to estimate the rest
 HEAD = (
     "suite",
     "data",
@@ -55,7 +55,7 @@ GENERATION = "generation"
 HUMAN = "human"
 BACKGROUNDS = "backgrounds"
 PIPELINE = "stable-diffusion-v1-5/stable-diffusion-v1-5"
-# The suites of the paper's tables, and the models to measure. `human` follows `generation`.
+# The suites for the paper's tables, and the models to measure. `human` follows `generation`.
 PARTS = {
     "waterbirds": ("RN50:openai", "ViT-L-14:openai"),
     "celeba": ("RN50:openai", "ViT-L-14:openai"),
@@ -65,12 +65,12 @@ PARTS = {
     BACKGROUNDS: (PIPELINE,),
 }
 PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
-# The pipeline of the paper's tables of generated images. It was removed from the hub in November
-# 2025, so its figures are shown next to those of another pipeline, with both names.
+# The pipeline used in the paper's image generation tables. It was removed from the hub in November
+# 2025, so its figures are shown next to those of a different pipeline, with both names.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
-# The model of Table 7.1: one of the CLIP models that the other tables name.
+# The model in Table 7.1: one of the CLIP models named in the other tables.
 UNNAMED_CLIP = "a CLIP that the paper does not name"
-# The tasks of the suite `generation` with published figures; another command runs the others.
+# The tasks in the suite `generation` with published figures; a separate command runs the rest.
 GENERATION_TASKS = ("pairs", "gender", "race")
 # Metrics for which the paper shows pictures or text instead of figures.
 UNPUBLISHED = {
@@ -85,13 +85,13 @@ class Run:
     """Describe one part of the paper on one model, and the state of its measurement.
 
     Attributes:
-        suite: the suite to measure.
+        suite: the suite to run.
         model: NAME:PRETRAINED, or the id of a pipeline.
-        sizes: number of images per split, or per task that generates images.
+        sizes: number of images per split, or per image generation task.
         missing: why the run cannot start.
         failure: why the run failed.
-        waiting: what people have to do before the measurement can be completed.
-        weights: whether the weights of its models are available or will be downloaded.
+        waiting: what people have to do before the run can be completed.
+        weights: whether the weights are available or will be downloaded.
         seconds: estimated duration.
     """
 
@@ -106,7 +106,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Return the name of the run's folder."""
+        """Return the run's folder name."""
         return file_slug(f"{self.suite.name} {self.model}")
 
     @property
@@ -140,7 +140,7 @@ class Run:
 
 
 def command(part: str, model: str) -> str:
-    """Return the command that measures one part on one model, as shown on the pages.
+    """Return the command that runs one part on one model, as shown on the pages.
 
     Args:
         part: a part of the paper.
@@ -157,19 +157,19 @@ def plan(
     models: Sequence[str] = (),
     pipeline: str | None = None,
 ) -> list[Run]:
-    """Return the runs, with the requirements of each and what is available.
+    """Return the runs, with their requirements and what is available.
 
     This reads labels, but no images or weights.
 
     Args:
-        root: the folder of the data sets, which may be in subfolders with their names.
+        root: folder that contains the data sets, possibly in subfolders named after them.
         only: names of `PARTS`; empty: all.
         models: NAME:PRETRAINED for open_clip, an id on the hub, or "miniature", instead of the
             paper's models.
         pipeline: an id on the hub, a folder, or "miniature", instead of the paper's pipeline.
 
     Raises:
-        InvalidInputError: there is no such part, or open_clip does not list the model with these
+        InvalidInputError: If there is no such part, or open_clip does not list the model with these
             weights.
     """
     for model in models:
@@ -181,7 +181,7 @@ def plan(
             raise InvalidInputError(
                 f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}"
             )
-        # `models` replaces the CLIP models of the tables, `pipeline` the paper's pipeline.
+        # `models` replaces the CLIP models in the tables, `pipeline` the paper's pipeline.
         requested = list(models)
         if part in PIPELINE_PARTS:
             requested = [pipeline] if pipeline else []
@@ -191,17 +191,16 @@ def plan(
 
 
 def _planned(part: str, model: str, root: Path | None) -> Run:
-    """Return the run of a part on a model, with its number of images and the state of its
-    weights."""
+    """Return the run of a part on a model, with image counts and the state of its weights."""
     suite = _suite_of(part, root)
-    splits = dict[str, Data]()  # a split that several tasks use is embedded only once
+    splits = dict[str, Data]()  # splits shared by several tasks are embedded only once
     named = [_named(model)]
     if suite.name in PIPELINE_PARTS:
         named = [_ModelName(model=model, pretrained=None)]
     for task in suite.tasks:
         for spec in _data_of(task).values():
             splits.setdefault(spec.model_dump_json(), spec)
-        # The suite's judge is another model, with its own weights.
+        # The suite's judge is a separate model with its own weights.
         if isinstance(task, GenerationTask) and isinstance(task.judge, ClipJudge):
             judge = task.judge
             if judge.model is not None:
@@ -224,10 +223,10 @@ def _planned(part: str, model: str, root: Path | None) -> Run:
 
 
 def _suite_of(part: str, root: Path | None) -> Suite:
-    """Return the suite of a part with the folder of its data.
+    """Return a part's suite with its data folder filled in.
 
     `generation` is reduced to the paper's experiment: 100 images of each of 100 professions, with
-    and without the method, for gender and for race.
+    and without the method, for gender and race.
     """
     suite = load_suite(part)
     folder = root
@@ -255,14 +254,14 @@ def _data_of(task: Task) -> dict[str, Data]:
 
 
 class _ModelName(TypedDict):
-    """Arguments of `load_host` that name an image-text model."""
+    """`load_host` arguments that name an image-text model."""
 
     model: str
     pretrained: str | None
 
 
 class _FigureKey(NamedTuple):
-    """Identify a figure of a suite; the method has the name used in tables."""
+    """Identify a figure in a suite; the method name is the one used in tables."""
 
     task: str
     metric: str
@@ -271,7 +270,7 @@ class _FigureKey(NamedTuple):
 
 
 class _ComparedFigure(NamedTuple):
-    """Store a measured figure, if any, and the value published for a model, or NaN."""
+    """Store a measured figure, if any, and the published value, or NaN."""
 
     key: _FigureKey
     measured: Measurement | None
@@ -280,8 +279,8 @@ class _ComparedFigure(NamedTuple):
 
 
 def _named(model: str) -> _ModelName:
-    """Return the arguments of `load_host` for NAME:PRETRAINED, or for a name only."""
-    # The colon of "hf-hub:timm/ViT-B-16" does not separate a pretrained tag.
+    """Return the `load_host` arguments for NAME:PRETRAINED or a plain name."""
+    # The colon in "hf-hub:timm/ViT-B-16" does not introduce a pretrained tag.
     if model.startswith(SCHEMAS):
         return {"model": model, "pretrained": None}
     name, _, pretrained = model.partition(":")
@@ -289,20 +288,21 @@ def _named(model: str) -> _ModelName:
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:
-    """Estimate how many seconds a run takes on this machine, from one timed sample.
+    """Estimate a run's duration in seconds on this machine, from one timed sample.
 
-    A pipeline generates one batch. A model measures `SAMPLE` images of each split; the time
-    includes loading, so the estimate tends to be too high.
+    A pipeline generates one batch. A model measures `SAMPLE` images per split; the time includes
+    loading, so the estimate tends to be too high.
 
     Args:
         run: the run.
         loaded: its model or pipeline.
-        options: options of the user.
+        options: the user's options.
     """
     for task in run.suite.tasks:
         if isinstance(task, GENERATING):
-            # All images take the same time, so one batch is enough; judging is comparatively cheap.
-            # A warm-up step excludes one-time costs such as loading kernels and filling caches.
+            # All images take the same time, so one batch is enough, and judging is cheap by
+            # comparison. A warm-up step excludes one-time costs such as loading kernels and filling
+            # caches.
             texts = ["A photo of a doctor."] * task.batch_size
             loaded.host(texts, num_inference_steps=1, **task.options)
             started = time.monotonic()
@@ -318,8 +318,8 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     with tempfile.TemporaryDirectory() as folder:
         sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=SAMPLE)
         run_suite(suite, sample, loaded=loaded, progress=SILENT)
-    # The time includes loading and is scaled up with it, which overestimates rather than
-    # underestimates.
+    # The measured time includes loading and is scaled up as a whole, so the estimate errs on the
+    # high side.
     timed = sum(min(SAMPLE, size) for size in run.sizes)
     return (time.monotonic() - started) * sum(run.sizes) / timed
 
@@ -334,19 +334,19 @@ def paper(
 ) -> pd.DataFrame:
     """Estimate, measure and compare all runs.
 
-    This writes a folder for each run, paper.csv and index.html. If a run fails, its `failure` is
-    set and the others continue.
+    Writes a folder per run, paper.csv and index.html. If a run fails, its `failure` is set and the
+    others continue.
 
     Args:
         out: folder for the results.
         runs: the runs to measure.
-        options: options of the user.
+        options: the user's options.
         progress: reports progress.
         stop_after_estimate: only estimate the time.
 
     Returns:
-        A frame with the columns `HEAD` and a row for each figure that is published for the model
-        or was measured. `measured` is NaN for figures that were not measured, `published` for
+        A frame with the columns `HEAD` and a row for each figure that was published for the model
+        or measured. `measured` is NaN for figures that were not measured, `published` is NaN for
         figures that the paper only reports for other models.
     """
     results = dict[str, Result]()
@@ -393,11 +393,11 @@ def _opened(out: Path, run: Run, options: Options, progress: Progress) -> tuple[
 
 
 def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> pd.DataFrame:
-    """Return a frame of measured and published figures, and write it to paper.csv and index.html.
+    """Compare measured with published figures, and write paper.csv and index.html.
 
     Args:
         runs: the runs.
-        results: name of a run -> its result.
+        results: run name -> result.
         out: folder for the table and the page.
     """
     rows = list[tuple[object, ...]]()
@@ -427,7 +427,7 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
 def sentences(frame: pd.DataFrame) -> list[str]:
     """Describe how many published figures are inside the measured intervals.
 
-    frame: the result of `compared`.
+    `frame` is the result of `compared`.
     """
     measured = frame[frame.measured.notna()]
     both = measured[measured.published.notna()]
@@ -468,13 +468,13 @@ def _figures(run: Run, result: Result | None) -> list[_ComparedFigure]:
     for names, value in published_of_any_model(suite, source).items():
         key = _FigureKey(*names)
         figures.append(_ComparedFigure(key, row_of_figure.get(key), value, model))
-    # Table 7.3 has the same rows at other lambdas, which become part of the method's name.
+    # Table 7.3 repeats the rows at other lambdas, which become part of the method name.
     for lam in SWEPT:
         for names, value in published_of_any_model(suite, source, lam=lam).items():
             key = _FigureKey(*names)
             shown = key._replace(method=f"{key.method} at lambda {lam:g}")
             figures.append(_ComparedFigure(shown, row_at_lam.get((key, lam)), value, model))
-    # Table 7.1 measures one of the models of the other tables.
+    # Table 7.1 covers one of the models in the other tables.
     for names, value in published(suite, UNNAMED_CLIP).items():
         key = _FigureKey(*names)
         cosine = value if is_of_paper else nan
@@ -497,7 +497,7 @@ def _not_fitted(result: Result | None) -> dict[tuple[str, str], str]:
 
 
 def _row(run: Run, figure: _ComparedFigure) -> tuple[object, ...]:
-    """Return a row of `HEAD` without its note."""
+    """Return a row with the columns of `HEAD`, except for the note."""
     task, metric, method, subset = figure.key
     name = f"{metric}, {subset}" if subset else metric
     numbers = (nan,) * 4

@@ -1,4 +1,4 @@
-"""Measure a pilot: a few judged images of each prompt, from which an audit predicts."""
+"""Run a pilot: judge a few images per prompt, from which an audit can predict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from diffusers import DiffusionPipeline
 
-MOST_PROMPTS = 30  # prompts of a pilot; shares of other prompts are predicted from these
+MOST_PROMPTS = 30  # maximum number of pilot prompts; other shares are predicted
 BATCH_SIZE = 8
 T = TypeVar("T")
 
@@ -40,19 +40,19 @@ T = TypeVar("T")
 def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     """Return the prompts to measure.
 
-    These are at most MOST_PROMPTS, evenly spaced over the prompts that leave the value of one
-    person open. If all prompts are from the protocol, all of them are measured.
+    These are at most MOST_PROMPTS, evenly spaced over the prompts that describe one person without
+    stating a value. If all prompts are from the protocol, all of them are measured.
 
     Args:
-        prompts: texts.
-        attribute: prompt set of the attribute.
+        prompts: candidate prompts.
+        attribute: the attribute's prompt set.
 
     Raises:
-        InvalidInputError: no prompt leaves the value open.
+        InvalidInputError: If no prompt leaves the value open.
     """
-    # "A nurse" and "a nurse" are the same prompt.
+    # Treat "A nurse" and "a nurse" as the same prompt.
     distinct = list({text.casefold(): text for text in reversed(prompts)}.values())[::-1]
-    # As in the generation task: a judge reads one value per image.
+    # As in the generation task, a judge assigns one value per image.
     reasons = balance_prompts(distinct, attribute, seed=0, groups="leave").reasons
     opened = [text for text, reason in zip(distinct, reasons, strict=True) if reason is None]
     if not opened:
@@ -77,26 +77,27 @@ def measure_prompts(
     guidance: float | None = None,
     progress: Progress = SILENT,
 ) -> tuple[pd.DataFrame, Record]:
-    """Generate and judge images of each prompt.
+    """Generate and judge images for each prompt.
 
     Args:
         pipe: a pipeline loaded by `vldebias.load_host`.
-        prompts: texts, see `pilot_prompts`.
+        prompts: prompts, see `pilot_prompts`.
         attribute_set: the prompt set of the attribute, such as "gender".
-        options: `out`, whose folder "images" may contain images of an earlier run; `steps`; and the
-            model and device of the judge.
+        options: `out`, whose folder "images" may contain images from an earlier run; `steps`; and
+            the judge's model and device.
         images: number of images per prompt.
-        judge: the judge. Default: the judge of the suite "generation", or the miniature's own.
-        guidance: guidance scale. Default: that of the pipeline.
+        judge: the judge. Default: the judge from the suite "generation", or the miniature's own.
+        guidance: guidance scale. Default: the pipeline's own.
         progress: progress bars.
 
     Returns:
-        Counts for `vldebias.audit(calibration=...)`, with a row per prompt: `prompt`, a column of
-        counts for each value, `model` and `guidance`. And the record of these images.
+        Counts for `vldebias.audit(calibration=...)`, with one row per prompt (`prompt`, a column of
+        counts per value, `model` and `guidance`), and the record of these images.
 
     Raises:
-        InvalidInputError: the judge cannot judge the attribute (before anything is generated), the
-            folder contains images of other prompts or settings, or no image has a known value.
+        InvalidInputError: If the judge cannot judge the attribute (checked before anything is
+            generated), the folder contains images from other prompts or settings, or no image has a
+            known value.
     """
     attribute = load_prompts(attribute_set)
     folder = options.out / "images"
@@ -119,7 +120,7 @@ def measure_prompts(
             "model": {},
             "prompt_set": attribute.name,
             "prompt_set_hash": attribute.hash,
-            # Each prompt is its own concept; nothing was fitted on it.
+            # Treat each prompt as a separate concept that nothing was fitted on.
             "prompts": tuple((text, text, "unseen", None) for text in prompts),
             "variants": {NONE: {}},
             "seeds": (0,),
@@ -141,7 +142,7 @@ def measure_prompts(
         )
     named = Labels(labels.codes, tuple(map(plain_value, values)))
     record = record_of_images(generated, named, attribute=name, judge=judge, model=pipe.name)
-    assert record is not None  # every prompt of the plan is open
+    assert record is not None  # every prompt in the plan leaves the value open
     rows = []
     for row in record.counts:
         columns = dict(zip(record.values, row.counts, strict=True))
@@ -151,10 +152,10 @@ def measure_prompts(
 
 
 def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:
-    """Return the judge of the suite "generation", with the model in the options.
+    """Return the judge from the suite "generation", using the model in the options.
 
     Args:
-        options: options of a run; `judge` names a CLIP.
+        options: run options; `judge` names a CLIP model.
         progress: progress bars.
     """
     for task in load_suite("generation").tasks:
@@ -164,7 +165,7 @@ def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:
 
 
 def _default_of(pipe: DiffusionPipeline, name: str, fallback: T) -> T:
-    """Return the default of an argument of a pipeline, or the fallback if it has none."""
+    """Return the default value of a pipeline argument, or the fallback if it has none."""
     parameter = inspect.signature(type(pipe).__call__).parameters.get(name)
     if parameter is None or parameter.default in (None, inspect.Parameter.empty):
         return fallback

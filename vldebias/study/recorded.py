@@ -1,4 +1,4 @@
-"""Create records of generated images that were judged, and add human labels to records."""
+"""Create records from judged images, and add human labels to records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vldebias.report.result import NONE
 from vldebias.utils.files import commit, versions
 from vldebias.utils.schema import file_slug
 
-NOT_STATED = "not stated"  # placeholder of fields that the publisher of a record fills in
+NOT_STATED = "not stated"  # placeholder for fields that a record's publisher fills in
 
 
 def record_of_images(
@@ -34,22 +34,23 @@ def record_of_images(
     variant: str = NONE,
     sure: float = SURE,
 ) -> Record | None:
-    """Create the record of the images of one variant.
+    """Create the record for one variant's images.
 
     Prompts that belong to the protocol are recorded with their subject and qualifier. Only prompts
     that leave the attribute open are counted.
 
     Args:
         generated: the images.
-        labels: the judge's answer about each image.
+        labels: the judge's answer for each image.
         attribute: the attribute.
         judge: the judge.
-        model: name of the generator in tables.
-        variant: name of the variant; "none" for the unedited model.
+        model: generator name in tables.
+        variant: variant name; "none" for the unedited model.
         sure: probability below which an answer counts as unknown.
 
     Returns:
-        The record with its figures; None if no image of the variant leaves the attribute open.
+        The record with its figures, or None if none of the variant's prompts leaves the attribute
+        open.
     """
     answers_of_prompt: dict[str, Counter[int]] = defaultdict(Counter)
     concept_of_prompt: dict[str, str] = {}
@@ -101,7 +102,7 @@ def record_of_images(
 
 
 def _model_of_plan(plan: Plan, name: str, variant: str) -> schema.Model:
-    """Describe the generator of a plan for a record."""
+    """Describe a plan's generator for a record."""
     facts = plan.model
     weights = None
     if facts.get("fingerprint") is not None:
@@ -121,7 +122,7 @@ def _model_of_plan(plan: Plan, name: str, variant: str) -> schema.Model:
 
 
 def _generation_of_plan(plan: Plan) -> schema.Generation:
-    """Describe the settings of a plan for a record."""
+    """Describe a plan's settings for a record."""
     options: dict[str, str | int | float | bool | None] = {}
     for name, value in plan.options.items():
         if value is None or isinstance(value, (str, int, float, bool)):
@@ -137,16 +138,16 @@ def _generation_of_plan(plan: Plan) -> schema.Generation:
 
 
 def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
-    """Add human labels of its images to a record, and recompute its figures.
+    """Add human image labels to a record, and recompute its figures.
 
     Args:
         record: a record written by `vldebias audit --measure` or `vldebias eval generation`.
-        folder: folder of its images, with the judge's stored answers.
+        folder: folder with its images and the judge's stored answers.
         files: answers from `vldebias label`; if annotators disagree, the value is unknown.
 
     Raises:
-        InvalidInputError: no judge of these values has judged the images, or no answer is about an
-            image of the record.
+        InvalidInputError: If no judge of these values has judged the images, or no answer is about
+            an image of the record.
     """
     generated = GeneratedImages.open(folder)
     judged = last_judgements(generated, record.attribute, record.values)
@@ -174,7 +175,7 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
         values_of_group[key][value] += 1
     if not values_of_group:
         raise InvalidInputError(
-            f"labels: got answers about none of the images in {folder} that the record"
+            f"labels: no answer is about an image in {folder} that the record"
             f" {record.name!r} counts"
         )
     rows = []
@@ -194,7 +195,7 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
 
 
 def _by_image(answers: Sequence[Answer], attribute: str) -> Mapping[str, list[Answer]]:
-    """Return path of an image -> answers about an attribute."""
+    """Return image path -> answers about an attribute."""
     answers_of_image: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
         if answer.attribute == attribute:

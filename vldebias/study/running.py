@@ -1,4 +1,4 @@
-"""Run a suite with files, and resume it task by task."""
+"""Run a suite with stored results, resuming task by task."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Finished(BaseModel, extra="forbid"):
 
     @classmethod
     def read(cls, path: Path, key: str) -> Self | None:
-        """Read a stored result; None if it is missing, or has another version or key.
+        """Read a stored result; None if it is missing, or has a different version or key.
 
         Args:
             path: the file.
@@ -56,7 +56,7 @@ class Finished(BaseModel, extra="forbid"):
         """
         with suppress(FileNotFoundError, ValidationError):
             stored = cls.model_validate_json(path.read_bytes())
-            # The key decides, not the date: other settings or weights are measured again.
+            # The key decides, not the date: changed settings or weights require a new measurement.
             return stored if stored.key == key else None
         return None
 
@@ -70,30 +70,32 @@ def run_suite(
     only: Sequence[str] = (),
     loaded: Loaded | None = None,
 ) -> Result:
-    """Measure every task of a suite, and write result.json, pictures and index.html to
-    `options.out`.
+    """Run every task in a suite, writing result.json, pictures and index.html.
 
-    result.json is written after every task. A second run reuses tasks that were finished with the
-    same settings, prompts, weights and data; image features and generated images are reused even
-    within a task. An interrupted run keeps what was measured, with a page about finished tasks.
+    The output folder is `options.out`.
+
+    result.json is written after every task. A later run reuses tasks that finished with the same
+    settings, prompts, weights and data; image features and generated images are reused even within
+    a task. An interrupted run keeps what was measured, with a page about the finished tasks.
 
     Args:
         suite: a suite, its name or its path.
-        options: inputs of the user; default: only the folder "vldebias-<suite>".
-        progress: progress bars; default: on stderr.
+        options: the user's inputs. Default: only the folder "vldebias-<suite>".
+        progress: progress bars. Default: on stderr.
         console: rich console for the progress bars.
-        only: names of tasks; none: all tasks.
+        only: task names. If empty, all tasks run.
         loaded: the model or pipeline in the options, if it is already loaded.
 
     Raises:
-        InvalidInputError: a required input is missing, or another run writes to the folder.
+        InvalidInputError: If a required input is missing, or a different run is writing to the
+            folder.
     """
     if not isinstance(suite, Suite):
         suite = load_suite(suite)
     options = options or Options(out=Path(f"vldebias-{suite.name}"))
     suite, options = _with_choices(suite, options, only)
 
-    # If there are several processes, only the first one writes and reports progress.
+    # With several processes, only the first one writes and reports progress.
     is_first = processes().rank == 0
     shown = SILENT
     lock: AbstractContextManager[None] = nullcontext()
@@ -104,7 +106,8 @@ def run_suite(
         sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
         inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
         if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
-            # If the user's file of texts lacks prompts, the message names those of all tasks.
+            # If prompts are missing from the user's text embeddings, list them for all tasks at
+            # once.
             inputs.texts.embed(suite.texts())
         finished_tasks: list[Finished] = []
         result = _result_of(suite, finished_tasks)
@@ -124,11 +127,10 @@ def run_suite(
 
 
 def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[Suite, Options]:
-    """Return the suite with the selected tasks and the user's settings, and the options with the
-    default weights of the suite.
+    """Apply the user's settings to the suite, and the suite's default weights to the options.
 
     Raises:
-        InvalidInputError: there is no such task.
+        InvalidInputError: If there is no such task.
     """
     if options.device == "cuda" and "LOCAL_RANK" in os.environ:
         # Each process has its own GPU.
@@ -163,8 +165,7 @@ def _result_of(suite: Suite, finished_tasks: Sequence[Finished]) -> Result:
 
 
 def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finished:
-    """Return the stored result of a task if nothing it depends on has changed; otherwise measure
-    it."""
+    """Return a task's stored result if nothing it depends on has changed; otherwise measure it."""
     start = time.monotonic()
     folder = inputs.options.out
     path = folder / "tasks" / f"{file_slug(task.name)}.json"
@@ -177,11 +178,11 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
         )
         return stored
 
-    # Record with “always”, since Python would suppress a warning that an earlier task issued.
+    # Use “always”, since Python suppresses warnings that an earlier task already issued.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = task.measured(opened)
-    # Show one warning of each kind, since a sweep issues dozens.
+    # Show one warning per kind, since a sweep may issue dozens.
     first_of_kind: dict[type[Warning], warnings.WarningMessage] = {}
     for warning in caught:
         first_of_kind.setdefault(warning.category, warning)
@@ -207,9 +208,9 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
 def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
     """Write the pictures and strips of a result to the folder of the page."""
     metadata = {"run": suite.name, "task": part.provenance.task}
-    # Remove pictures of harm that an earlier measurement found and this one does not.
+    # Remove pictures of harm found by an earlier measurement but not by this one.
     for file in folder.glob(f"*{WORSE_STRIP}.png"):
-        with suppress(OSError):  # another file that is not a PNG
+        with suppress(OSError):  # not a PNG file
             known = read_png(file, pixels=False)[1]
             if known.items() >= metadata.items():
                 file.unlink()
@@ -221,15 +222,14 @@ def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
 
 
 def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> TaskProvenance:
-    """Return the provenance for pages, with titles, the user's name of the pipeline, and whether
-    the pictures are from the miniature world."""
+    """Add titles, the user's pipeline name, and the miniature flag to the provenance for pages."""
     model = provenance.model
     if (
         provenance.split == "generated"
         and pipeline is not None
         and pipeline not in provenance.model
     ):
-        # A pipeline may only know its folder or class: put the user's name first.
+        # A pipeline may only know its folder or class, so put the name that the user gave first.
         model = f"{pipeline} ({provenance.model})"
     first_of_split = provenance.split.split(" ")[0]
     is_miniature = first_of_split in WORLDS or model.split(" ")[0] == "miniature"
@@ -242,18 +242,18 @@ def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> T
 
 
 def key_of(task: Task, options: Options, inputs: Mapping[str, object]) -> str:
-    """Return a hash of everything that figures depend on, for reusing earlier measurements.
+    """Hash everything that the figures depend on, so that earlier measurements can be reused.
 
     Args:
         task: the task.
-        options: inputs of the user.
-        inputs: inputs of the task by name.
+        options: the user's inputs.
+        inputs: the task's inputs by name.
     """
     files = [options.table, options.texts, options.reference, *options.labels]
     for folder in options.projections:
         files += sorted(folder.rglob("*.safetensors"))
-    # Device, batch size of encoders and folder are left out, so that another machine can continue
-    # the run. The version is included, since code may have changed.
+    # Device, encoder batch size and folder are excluded, so that a different machine can continue
+    # the run. The version is included, since the code may have changed.
     content = [
         task.model_dump(mode="json"),
         inputs,
@@ -267,9 +267,9 @@ def key_of(task: Task, options: Options, inputs: Mapping[str, object]) -> str:
 
 
 def _mark(value: object) -> object:
-    """Return what identifies an input: the digest of data, or the fingerprint of weights."""
+    """Return an input's identity: a data digest or a weight fingerprint."""
     if isinstance(value, Embeddings):
-        # The name of the cache's folder is a hash of encoder and images.
+        # The cache folder is named after a hash of the encoder and the images.
         return {**value.about, "source": None, "cache": Path(value.about.get("cache", "")).name}
     if isinstance(value, Path):
         return digest_of(value) if value.is_file() else None

@@ -1,4 +1,4 @@
-"""Generate the images of one prompt with and without methods, from the same noise.
+"""Generate images for one prompt with and without methods, from the same noise.
 
 An interrupted run can be continued in the same folder."""
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 BATCH_SIZE = 8
-COLUMNS = 8  # pictures of a row of the grid
-# Steps and guidance of a pipeline: the miniature was trained for few steps and weak guidance.
+COLUMNS = 8  # maximum number of pictures per grid row
+# Default steps and guidance: the miniature was trained for few steps and weak guidance.
 STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
 
 @dataclass(frozen=True)
 class Request:
-    """Store a request for images of a prompt, without and with each method.
+    """Describe a request for images of one prompt, without and with each method.
 
     Attributes:
         prompt: the prompt.
         attributes: the prompt sets of the bias to mitigate.
-        methods: names of methods for pipelines.
+        methods: method names for pipelines.
         images: number of images per row; image i of each row starts from the same noise.
         seed: random seed.
         steps, guidance: arguments of the pipeline; None: STEPS_AND_GUIDANCE.
@@ -56,10 +56,10 @@ class Request:
     guidance: float | None = None
 
     def variants(self) -> dict[str, Variant]:
-        """Return name -> variant; the default is named after the method that it attaches.
+        """Return name -> variant; the default is named after the method it attaches.
 
         Raises:
-            InvalidInputError: a method is unknown, or not for pipelines.
+            InvalidInputError: If a method is unknown, or not for pipelines.
         """
         variants = {}
         for method in self.methods:
@@ -69,7 +69,7 @@ class Request:
         return variants
 
     def plan(self, model: Mapping[str, object], *, is_miniature: bool) -> Plan:
-        """Return the plan of "none" and the variants, with the same seeds.
+        """Return the plan for "none" and the variants, all with the same seeds.
 
         Args:
             model: the `vldebias.judge.plan.identity` of the pipeline.
@@ -87,7 +87,7 @@ class Request:
             "model": dict(model),
             "prompt_set": ", ".join(names),
             "prompt_set_hash": ", ".join(hashes),
-            # A plan of one prompt that is its own concept; nothing was fitted on it.
+            # Treat the prompt as its own concept, which nothing was fitted on.
             "prompts": ((self.prompt, self.prompt, "unseen", None),),
             "variants": {NONE: {}} | variants,
             "seeds": (self.seed,),
@@ -107,10 +107,10 @@ class Picture:
 
     Attributes:
         method: name of the method; "none" for the unedited pipeline.
-        seed: seed, shared by the images of a column.
-        noise: seed of the generator.
+        seed: seed shared by all images in a column.
+        noise: generator seed.
         prompt: the generated text.
-        values: attribute -> value written into the prompt or set in cross-attention; None if none.
+        values: attribute -> value inserted into the prompt or set in cross-attention, or None.
         seen: attribute -> the judge's answer, None if unknown; empty without a judge.
         left_unchanged: whether the prompt was left unchanged.
         file: path of the image, relative to the folder.
@@ -133,22 +133,22 @@ class Picture:
         attributes: Sequence[PromptSet],
         seen: Mapping[str, str | None],
     ) -> Picture:
-        """Read an image from its metadata.
+        """Create a picture from its metadata.
 
         Args:
-            generated: the images of the folder.
+            generated: the images in the folder.
             image: the planned image.
             attributes: prompt sets of the attributes.
             seen: attribute -> the judge's answer.
         """
         record = generated.metadata(image)
         value = record.get("value")
-        # The file stores a list for several attributes, and a value for one.
+        # The file stores a list if there are several attributes, otherwise a single value.
         values = value if isinstance(value, list) else [value] * len(attributes)
         text_of_attribute: dict[str, str | None] = {}
         for prompts, written in zip(attributes, values, strict=True):
             if isinstance(written, Mapping):
-                # For several persons, how many have each value: "1 female + 1 male".
+                # For several people, count the values: "1 female + 1 male".
                 counts = [name if n is None else f"{n} {name}" for name, n in written.items()]
                 text_of_attribute[prompts.name] = " + ".join(counts)
             else:
@@ -185,7 +185,7 @@ class SideBySide:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Return the names of the rows; the first is "none"."""
+        """Return the row names, starting with "none"."""
         return tuple(self.plan.variants)
 
     def row(self, method: str) -> list[Picture]:
@@ -193,25 +193,24 @@ class SideBySide:
         return [picture for picture in self.pictures if picture.method == method]
 
     def requested(self, method: str, attribute: str) -> dict[str, int]:
-        """Return value -> number of images of a method that were assigned the value.
+        """Return value -> number of a method's images that were assigned it.
 
         Args:
-            method: name of the method.
-            attribute: name of the attribute.
+            method: method name.
+            attribute: attribute name.
         """
         values = [picture.values.get(attribute) for picture in self.row(method)]
         return self._counts(values, attribute)
 
     def seen(self, method: str, attribute: str) -> dict[str, int]:
-        """Return value -> number of images of a method in which the judge sees the value; empty if
-        the attribute is not judged.
+        """Return value -> number of a method's images that show it; empty if not judged.
 
         Args:
-            method: name of the method.
-            attribute: name of the attribute.
+            method: method name.
+            attribute: attribute name.
         """
         row = self.row(method)
-        # Attributes that are not judged have no entry; unknown values are None.
+        # Unjudged attributes have no entry; unknown values are None.
         if not all(attribute in picture.seen for picture in row):
             return {}
         return self._counts([picture.seen[attribute] for picture in row], attribute)
@@ -222,7 +221,7 @@ class SideBySide:
         if not counts:
             return {}
         prompts = next(part for part in self.request.attributes if part.name == attribute)
-        # Prompts about two persons have values such as "1 female + 1 male", which are not in the
+        # Prompts about two people have values such as "1 female + 1 male", which are not in the
         # set.
         is_of_persons = set(counts) <= set(prompts.attributes)
         order = dict.fromkeys(prompts.attributes, 0) if is_of_persons else {}
@@ -273,8 +272,7 @@ class SideBySide:
         }
 
     def grid(self) -> Image:
-        """Return one picture with a row per method and a column per seed; more than eight seeds
-        continue in further rows."""
+        """Return one picture with a row per method and a column per seed, wrapping after eight."""
         from vldebias.utils.pictures import read_png
 
         seeds = [picture.seed for picture in self.row(NONE)]
@@ -298,18 +296,18 @@ def side_by_side(
     is_miniature: bool = False,
     progress: Progress = SILENT,
 ) -> SideBySide:
-    """Generate the images of a request that are missing in a folder.
+    """Generate a request's images that are missing from a folder.
 
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment.
         request: the prompt, the attributes and the methods.
-        folder: folder for the images; images of other settings are refused.
+        folder: output folder; images generated with different settings are rejected.
         is_miniature: whether the packaged judge judges the images.
         progress: progress bars.
 
     Raises:
-        InvalidInputError: a method is unknown, or the folder contains images of other settings.
-        OSError: the disk is full; finished images are kept.
+        InvalidInputError: If a method is unknown, or the folder contains images of other settings.
+        OSError: If the disk is full; finished images are kept.
     """
     plan = request.plan(identity(pipe), is_miniature=is_miniature)
     generated = generate(
@@ -325,7 +323,7 @@ def side_by_side(
         Picture.read(generated, image, attributes, values)
         for image, values in zip(generated, seen, strict=True)
     )
-    # Attribute -> why balanced prompts leave the prompt unchanged; None if they do not.
+    # Attribute -> why balanced prompts leave the prompt unchanged, or None if they change it.
     reasons: dict[str, str | None] = dict.fromkeys(part.name for part in attributes)
     if any(variant.assigns_values for variant in request.variants().values()):
         for prompts in attributes:
@@ -340,8 +338,10 @@ def side_by_side(
 def _seen(
     generated: GeneratedImages, attributes: Sequence[PromptSet], progress: Progress
 ) -> list[dict[str, str | None]]:
-    """Return for each image attribute -> the packaged judge's answer, None if unknown; without
-    attributes that it does not judge."""
+    """Return, per image, attribute -> the packaged judge's answer (None if unknown).
+
+    Attributes that it does not judge are omitted.
+    """
     judge = MiniatureJudge().ready()
     names = {prompts.name: judged_as(judge, prompts) for prompts in attributes}
     chances = judge_images(judge, generated, progress) if any(names.values()) else {}
@@ -362,7 +362,7 @@ def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
 
     Args:
         judge: the judge.
-        prompts: prompt set of the attribute.
+        prompts: the attribute's prompt set.
     """
     for name, values in judge.names.items():
         if set(map(plain_value, values)) == set(prompts.attributes):
@@ -371,5 +371,5 @@ def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
 
 
 def plain_value(value: str) -> str:
-    """Return a judge's value as named in prompt sets: "light-skinned" is "light"."""
+    """Convert a judge's value to its prompt set name: "light-skinned" is "light"."""
     return value.removesuffix("-skinned")

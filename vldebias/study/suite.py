@@ -1,4 +1,4 @@
-"""Read suites, which are lists of tasks in YAML files."""
+"""Load suites, which are lists of tasks in YAML files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ AnyTask = Annotated[SerializeAsAny[Task], one_of(TASKS, "task")]
 
 
 class Suite(Strict):
-    """Store the content of a suite file.
+    """Store a suite file's content.
 
     Attributes:
-        name: name of the suite.
+        name: suite name.
         title: title in reports.
         description: what the suite measures.
-        source: publication that it follows.
+        source: publication that the suite follows.
         needs: what the user must provide, for `eval list` and for messages.
         host: default weights: "miniature" for the embedded world.
-        headline: (task, metric) of the rows that the terminal shows; empty: all rows without a
+        headline: (task, metric) of the rows shown in the terminal. If empty, all rows without a
             subset.
         tasks: the tasks.
     """
@@ -45,7 +45,7 @@ class Suite(Strict):
         for task in self.tasks:
             if task.name in names:
                 raise ValueError(f"got two tasks with the name {task.name!r}; rename one of them")
-            # Names are files of the run and keys of its rows.
+            # Names become file names and row keys.
             names.add(task.name)
             task.check_sources(task.splits())
         return self
@@ -62,23 +62,23 @@ def load_suite(name_or_path: str | Path) -> Suite:
     """Load a suite by name, or from a YAML file.
 
     Raises:
-        InvalidInputError: there is no such suite, or a key is invalid; the message names it.
+        InvalidInputError: If there is no such suite, or a key is invalid; the message names it.
     """
     path = suite_path(name_or_path)
     try:
-        # The name of the file, unless the file contains `name`.
+        # Use the file name, unless the file contains `name`.
         return Suite.model_validate({"name": path.stem.lower(), **read_yaml(path)})
     except ValidationError as error:
         raise InvalidInputError(f"{path}: {explain(error)}") from error
 
 
 def suite_path(name_or_path: str | Path) -> Path:
-    """Return the file of a suite, given by name or path.
+    """Return a suite's file, given its name or path.
 
     "waterbirds" is a name; "waterbirds.yaml", "suites/waterbirds" and Path("waterbirds") are paths.
 
     Raises:
-        InvalidInputError: no suite has this name.
+        InvalidInputError: If no suite has this name.
     """
     path = Path(name_or_path)
     is_path = isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml")

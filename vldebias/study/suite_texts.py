@@ -1,7 +1,7 @@
 """List the prompts of a packaged suite without importing torch, which the tasks need.
 
-`vldebias eval show SUITE --texts` should answer at once, for users who embed the prompts elsewhere.
-Tests compare the lists with `Suite.texts`.
+This keeps `vldebias eval show SUITE --texts` fast for users who embed the prompts elsewhere. Tests
+compare the lists with `Suite.texts`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vldebias.utils.files import packaged, read_yaml
 
 
 class _RetrievalFields(TypedDict):
-    """Fields of a retrieval task in the file of a suite that contain prompts."""
+    """Fields of a retrieval task in a suite file that contain prompts."""
 
     prompts: Mapping[str, str | list[str]]
     queries: object
@@ -26,7 +26,7 @@ def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
     """Return all prompts that an image-text model embeds for a packaged suite, in order.
 
     Raises:
-        InvalidInputError: no packaged suite has this name.
+        InvalidInputError: If no packaged suite has this name.
     """
     suites = packaged("suites")
     if name not in suites:
@@ -55,19 +55,19 @@ def _texts_of_retrieval(task: _RetrievalFields) -> list[str]:
 
 
 def read_queries(queries: object) -> object:
-    """Return the texts of queries.
+    """Return the query strings.
 
-    Queries are a list of texts, a prompt set whose class prompts are queried, or a mapping
-    {of: SET, held_out: true}. Anything else is returned unchanged, for validation.
+    Queries are a list of strings, a prompt set whose class prompts are queried, or a mapping {of:
+    SET, held_out: true}. Anything else is returned unchanged, for validation.
 
     Raises:
-        InvalidInputError: a single text is not the name of a prompt set.
+        InvalidInputError: If a string is passed that is not the name of a prompt set.
     """
     if isinstance(queries, (str, PromptSet)):
         try:
             return list(load_prompts(queries).classes)
         except InvalidInputError as error:
-            # A single text is taken as the name of a prompt set.
+            # A string is taken as the name of a prompt set.
             raise InvalidInputError(f"{error}; texts are a list: [{queries!r}]") from error
     if isinstance(queries, Mapping) and "of" in queries and set(queries) <= {"of", "held_out"}:
         prompts = load_prompts(queries["of"])

@@ -28,7 +28,7 @@ from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by
 
 T = TypeVar("T", bound="Task")
 
-# A prompt set, given as an object, a name or a file, and loaded during validation.
+# A prompt set, given as an object, a name or a file; loaded during validation.
 Prompts = Annotated[
     InstanceOf[PromptSet],
     BeforeValidator(load_prompts),
@@ -36,7 +36,7 @@ Prompts = Annotated[
 ]
 SeveralPrompts = Annotated[tuple[Prompts, ...], SEVERAL]
 
-# Settings that a flag of the command line replaces.
+# Settings that command-line flags can override.
 USERS_CHOICES = (
     "resamples",
     "methods",
@@ -50,12 +50,11 @@ USERS_CHOICES = (
 
 
 class Task(Strict, ABC):
-    """Define one block of a suite; subclasses name their kind, as
-    `task: Literal["groups"] = "groups"`.
+    """Define one block of a suite; subclasses declare their kind in the field `task`.
 
     Attributes:
         task: kind of task.
-        name: name of its block in the result.
+        name: name of the task's block in the result.
         title: title in reports.
         resamples: number of bootstrap resamples.
         seed: random seed.
@@ -79,17 +78,16 @@ class Task(Strict, ABC):
 
     @abstractmethod
     def measure(self, *args: Any, **inputs: Any) -> list[TaskResult]:
-        """Measure the inputs and return a result per block, such as one per attribute.
+        """Measure the inputs and return one result per block, for example per attribute.
 
         Args:
-            args: overrides name the inputs that they need as arguments.
+            args: overriding methods declare the inputs they need as arguments.
             inputs: inputs by name.
         """
 
     def measured(self, inputs: Mapping[str, object]) -> list[TaskResult]:
-        """Return the results of `measure`, with title and colour of each method in the
-        provenance."""
-        # Arguments are matched by name: a task declares its inputs by its arguments.
+        """Return the results of `measure`, with method titles and colours in the provenance."""
+        # Inputs are matched to arguments by name.
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}
         results = self.measure(**arguments)
         if not isinstance(results, list) or not all(isinstance(r, TaskResult) for r in results):
@@ -106,7 +104,7 @@ class Task(Strict, ABC):
         return results
 
     def compared_methods(self) -> Sequence[Compared]:
-        """Return the methods of the task that may not be registered, such as the user's own."""
+        """Return the task's methods that may not be registered, such as the user's own."""
         return ()
 
     @classmethod
@@ -115,16 +113,16 @@ class Task(Strict, ABC):
         return [name for name in inspect.signature(cls.measure).parameters if name != "self"]
 
     def splits(self) -> dict[str, Data]:
-        """Return name of an input -> split of a data set, from the settings of the task."""
+        """Return input name -> data set split, from the task's settings."""
         return {}
 
     def check_sources(self, names: Container[str]) -> None:
         """Raise InvalidInputError if a required split is not among these names."""
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return name -> input that the task creates itself, such as the judge of its settings.
+        """Return name -> input that the task creates itself, such as the judge in its settings.
 
-        All of them are part of the key with which a suite finds earlier measurements.
+        They are part of the key by which a suite finds earlier measurements.
         """
         return {}
 
@@ -134,34 +132,36 @@ class Task(Strict, ABC):
 
         Args:
             inputs: the inputs.
-            settings: settings of the task by name.
+            settings: task settings by name.
 
         Raises:
-            InvalidInputError: a setting is missing, invalid or unknown.
+            InvalidInputError: If a setting is missing, invalid or unknown.
         """
         return cls.build(settings)
 
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts that an image-text model embeds for the task, which a file of
-        embeddings must contain."""
+        """Return the prompts that an image-text model, or a file of embeddings, must provide."""
         return ()
 
     def settings(self, measured: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Return the settings for a `TaskProvenance`: the fields of the task, and settings that are
-        only known after measuring."""
-        elsewhere = {"task", "name", "title", "methods"}  # fields of the provenance
-        # `model_dump` with a fallback is new in pydantic 2.11; hosts with transformers 4 pin 2.10.
+        """Return the settings for a `TaskProvenance`.
+
+        These are the task's fields, and settings known only after measuring.
+        """
+        elsewhere = {"task", "name", "title", "methods"}  # separate provenance fields
+        # `model_dump` only supports a fallback from pydantic 2.11 on; environments with
+        # transformers 4 pin 2.10.
         task_fields = to_jsonable_python(
             self, exclude=elsewhere, exclude_none=True, by_alias=False, fallback=str
         )
         return {**task_fields, **(measured or {})}
 
     def with_options(self, options: Options) -> Self:
-        """Return the task with the user's choices of its settings."""
+        """Return the task with the user's settings applied."""
         settings = dict(self)
         for name in USERS_CHOICES:
             choice = getattr(options, name)
-            # Build the task again, since `model_copy(update=...)` does not validate.
+            # Rebuild the task, since `model_copy(update=...)` does not validate.
             if name in settings and choice is not None and choice != ():
                 settings[name] = choice
         return type(self).build(settings)
@@ -170,13 +170,14 @@ class Task(Strict, ABC):
 def with_looks(
     facts_of_method: Mapping[str, Mapping[str, object]], compared: Sequence[Compared] = ()
 ) -> dict[str, dict[str, object]]:
-    """Add to the facts of each method its title and its colour in charts.
+    """Add each method's title and chart colour to its facts.
 
-    Titles and colours are stored with the measurement, since the package of a method may not be
-    installed where the page is rendered. Other names, such as those of saved edits, are unchanged.
+    Titles and colours are stored with the measurement, since the package that defines a method may
+    not be installed where the page is rendered. Other names, such as names of saved edits, are
+    unchanged.
 
     Args:
-        facts_of_method: name of a method -> its facts.
+        facts_of_method: method name -> facts.
         compared: methods that may not be registered; they take precedence over the registry.
     """
     method_of_name = {method.name: method for method in compared}

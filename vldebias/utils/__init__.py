@@ -1,1 +1,1 @@
-"""Provide what every package needs: files, tables of text, names, options, progress."""
+"""Provide shared helpers: files, text tables, names, options, progress."""

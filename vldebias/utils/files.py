@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOCK = ".vldebias.lock"  # lock file of an output folder
 _MAX_YAML = 1_000_000  # maximum size in bytes of a hand-written file
 _MAX_JSON = 50_000_000  # maximum size in bytes of a generated file; large results are about 3 MB
-_FORMULA = (  # what a spreadsheet would run as a formula, including full-width characters
+_FORMULA = (  # strings that a spreadsheet would run as formulas, including full-width characters
     "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 )
 _STORAGE_PROBLEMS = {
@@ -66,16 +66,16 @@ def packaged(kind: str) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def storage_errors(path: str | Path) -> Iterator[None]:
-    """Convert errors that libraries raise when they cannot write a file to `StorageError`.
+    """Convert errors raised when a file cannot be written to `StorageError`.
 
     Python raises an OSError, safetensors its own error that contains "(os error 28)" or, before
-    version 0.6, "Os { code: 28", and torch a RuntimeError with an OSError as its context.
+    version 0.6, "Os { code: 28", and and torch a RuntimeError with an OSError as its context.
 
     Args:
-        path: the file or folder for the message.
+        path: the file or folder named in the message.
 
     Raises:
-        StorageError: no space is left, the file is too large, or the file system is read-only.
+        StorageError: If no space is left, the file is too large, or the file system is read-only.
     """
     try:
         yield
@@ -102,7 +102,7 @@ def _storage_code(error: BaseException | None) -> int | None:
 
 
 def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
-    """Write a file atomically: after a crash or a power loss, it is either the old or the new one.
+    """Write a file atomically: after a crash or a power loss, it is either the old or the new file.
 
     Missing folders are created, and the mode of an existing file is preserved. Temporary files that
     a killed process left in the folder are removed.
@@ -115,8 +115,8 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
         The path of the file.
 
     Raises:
-        StorageError: no space is left, the file is too large, or the file system is read-only.
-        OSError: the file cannot be written for another reason.
+        StorageError: If no space is left, the file is too large, or the file system is read-only.
+        OSError: If the file cannot be written for another reason.
     """
     path = Path(path)
     with storage_errors(path):
@@ -133,10 +133,10 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
                 partial.write_bytes(content)
             else:
                 _write_by(content, partial)
-            partial.chmod(mode & 0o777)  # even if a library has replaced the file
+            partial.chmod(mode & 0o777)  # in case a library replaced the file
             sync(partial)
             os.replace(partial, path)
-        # Without this, a power loss could undo the move, which is a change of the folder.
+        # Without this, a power loss could undo the move, which is a change to the folder.
         sync(path.parent)
     return path
 
@@ -147,7 +147,8 @@ def _write_by(write: Callable[[Path], object], partial: Path) -> None:
         write(partial)
     except RuntimeError as error:
         if _storage_code(error) is None:
-            # torch does not report why writing failed; writing another block raises the reason.
+            # torch does not report why writing failed, but writing a further block raises the
+            # reason.
             with partial.open("ab") as file:
                 file.write(bytes(4096))
         raise
@@ -155,7 +156,7 @@ def _write_by(write: Callable[[Path], object], partial: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary_file(path: Path) -> Iterator[Path]:
-    """Create a file next to `path`; it is removed at the end unless it was moved.
+    """Create a file next to `path`, and remove it at the end unless it was moved.
 
     It is locked, so that other processes do not mistake it for a leftover of a killed process.
     """
@@ -166,15 +167,15 @@ def _temporary_file(path: Path) -> Iterator[Path]:
         if _locked(handle):
             stack.callback(os.close, handle)
         else:
-            # Windows does not have these locks, and cannot move an open file.
+            # Windows does not support these locks, and cannot move an open file.
             os.close(handle)
-        # Another process may have removed the file as a leftover before it was locked.
+        # A concurrent process may have removed the file as a leftover before it was locked.
         partial.touch()
         yield partial
 
 
 def _locked(handle: int) -> bool:
-    """Lock an open file; return False if another process has locked it, or locks do not exist."""
+    """Lock an open file; return False if it is already locked, or locks are not supported."""
     try:
         import fcntl
 
@@ -196,7 +197,7 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(".*.partial"):
         if not _TEMPORARY.fullmatch(path.name):
             continue
-        # Another process may remove the file first, or another user may own it.
+        # A concurrent process may remove the file first, or it may belong to a different user.
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDWR)
             try:
@@ -221,7 +222,7 @@ def sync(path: Path) -> None:
 
 
 def shielded(text: str) -> str:
-    """Prepend "'" to a text that a spreadsheet would run as a formula.
+    """Prepend "'" to a string that a spreadsheet would run as a formula.
 
     "=1+1" becomes "'=1+1"; `unshielded` is the inverse. Source: OWASP, "CSV Injection".
     """
@@ -232,8 +233,8 @@ def spreadsheet_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
     """Return a table as CSV that a spreadsheet can open without running formulas.
 
     Args:
-        frame: the table; `shielded` is applied to its texts and column names.
-        index: whether to write the index of the table as the first columns.
+        frame: the table; `shielded` is applied to its strings and column names.
+        index: whether to write the table's index as the first columns.
     """
     columns = frame.reset_index() if index else frame.copy()
     for place, dtype in enumerate(columns.dtypes):
@@ -247,7 +248,7 @@ def spreadsheet_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
 
 
 def unshielded(cell: str) -> str:
-    """Return the original text of a cell, the inverse of `shielded`."""
+    """Return a cell's original string, the inverse of `shielded`."""
     return re.sub(f"^'({_FORMULA})", r"\1", cell)
 
 
@@ -258,7 +259,7 @@ def digest(path: str | Path) -> str:
 
 
 def add_tensors(state: hashlib._Hash, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Update a hash with the names, types, shapes and contents of tensors, without copies.
+    """Update a hash with the names, types, shapes and contents of tensors, without copying.
 
     Args:
         state: a hashlib object.
@@ -271,7 +272,7 @@ def add_tensors(state: hashlib._Hash, tensors: Iterable[tuple[str, Tensor]]) -> 
         state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
-_locked_folders: dict[Path, int] = {}  # folder -> thread of this process that writes to it
+_locked_folders: dict[Path, int] = {}  # folder -> thread in this process that writes to it
 
 
 @contextlib.contextmanager
@@ -285,8 +286,8 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
         report: called with a message if the file system does not support locks.
 
     Raises:
-        InvalidInputError: another run writes to the folder; the message names that run.
-        OSError: the folder is not writable.
+        InvalidInputError: If a different run is writing to the folder; the message names that run.
+        OSError: If the folder is not writable.
     """
     folder = Path(folder).resolve()
     thread = threading.get_ident()
@@ -298,12 +299,12 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
     path = folder / LOCK
     writer = f"process {os.getpid()} on {socket.gethostname()}"
     expected = (
-        "expected one run at a time. Wait until it has ended, stop it, or choose another folder"
-        " (--out)."
+        "only one run at a time may use it. Wait for it to finish, stop it, or choose a different"
+        " folder (--out)."
     )
-    # Check this before opening the file: closing it a second time would release the lock.
+    # Check this before opening the file, because closing it a second time would release the lock.
     if folder in _locked_folders:
-        raise InvalidInputError(f"{folder}: {writer} is writing to it; {expected}")
+        raise InvalidInputError(f"{folder}: {writer} is writing to this folder, and {expected}")
     with path.open("ab+", buffering=0) as file:
         try:
             import fcntl
@@ -312,12 +313,12 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
         except (BlockingIOError, PermissionError):
             other_writer = path.read_text(errors="replace").strip() or "another process"
             raise InvalidInputError(
-                f"{folder}: {other_writer:.300} is writing to this folder; {expected}"
+                f"{folder}: {other_writer:.300} is writing to this folder, and {expected}"
             ) from None
         except (ImportError, OSError) as error:
             report(
                 f"{folder}: cannot be locked ({error}); do not start another run in this folder"
-                " before this one has ended"
+                " until this one has finished"
             )
         # Write only after locking: until then, the file contains the name of the other writer.
         with storage_errors(path):
@@ -331,10 +332,10 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a mapping from an untrusted YAML file; aliases and repeated keys are errors.
+    """Load a mapping from an untrusted YAML file; aliases and repeated keys are errors.
 
     Raises:
-        InvalidInputError: the file cannot be read, is too large, or is not a YAML mapping; the
+        InvalidInputError: If the file cannot be read, is too large, or is not a YAML mapping; the
             message names the line.
     """
     import yaml
@@ -355,7 +356,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 @cache
 def _strict_loader() -> type[yaml.SafeLoader]:
-    """Return a safe YAML loader that rejects repeated keys and aliases.
+    """Return a safe YAML loader that also rejects repeated keys and aliases.
 
     Aliases could expand to gigabytes.
     """
@@ -370,7 +371,7 @@ def _strict_loader() -> type[yaml.SafeLoader]:
                 raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
             node: yaml.Node | None = super().compose_node(parent, index)
             if isinstance(node, yaml.MappingNode):
-                # The safe loader silently keeps the last of two equal keys.
+                # The safe loader would silently keep the last of two equal keys.
                 counts = Counter(str(key.value) for key, _ in node.value)
                 for key, count in counts.items():
                     if count > 1:
@@ -383,15 +384,15 @@ def _strict_loader() -> type[yaml.SafeLoader]:
 
 
 def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
-    """Read an untrusted JSON file; NaN and infinity are errors.
+    """Load an untrusted JSON file; NaN and infinity are errors.
 
     Args:
         path: the file.
         max_bytes: maximum size of the file.
 
     Raises:
-        InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names
-            the file and position.
+        InvalidInputError: If the file cannot be read, is too large, or is not JSON; the message
+            names the file and position.
     """
     text = read_bytes(path, max_bytes=max_bytes)
     try:
@@ -417,14 +418,14 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
         max_bytes: maximum size of the file.
 
     Raises:
-        InvalidInputError: the file cannot be read, or is larger than `max_bytes`.
+        InvalidInputError: If the file cannot be read, or is larger than `max_bytes`.
     """
     try:
         with open(path, "rb") as file:
             data = None
             # Check the size first, so that a large file is not loaded into memory.
             if os.fstat(file.fileno()).st_size <= max_bytes:
-                data = file.read(max_bytes + 1)  # the size of a pipe is unknown until it is read
+                data = file.read(max_bytes + 1)  # a pipe's size is unknown until it is read
     except FileNotFoundError:
         raise InvalidInputError(f"{path}: no such file; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: the path contains a NUL character
@@ -445,12 +446,12 @@ _EXPECTED = {
 
 
 def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) -> str:
-    """Describe the first problem in a pydantic error: location, expected and received value.
+    """Describe the first problem in a pydantic error: location, expected value and input.
 
     Args:
         error: the error.
         place: prefix of the location.
-        known: valid keys; a similar one is suggested for an unknown key.
+        known: valid keys, used to suggest a similar key for an unknown one.
     """
     problem = error.errors()[0]
     path = [place] if place else []
@@ -481,7 +482,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout, with "-dirty" if tracked files differ; None for a wheel.
+    """Return the checkout's commit, with "-dirty" if tracked files differ; None for a wheel.
 
     Files in eval/results are ignored, because they do not affect measurements.
     """

@@ -1,4 +1,4 @@
-"""Read rows from the JSON of other tools: lists, JSON lines, API responses, captions by file name.
+"""Parse rows from other tools' JSON: lists, JSON lines, API responses, captions by file name.
 
 Nested objects become columns with dotted names: {"payload": {"gender": ...}} is "payload.gender".
 """
@@ -19,7 +19,7 @@ _EXPECTED = 'expected an object such as {"image": ...}'
 
 
 def flat(row: Mapping[str, JSON], source: str) -> Row:
-    """Flatten the nested objects of a row into columns with dotted names.
+    """Flatten a row's nested objects into columns with dotted names.
 
     Lists are not flattened. An empty object becomes an empty cell, so that its column does not
     disappear.
@@ -29,13 +29,13 @@ def flat(row: Mapping[str, JSON], source: str) -> Row:
         source: location of the row, for messages.
 
     Raises:
-        InvalidInputError: two values have the same dotted name.
+        InvalidInputError: If two values have the same dotted name.
 
     >>> flat({"id": 1, "payload": {"gender": "male", "face": {"age": 30}}}, "points.jsonl:1")
     {'id': 1, 'payload.gender': 'male', 'payload.face.age': 30}
     """
     cells: Row = {}
-    # Without recursion: JSON may be nested more deeply than Python's stack.
+    # Avoid recursion, because JSON may be nested more deeply than Python's stack allows.
     pending: list[tuple[str, JSON]] = list(row.items())[::-1]
     while pending:
         name, value = pending.pop()
@@ -53,14 +53,14 @@ def flat(row: Mapping[str, JSON], source: str) -> Row:
 
 
 def flat_rows(rows: Sequence[Mapping[str, JSON]], source: str) -> list[Row]:
-    """Flatten the nested objects of several rows, see `flat`.
+    """Flatten nested objects in several rows, see `flat`.
 
     Args:
         rows: JSON objects.
         source: file name for messages.
 
     Raises:
-        InvalidInputError: two values of a row have the same dotted name.
+        InvalidInputError: If two values of a row have the same dotted name.
     """
     return [flat(row, f"{source}: row {number}") for number, row in enumerate(rows, start=1)]
 
@@ -74,13 +74,13 @@ def names_of(rows: Sequence[Mapping[str, JSON]]) -> list[str]:
 
 
 def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
-    """Return the cell of a flat row under a dotted name, None if there is none.
+    """Return the cell with a dotted name in a flat row, or None if there is none.
 
     A number in the name is a position in a list. Cells that contain JSON as text are parsed.
 
     Args:
         row: a flat row, see `flat`.
-        name: name of a column, or dotted name of a value inside a cell.
+        name: column name, or dotted name of a value inside a cell.
 
     >>> cell_of({"messages": [{"role": "user", "content": "a nurse"}]}, "messages.0.content")
     'a nurse'
@@ -117,10 +117,10 @@ def _opened(cell: JSON) -> JSON:
 
 
 def column_around(names: Sequence[str], name: str) -> str | None:
-    """Return the column that may contain a dotted name, None if there is none.
+    """Return the column that may contain a dotted name, or None if there is none.
 
     Args:
-        names: the columns of a table.
+        names: table columns.
         name: a dotted name, such as "payload.gender", which "payload" may contain.
     """
     parts = name.split(".")
@@ -132,12 +132,12 @@ def column_around(names: Sequence[str], name: str) -> str | None:
 
 
 def is_json_document(text: str, ending: str) -> bool:
-    """Return whether a .json or .jsonl file is a single value, not one value per line.
+    """Return whether a .json or .jsonl file contains a single value rather than one per line.
 
-    The extension is not reliable: JSON lines are often called .json, and lists .jsonl.
+    The extension is not reliable: JSON lines files are often named .json, and lists .jsonl.
 
     Args:
-        text: the content of the file; its beginning is sufficient.
+        text: the file's content; its beginning is sufficient.
         ending: the extension, such as ".json".
     """
     form = json_form(text)
@@ -145,15 +145,15 @@ def is_json_document(text: str, ending: str) -> bool:
 
 
 def parsed(text: str, source: str) -> JSON:
-    """Parse a JSON text.
+    """Parse a JSON string.
 
     Args:
         text: the text.
         source: file name for messages.
 
     Raises:
-        InvalidInputError: the text is not JSON, or a name occurs twice in an object (Python would
-            silently keep the last value).
+        InvalidInputError: If the text is not JSON, or a name occurs twice in an object (Python
+            would silently keep the last value).
     """
     try:
         value: JSON = json.loads(text, strict=False, object_pairs_hook=_with_different_names)
@@ -163,7 +163,7 @@ def parsed(text: str, source: str) -> JSON:
 
 
 def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
-    """Convert the pairs of a JSON object; raise ValueError if a name occurs twice."""
+    """Convert a JSON object's pairs to a dict; raise ValueError if a name occurs twice."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
@@ -173,7 +173,7 @@ def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
 
 
 def rows_of_lines(lines: Sequence[str], source: str) -> tuple[list[Row], list[int]]:
-    """Parse JSON lines, without blank lines.
+    """Parse JSON lines, skipping blank lines.
 
     Args:
         lines: the lines of a file.
@@ -183,7 +183,7 @@ def rows_of_lines(lines: Sequence[str], source: str) -> tuple[list[Row], list[in
         The objects, and their line numbers.
 
     Raises:
-        InvalidInputError: a line is not a JSON object.
+        InvalidInputError: If a line is not a JSON object.
     """
     rows: list[Row] = []
     numbers: list[int] = []
@@ -200,7 +200,7 @@ def rows_of_lines(lines: Sequence[str], source: str) -> tuple[list[Row], list[in
 
 
 def rows_of_json(text: str, source: str) -> list[Row]:
-    """Parse a JSON text with one object per row.
+    """Parse a JSON string with one object per row.
 
     The text is a list of objects; an object that contains one list of objects, as in API responses
     ({"result": {"points": [...]}}, {"items": [...]}); or an object with an entry for each picture,
@@ -211,7 +211,8 @@ def rows_of_json(text: str, source: str) -> list[Row]:
         source: file name for messages.
 
     Raises:
-        InvalidInputError: the text is not JSON, has another layout, or contains several lists.
+        InvalidInputError: If the text is not JSON, has an unsupported layout, or contains several
+            lists.
     """
     value = parsed(text, source)
     objects = value
@@ -231,10 +232,10 @@ def rows_of_json(text: str, source: str) -> list[Row]:
 
 
 def _only_list(value: Mapping[str, JSON], source: str) -> list[JSON] | None:
-    """Return the only list of objects inside an object; None if there is none.
+    """Return the only list of objects inside an object, or None if there is none.
 
     Raises:
-        InvalidInputError: there are several lists.
+        InvalidInputError: If there are several lists.
     """
     list_of_name: dict[str, list[JSON]] = {}
     pending: list[tuple[str, JSON]] = list(value.items())
@@ -254,17 +255,17 @@ def _only_list(value: Mapping[str, JSON], source: str) -> list[JSON] | None:
 
 
 def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
-    """Return a row per picture from an object with an entry for each; None for other objects.
+    """Return one row per picture from an object with picture entries, otherwise None.
 
     An entry is a caption, a list of captions, or an object with `caption` and `tags`, which are
     joined as in sd-scripts. The keys are file names; if the entries are objects, file names without
-    extensions are accepted, too.
+    extensions are also accepted.
     """
     if not value:
         return None
     entries = [entry for entry in value.values() if isinstance(entry, Mapping)]
     if len(entries) == len(value):
-        # Some pictures may have a size but no caption yet.
+        # Some pictures may have a size, but no caption yet.
         captioned = [entry for entry in entries if "caption" in entry or "tags" in entry]
         if 2 * len(captioned) <= len(value):
             return None
@@ -277,7 +278,7 @@ def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
 
 
 def _captioned_row(name: str, entry: Mapping[str, JSON]) -> Row:
-    """Return the row of a picture that sd-scripts describe by an object."""
+    """Return the row for a picture that sd-scripts describes by an object."""
     row: Row = {"image": name}
     for key, part in entry.items():
         if key not in ("image", "caption", "tags"):

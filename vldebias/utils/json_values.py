@@ -1,4 +1,4 @@
-"""Types of values that are read from or written to JSON."""
+"""Define types of JSON values."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-SHOWN = 20  # maximum number of table rows; the others are only counted
+SHOWN = 20  # maximum number of table rows; further rows are only counted
 # Control characters except line breaks and tabs, and lone surrogates, which have no bytes in UTF-8.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 
 def code_span(text: str) -> str:
-    """Return a text as inline code in Markdown.
+    """Format a string as inline code in Markdown.
 
     >>> code_span("professions-gender")
     '`professions-gender`'
@@ -37,12 +37,12 @@ def code_span(text: str) -> str:
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a title and a table of at most 20 rows as HTML; None becomes an empty cell.
+    """Format a title and a table of at most 20 rows as HTML, with empty cells for None.
 
     Args:
         title: a sentence above the table.
-        head: names of the columns.
-        rows: the cells of each row, of any type.
+        head: column names.
+        rows: each row's cells, of any type.
     """
     listed = list(rows)
     lines = [f"<p>{escape(title)}</p>", "<table>", _row("th", head)]

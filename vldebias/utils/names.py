@@ -1,6 +1,6 @@
 """Check the names of prompt sets, architectures and weights without importing torch.
 
-The command line checks its arguments first, since importing torch takes seconds.
+The command line uses these checks first, since importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from vldebias.utils.files import packaged
 
 
 def is_file_of_set(name: str | Path) -> bool:
-    """Return whether a prompt set is a path ("gender.yaml", "sets/gender"), not a packaged name."""
+    """Return whether a prompt set is a path ("gender.yaml", "sets/gender") rather than a name."""
     path = Path(name)
     return isinstance(name, Path) or path.suffix == ".yaml" or len(path.parts) > 1
 
 
 def packaged_set(name: str) -> Path:
-    """Return the file of a packaged prompt set.
+    """Return a packaged prompt set's file.
 
     Raises:
-        InvalidInputError: the name is unknown.
+        InvalidInputError: If the name is unknown.
     """
     files = packaged("prompts")
     if name in files:
@@ -38,10 +38,10 @@ def packaged_set(name: str) -> Path:
 
 
 def architectures() -> list[str]:
-    """Return the names of open_clip's architectures; an empty list if it is not installed.
+    """Return the names of open_clip's architectures, or an empty list if it is not installed.
 
-    If open_clip has been imported, architectures that the program has added are included;
-    otherwise, its files are read.
+    If open_clip has been imported, architectures registered by the program are included; otherwise,
+    its files are read.
     """
     imported = sys.modules.get("open_clip")
     if imported is not None:
@@ -49,12 +49,12 @@ def architectures() -> list[str]:
     folder = _open_clip_folder()
     if folder is None:
         return []
-    # open_clip itself reads this folder, but importing it would import torch.
+    # open_clip reads the same folder, but importing it would import torch.
     return sorted(path.stem for path in (folder / "model_configs").glob("*.json"))
 
 
 def _open_clip_folder() -> Path | None:
-    """Return the folder of the installed package open_clip, without importing it."""
+    """Return the folder of the installed open_clip package, without importing it."""
     package = find_spec("open_clip")
     if package is None or package.submodule_search_locations is None:
         return None
@@ -65,10 +65,10 @@ def check_architecture(name: str) -> None:
     """Raise an error for an unknown open_clip architecture.
 
     Args:
-        name: name of an architecture, such as "ViT-B-32".
+        name: architecture name, such as "ViT-B-32".
 
     Raises:
-        InvalidInputError: the name is unknown. (All names are accepted if open_clip is not
+        InvalidInputError: If the name is unknown. (All names are accepted if open_clip is not
             installed.)
     """
     known = architectures()
@@ -84,8 +84,8 @@ def check_name_without_weights(name: str) -> None:
     """Raise an error for an open_clip architecture without weights, even if it is misspelt.
 
     Raises:
-        InvalidInputError: a name such as "ViT-B-32" or "ViT-B32". Other names are accepted, since
-            they may be ids of transformers models on the hub.
+        InvalidInputError: If the name resembles "ViT-B-32" or "ViT-B32". Other names are accepted,
+            because they may be ids of transformers models on the hub.
     """
     tags = _tags_of(name)
     if tags:
@@ -110,8 +110,8 @@ def check_weights(architecture: str, weights: str) -> None:
         weights: a tag or a checkpoint file.
 
     Raises:
-        InvalidInputError: the weights are unknown. (All are accepted if the tags of the installed
-            open_clip cannot be read; open_clip then checks them itself.)
+        InvalidInputError: If the weights are unknown. (All are accepted if the tags of the
+            installed open_clip cannot be read; open_clip then checks them itself.)
     """
     tags = _tags_of(architecture)
     is_tag = weights.lower().replace("-", "_") in tags
@@ -124,10 +124,10 @@ def check_weights(architecture: str, weights: str) -> None:
 
 
 def _tags_of(architecture: str) -> list[str]:
-    """Return the tags of an architecture; an empty list if they cannot be read.
+    """Return an architecture's tags, or an empty list if they cannot be read.
 
-    open_clip's source file is parsed but not run. It contains
-    `_PRETRAINED = {"RN50": _RN50, ...}`, with `_RN50 = dict(openai=..., ...)` separate or inline.
+    open_clip's source file is parsed, but not executed. It contains `_PRETRAINED = {"RN50": _RN50,
+    ...}`, with `_RN50 = dict(openai=..., ...)` separate or inline.
     """
     imported = sys.modules.get("open_clip")
     if imported is not None:

@@ -13,14 +13,14 @@ from typer.models import OptionInfo
 def flag(
     panel: str, value: str | None, text: str, *name: str, least: int | None = None
 ) -> OptionInfo:
-    """Return the command-line flag of a field.
+    """Return the command-line flag for a field.
 
     Args:
-        panel: title of the panel in the help.
-        value: placeholder for the value; None for a switch.
+        panel: title of the help panel.
+        value: placeholder for the value, or None for a switch.
         text: help text.
-        name: name of the flag, if it differs from the name of the field.
-        least: smallest allowed value.
+        name: flag name, if it differs from the field name.
+        least: minimum value.
     """
     option: OptionInfo = typer.Option(
         *name, help=text, rich_help_panel=panel, metavar=value, min=least
@@ -30,7 +30,7 @@ def flag(
 
 @dataclass(frozen=True)
 class Options:
-    """User inputs of a suite; for None, the suite's own setting is used.
+    """Define a suite's user inputs; None means that the suite's own setting is used.
 
     model, pretrained, pipeline, device and dtype are passed to `vldebias.hosts.loading.load_host`.
     """

@@ -27,7 +27,7 @@ INK = "#1f2933"
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _KEYWORD = b"vldebias"  # keyword of the text chunk that contains the metadata
 LARGEST = 384  # longest side in pixels of an image on a page
-# An explicit list, since Pillow would open any format, and passes EPS files to Ghostscript.
+# Use an explicit list, since Pillow would open any format, and passes EPS files to Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 ENDINGS = (
     *(".avif", ".bmp", ".gif", ".ico", ".jfif", ".jpe", ".jpeg", ".jpg", ".j2k", ".jp2"),
@@ -40,11 +40,11 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
     """Open an image in one of the named formats without decoding its pixels.
 
     Args:
-        source: a path, the content of a file, or an open file.
-        formats: accepted formats, by their names in Pillow.
+        source: a path, a file's content, or an open file.
+        formats: accepted formats, as named by Pillow.
 
     Raises:
-        OSError: the file is missing, has another format, or has more pixels than Pillow's
+        OSError: If the file is missing, has a different format, or has more pixels than Pillow's
             MAX_IMAGE_PIXELS (89 million) according to its header.
     """
     Images = need("PIL.Image")
@@ -56,7 +56,7 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
     image: Image = Images.open(source, formats=known)
     pixels = image.width * image.height
     limit = Images.MAX_IMAGE_PIXELS
-    # Check the header: Pillow itself only warns up to twice the limit.
+    # Check the header, because Pillow itself only warns up to twice the limit.
     if limit is not None and pixels > limit:
         image.close()
         raise OSError(f"got {pixels:,} pixels, expected at most {limit:,}; shrink the image")
@@ -66,18 +66,18 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
 def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
     """Decode an image in one of `FORMATS` as RGB, rotated by its EXIF orientation.
 
-    Transparent pixels become white. For animations, the first frame is returned. A broken EXIF
-    block is ignored.
+    Transparent pixels become white. For animations, the first frame is returned. Invalid EXIF data
+    is ignored.
 
     Args:
-        source: a path, or the content of a file.
+        source: a path, or a file's content.
         draft: required length of the shorter side in pixels. Larger JPEGs are decoded at 1/2, 1/4
-            or 1/8 of their size, with at least this side; the result is close, but not equal, to
-            shrinking the image afterwards.
+            or 1/8 of their size, with at least this side length; the result is close, but not
+            identical, to shrinking the image afterwards.
 
     Raises:
-        OSError: the file is missing, truncated or not an image, has more than 8 bits per channel,
-            or too many pixels (`open_image`).
+        OSError: If the file is missing, truncated or not an image, has more than 8 bits per
+            channel, or too many pixels (`open_image`).
     """
     Images = need("PIL.Image")
     try:
@@ -102,7 +102,7 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
 
 
 def _in_rgb(image: Image) -> Image:
-    """Convert a loaded image to RGB, without a copy if it is RGB already."""
+    """Convert a loaded image to RGB, without copying if it already is RGB."""
     Images = need("PIL.Image")
     if image.mode.startswith(("F", "I")):  # Pillow would clip these to white
         raise OSError(f"got mode {image.mode}, expected 8 bits per channel; convert the file")
@@ -116,7 +116,7 @@ def _in_rgb(image: Image) -> Image:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Describe why an image cannot be read; re-raise errors of the system.
+    """Describe why an image cannot be read; re-raise system errors.
 
     System errors, such as missing permissions, a disconnected drive or too many open files, are
     not specific to the image.
@@ -136,7 +136,7 @@ def write_png(
         picture: an image or a matplotlib figure.
         path: file to write.
         metadata: values to store in the file.
-        small: compress as far as possible, with a palette if there are few colours.
+        small: whether to compress as far as possible, with a palette if there are few colours.
     """
     if hasattr(picture, "savefig"):
         buffer = io.BytesIO()
@@ -146,7 +146,7 @@ def write_png(
     if small and image.getcolors(4096) is not None:
         image = image.quantize(256, dither=need("PIL.Image").Dither.NONE)
     info = need("PIL.PngImagePlugin").PngInfo()
-    # JSON in ASCII, since file names may contain undecodable bytes.
+    # Use ASCII JSON, since file names may contain undecodable bytes.
     info.add_itxt(_KEYWORD.decode(), json.dumps(metadata))
 
     def save(file: Path) -> None:
@@ -160,10 +160,10 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]
 
     Args:
         path: the file.
-        pixels: whether to decode the pixels; False only reads the header.
+        pixels: whether to decode the pixels. If False, only the header is read.
 
     Raises:
-        OSError: the file is missing, truncated or damaged.
+        OSError: If the file is missing, truncated or damaged.
     """
     try:
         with open_image(path, ("PNG",)) as image:
@@ -173,26 +173,26 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]
             if pixels:
                 return image.convert("RGB"), metadata
             return image, metadata
-    # Pillow and json raise any of these for damaged chunks.
+    # Pillow and json may raise any of these for damaged chunks.
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise OSError(f"{path}: {error}") from error
 
 
 def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
-    """Store facts about an image, such as the assigned value, in a text chunk of its PNG.
+    """Store facts about an image, such as its assigned value, in a PNG text chunk.
 
     Pixels and all other chunks are unchanged, such as A1111's "parameters" or ComfyUI's "prompt"
     and "workflow". A chunk written by an earlier call is replaced. `read_png` returns the facts.
 
     Args:
-        png: the content of the file.
+        png: the file's content.
         facts: the values to store.
 
     Returns:
-        The new content of the file.
+        The file's new content.
 
     Raises:
-        OSError: the content is not a complete PNG.
+        OSError: If the content is not a complete PNG.
     """
     chunks = _chunks_of(png)
     keyword = _KEYWORD + b"\0"
@@ -210,10 +210,10 @@ def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
 
 
 def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the type and content of each chunk of a PNG.
+    """Return the type and content of each chunk in a PNG.
 
     Raises:
-        OSError: the content has another format, or is truncated or damaged.
+        OSError: If the content has a different format, or is truncated or damaged.
     """
     if not png.startswith(_SIGNATURE):
         raise OSError("expected a PNG, got other bytes")
@@ -239,11 +239,11 @@ def add_record(path: Path, facts: Mapping[str, JSON]) -> Path:
     """Store facts about an image in its PNG file, see `with_record`.
 
     Args:
-        path: the file, which is replaced.
+        path: the file, which is overwritten.
         facts: the values to store.
 
     Raises:
-        OSError: the file is missing, or is not a complete PNG.
+        OSError: If the file is missing, or is not a complete PNG.
     """
     try:
         content = with_record(path.read_bytes(), facts)
@@ -276,7 +276,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
     """
     plot = need("matplotlib.figure").Figure(figsize=size, dpi=120)
     if "IPython" in sys.modules:
-        # Without pyplot, IPython has no display format for figures.
+        # Without pyplot, IPython cannot display figures.
         shell = sys.modules["IPython"].get_ipython()
         if shell is not None:
             need("IPython.core.pylabtools").select_figure_formats(shell, {"png"})
@@ -284,7 +284,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
 
 
 def for_matplotlib(text: str) -> str:
-    """Return a text as one line for a plot, without invisible characters and math markup."""
+    """Return a string as one line for a plot, without invisible characters or math markup."""
     # Whitespace such as line breaks is not printable, but separates words.
     visible = [letter for letter in text if letter.isprintable() or letter.isspace()]
     return " ".join("".join(visible).split()).replace("$", r"\$")

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from vldebias.utils.markup import printable
 
-_LINE_EVERY = 60.0  # seconds between two lines in a log file
+_LINE_EVERY = 60.0  # seconds between lines in a log file
 
 
 class Progress(progress.Progress):
-    """Progress bars on a rich console, by default on stderr; nothing on a quiet console.
+    """Show progress bars on a rich console, stderr by default; show nothing if it is quiet.
 
     The context manager is reentrant.
     """
@@ -64,11 +64,11 @@ class Progress(progress.Progress):
         """Show a progress bar.
 
         Args:
-            title: title of the bar.
+            title: bar title.
             total: number of steps; None if unknown, which removes the bar at the end.
             done: number of finished steps.
-            reused: further steps that were finished by an earlier run; they do not affect the
-                remaining time.
+            reused: additional steps that an earlier run finished; they do not affect the estimated
+                time.
 
         Yields:
             `advance(count=1, note=None)`, which marks `count` steps as finished and shows a note,

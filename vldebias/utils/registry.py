@@ -25,26 +25,26 @@ def imported(path: str) -> object:
     except ValueError:  # an empty name
         return None
     except ModuleNotFoundError as error:
-        # A module that the module imports may be missing, which is another error.
+        # A dependency of the module may be missing, which is a different error.
         if error.name and f"{home}.".startswith(f"{error.name}."):
             return None
         raise
 
 
 class Registry(Mapping[str, T]):
-    """Mapping from names to registered objects.
+    """Map names to registered objects.
 
     Entry points of other packages are loaded when an unknown name is looked up, or when all names
     are listed.
 
     Args:
-        kind: noun for an object in messages, such as "method".
-        group: group of entry points, such as "vldebias.methods".
+        kind: noun for an object, used in messages, such as "method".
+        group: entry point group, such as "vldebias.methods".
         base: class of the objects, which have a `name` (an entry point may name a subclass, which
             is then instantiated); or, to register classes, a function that returns a class's name.
         modules: the modules of this package that register objects, by the object's name; imported
             on first use.
-        reserved: further names of this package, which nothing may be registered under.
+        reserved: additional names that cannot be registered.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Registry(Mapping[str, T]):
         """Register an object or a class and return it.
 
         Raises:
-            InvalidInputError: the object is of the wrong kind, or its name is taken.
+            InvalidInputError: If the object is of the wrong kind, or its name is taken.
         """
         name = self._name_of(new)
         if name in self._modules:
@@ -77,7 +77,7 @@ class Registry(Mapping[str, T]):
             raise InvalidInputError(
                 f"{self.kind} {name!r}: this name is taken by vldebias; choose another name"
             )
-        # Registering an object again is allowed, since notebook cells may be run repeatedly.
+        # Allow registering an object again, since notebook cells may be run repeatedly.
         registered = self.data.setdefault(name, new)
         if registered != new:
             raise InvalidInputError(
@@ -161,7 +161,7 @@ class Registry(Mapping[str, T]):
             for point in entry_points(group=self.group):
                 try:
                     self._register_loaded(point)
-                except Exception as error:  # a broken package must not disable the others
+                except Exception as error:  # a broken package must not affect the others
                     warn(
                         f"entry point {point.name!r} of {self.group} ({point.value}):"
                         f" {type(error).__name__}: {error}"

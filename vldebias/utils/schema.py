@@ -52,7 +52,7 @@ OneOrMore = Annotated[tuple[str, ...], SEVERAL]
 
 
 class Strict(BaseModel):
-    """Base class of the parts of a suite: frozen, and unknown keys are errors."""
+    """Base class for the parts of a suite: frozen, and unknown keys are errors."""
 
     model_config = {"extra": "forbid", "frozen": True}
 
@@ -62,7 +62,7 @@ class Strict(BaseModel):
         if not isinstance(fields, Mapping):
             return fields  # pydantic raises an error
         known = list(cls.model_fields)
-        # pydantic would also raise an error, but without a suggestion.
+        # pydantic would also raise an error, but without suggesting a key.
         unknown = [key for key in fields if key not in known]
         if unknown:
             raise ValueError(
@@ -76,7 +76,7 @@ class Strict(BaseModel):
         """Create an instance from fields.
 
         Raises:
-            InvalidInputError: a field is missing, unknown or invalid; the message names it.
+            InvalidInputError: If a field is missing, unknown or invalid; the message names it.
         """
         try:
             return cls.model_validate(fields)
@@ -89,7 +89,7 @@ def one_of(registry: Registry[type[Model]], key: str) -> PlainValidator:
 
     Args:
         registry: models by name.
-        key: the field of the part that names its model, such as "task".
+        key: the part's field that names its model, such as "task".
     """
 
     def read(part: object) -> BaseModel:
@@ -106,7 +106,7 @@ def one_of(registry: Registry[type[Model]], key: str) -> PlainValidator:
 
 
 def named_by(base: type[BaseModel], key: str) -> Callable[[object], str]:
-    """Return a function that returns the name of a model class, for a registry.
+    """Return a function that returns a model class's name, for a registry.
 
     Args:
         base: the model that all classes derive from.
@@ -143,5 +143,5 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[object], str]:
 
 
 def file_slug(text: str) -> str:
-    """Convert a text to a file name: "fairface gender: cosines" -> "fairface-gender-cosines"."""
+    """Convert a string to a file name: "fairface gender: cosines" -> "fairface-gender-cosines"."""
     return re.sub(r"[^a-z0-9@]+", "-", text.lower()).strip("-")

@@ -20,14 +20,14 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 
 SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|"}
 _FULL_WIDTH = ("\uff0c", "\uff1b")  # comma and semicolon on Chinese and Japanese keyboards
-_BYTE_ORDER_MARKS = {  # longest first: the BOM of UTF-32 starts with the BOM of UTF-16
+_BYTE_ORDER_MARKS = {  # longest first, because UTF-32's BOM starts with UTF-16's
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# Encodings other than UTF-8 that charset-normalizer chooses from.
+# Encodings other than UTF-8 that charset-normalizer may choose.
 _LATIN_ENCODINGS = ["cp1252", "cp1250", "cp1254", "cp1257"]
 _OTHER_ENCODINGS = [
     *("cp1251", "cp1253", "cp1255", "cp1256", "koi8_r"),
@@ -54,7 +54,7 @@ _MAGIC = {
 }
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\x0b\x0c]")  # all but tabs and line ends
 _EXCEL = re.compile(r"\ufeff?sep=(.)\r?\n")  # a first line that sets the separator for Excel
-_SAMPLE = 1 << 16  # characters from which the separator is detected
+_SAMPLE = 1 << 16  # number of characters used to detect the separator
 _SAMPLE_ROWS = 50
 _MOST_SHORT = 0.05  # maximum share of pipe-separated rows without their last cell
 
@@ -64,10 +64,10 @@ def read_text(path: Path, encoding: str | None = None) -> str:
 
     Args:
         path: the file.
-        encoding: name of the encoding; None: detect it.
+        encoding: encoding name. If None, it is detected.
 
     Raises:
-        InvalidInputError: the file does not exist, is not text, or does not match the encoding.
+        InvalidInputError: If the file does not exist, is not text, or does not match the encoding.
     """
     try:
         content = path.read_bytes()
@@ -84,11 +84,11 @@ def decoded(content: bytes, source: str, encoding: str | None = None) -> str:
     Args:
         content: the bytes.
         source: file name for messages.
-        encoding: name of the encoding; None: by the byte order mark, otherwise UTF-8, otherwise
-            detected.
+        encoding: encoding name. If None, the byte order mark decides, then UTF-8 is tried, then it
+            is detected.
 
     Raises:
-        InvalidInputError: the bytes do not match the encoding, or none is detected.
+        InvalidInputError: If the bytes do not match the encoding, or none is detected.
     """
     form = form_of_bytes(content)
     if form:
@@ -126,7 +126,7 @@ def form_of_bytes(content: bytes) -> str:
 
 
 def json_form(text: str) -> str:
-    """Return the layout of a JSON text: "list", "lines" (one value per line), or "object".
+    """Return the layout of a JSON string: "list", "lines" (one value per line), or "object".
 
     The beginning of a long text is sufficient.
 
@@ -146,15 +146,16 @@ def json_form(text: str) -> str:
 def decoded_texts(contents: Sequence[bytes], source: str, encoding: str | None = None) -> list[str]:
     """Decode short texts, such as captions in separate files.
 
-    The encoding of texts that are not UTF-8 is detected jointly, since single texts are too short.
+    The encoding of text that is not UTF-8 is detected jointly, since individual texts are too
+    short.
 
     Args:
         contents: the content of each file.
         source: folder for messages.
-        encoding: name of the encoding; None: detect it.
+        encoding: encoding name. If None, it is detected.
 
     Raises:
-        InvalidInputError: the contents do not match the encoding, or none is detected.
+        InvalidInputError: If the contents do not match the encoding, or none is detected.
     """
     texts: list[str | None] = []
     not_utf8 = []
@@ -163,7 +164,7 @@ def decoded_texts(contents: Sequence[bytes], source: str, encoding: str | None =
         try:
             text = content.decode(encoding or _marked_encoding(content) or "utf-8").strip()
         except (LookupError, UnicodeError):
-            # The texts are joined by line breaks below, so replace line breaks inside a text.
+            # The texts are joined with line breaks below, so replace line breaks within each text.
             not_utf8.append(content.replace(b"\r\n", b"\n").replace(b"\n", b"\r"))
         texts.append(text)
     if not not_utf8:
@@ -175,7 +176,7 @@ def decoded_texts(contents: Sequence[bytes], source: str, encoding: str | None =
 
 
 def _marked_encoding(content: bytes) -> str | None:
-    """Return the encoding according to a byte order mark, or the zero bytes of UTF-16."""
+    """Return the encoding indicated by a byte order mark, or by UTF-16's zero bytes."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if content.startswith(mark):
             return encoding
@@ -197,7 +198,7 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
     high_bytes_of_utf8 = len(
         re.findall(rb"[\x80-\xff]", content.decode("utf-8", "ignore").encode())
     )
-    # Damaged UTF-8: another encoding would change the letters in all other lines.
+    # For damaged UTF-8, a different encoding would change letters in all other lines.
     if 2 * high_bytes_of_utf8 > high_bytes:
         raise InvalidInputError(
             f"{source}: line {line}: the byte {wrong!r} is not UTF-8, but the rest of the file is;"
@@ -232,10 +233,10 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
 
 
 def separator_named(text: str | None) -> str | None:
-    """Return the separator that a user passed as "tab", "\\t", or a character.
+    """Return the separator that a user passed as "tab", "\\t" or a character.
 
     Raises:
-        InvalidInputError: the text is longer than one character.
+        InvalidInputError: If the text is longer than one character.
     """
     if text is None:
         return None
@@ -250,20 +251,20 @@ def separator_named(text: str | None) -> str | None:
 def split_rows(
     text: str, source: str, *, separator: str | None = None, usual: str = ","
 ) -> list[list[str]]:
-    """Parse the rows of a table, without blank lines; the first row contains the column names.
+    """Parse a table, skipping blank lines; the first row contains the column names.
 
-    A stray quote would merge the following rows into one cell, so stray quotes and rows of another
+    A stray quote would merge the following rows into one cell, so stray quotes and rows of unequal
     length are errors, and cells with line breaks trigger a warning.
 
     Args:
-        text: content of the file.
+        text: file content.
         source: file name for messages.
-        separator: separator of the cells; None: detect it.
+        separator: cell separator. If None, it is detected.
         usual: the separator to choose if several match.
 
     Raises:
-        InvalidInputError: there are no rows, rows have different lengths, the text contains control
-            characters, or the separator is ambiguous.
+        InvalidInputError: If there are no rows, rows have different lengths, the text contains
+            control characters, or the separator is ambiguous.
     """
     control = _CONTROL.search(text)
     if control:
@@ -338,7 +339,7 @@ def _without_empty_ends(rows: list[list[str]], source: str) -> list[list[str]]:
 
 
 class _RowError(Exception):
-    """Raised if a line of a table, number `line`, cannot be read."""
+    """Raised if line number `line` of a table cannot be parsed."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -390,7 +391,7 @@ def _separator_of(text: str, source: str, usual: str) -> str:
     if len(fitting) > 1:
         names = " and ".join(map(_name_of, fitting))
         raise InvalidInputError(f"{source}: the separator may be {names}; pass it as --separator")
-    # If none matches, `_parsed` reports the first line of another length.
+    # If none matches, `_parsed` reports the first line with a different length.
     splitting = [separator for separator in candidates if widths[separator] > 1]
     return (*fitting, *splitting, usual)[0]
 
@@ -400,15 +401,15 @@ def _parsed(
 ) -> tuple[list[list[str]], list[int], list[int]]:
     """Parse rows of the same length.
 
-    A pipe-separated row may lack its last cell, which is then empty, as in one row of Flickr30k's
-    results.csv. Many such rows are an error.
+    The last cell of a pipe-separated row may be missing, as in one row of Flickr30k's results.csv;
+    it is then empty. Many such rows are an error.
 
     Returns:
         The rows, the lines of cells with line breaks, and the lines of rows without their last
         cell.
 
     Raises:
-        _RowError: a quote is not closed, or a row has another length.
+        _RowError: If a quote is not closed, or rows have different lengths.
     """
     first_line = text[:_SAMPLE].lstrip("\r\n").partition("\n")[0]
     # "image, caption": the space after the separator is not part of the cell.
@@ -463,7 +464,7 @@ def _unquoted(text: str, separator: str) -> tuple[list[list[str]], list[int]] | 
 
 
 def _name_of(separator: str) -> str:
-    """Return the name of a separator, such as "comma"."""
+    """Return a separator's name, such as "comma"."""
     for name, character in SEPARATORS.items():
         if character == separator:
             return name

@@ -1,4 +1,4 @@
-"""Convert names of metrics so that experiment trackers accept them."""
+"""Convert metric names so that experiment trackers accept them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 # MLflow accepts letters, digits, _ - . / and spaces, but not "@", nor ":" on Windows.
 _INVALID = re.compile(r"[^\w\-. /]", re.ASCII)
-_MAX_LENGTH = 250  # characters that MLflow stores
+_MAX_LENGTH = 250  # maximum length that MLflow stores
 
 
 def tracker_name(name: str) -> str:
@@ -17,6 +17,6 @@ def tracker_name(name: str) -> str:
     """
     text = name.replace("@", "_at_").replace("->", " to ").replace("+", "_and_")
     text = _INVALID.sub("_", text)
-    # MLflow normalizes names such as "a//b" and "../a" to those of other paths.
+    # MLflow normalizes names such as "a//b" and "../a", which could make them collide.
     parts = [part.strip(". ") for part in text.split("/")]
     return "/".join(filter(None, parts))[:_MAX_LENGTH] or "figure"

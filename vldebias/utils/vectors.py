@@ -1,4 +1,4 @@
-"""Convert users' vectors to tensors and back.
+"""Convert user-supplied vectors to tensors and back.
 
 Search libraries pass vectors as arrays, tensors, or lists of floats, lists or arrays. Results have
 the type and precision of the input.
@@ -18,7 +18,7 @@ from vldebias.errors import InvalidInputError
 
 
 class Vectors(NamedTuple):
-    """Vectors as rows, with a function that restores their original type.
+    """Store vectors as rows, with a function that restores their original type.
 
     Attributes:
         rows: floats (n, d), in the original precision and on the original device.
@@ -36,12 +36,12 @@ def read_vectors(vectors: object, name: str, *, expected: int | None = None) -> 
 
     Args:
         vectors: an array, a tensor, or a list of numbers, lists, arrays or tensors.
-        name: name of the argument for messages.
+        name: argument name for messages.
         expected: expected number of vectors; a single vector may have shape (d,).
 
     Raises:
-        InvalidInputError: the vectors have another shape, different widths or an integer type
-            (quantised), or their number is not the expected one.
+        InvalidInputError: If the vectors have the wrong shape, different widths or an integer type
+            (quantised), or their number differs from the expected one.
     """
     if isinstance(vectors, Tensor):
         read = _of_tensor(vectors, name)
@@ -76,7 +76,7 @@ def _of_tensor(vectors: Tensor, name: str) -> Vectors:
 def _of_array(vectors: NDArray[np.floating], name: str) -> Vectors:
     _check(vectors.shape, str(vectors.dtype), vectors.dtype.kind == "f", name)
     shape = vectors.shape
-    # torch does not support negative strides, non-native byte order and longdouble.
+    # torch does not support negative strides, non-native byte order or longdouble.
     kind = vectors.dtype if vectors.dtype.itemsize <= 8 else np.dtype(np.float64)
     plain = np.ascontiguousarray(vectors, dtype=kind.newbyteorder("="))
     rows = torch.from_numpy(plain if plain.flags.writeable else plain.copy())
@@ -114,9 +114,9 @@ def _of_sequence(vectors: Sequence[object], name: str) -> Vectors:
 
 
 def _joined(parts: Sequence[Vectors], name: str) -> Vectors:
-    """Join the parts of a list of arrays or tensors, which contain one vector each."""
+    """Stack a list of arrays or tensors that contain one vector each."""
     widths = {part.rows.shape for part in parts}
-    # A matrix in the list would contain several vectors for one text.
+    # A matrix in the list would mean several vectors for one text.
     if len(widths) > 1 or next(iter(widths))[0] != 1:
         shapes = sorted(tuple(shape) for shape in widths)
         raise InvalidInputError(
@@ -130,7 +130,7 @@ def _joined(parts: Sequence[Vectors], name: str) -> Vectors:
 
 
 def _check(shape: Sequence[int], kind: str, is_float: bool, name: str) -> None:
-    """Raise an error unless values are floats (d,) or (n, d)."""
+    """Raise an error unless values are floats with shape (d,) or (n, d)."""
     if len(shape) in (1, 2) and shape[-1] > 0 and is_float:
         return
     quantised = "" if is_float else "; edit vectors before they are quantised"

@@ -51,14 +51,14 @@ class AddressFlags(TypedDict, total=False):
 
 
 class DemoFlags(HostFlags, AddressFlags, total=False):
-    """Flags of `vldebias demo` that several commands share."""
+    """`vldebias demo` flags that several commands share."""
 
 
 def page(name: str) -> ModuleType:
-    """Import and return the module of a page.
+    """Import and return a page's module.
 
     Raises:
-        MissingPackageError: Gradio is not installed.
+        MissingPackageError: If Gradio is not installed.
     """
     try:
         return importlib.import_module(f"{__name__}.{name}")

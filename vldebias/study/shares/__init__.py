@@ -1,1 +1,1 @@
-"""Shares of values among labelled images, corrected by the labels of people."""
+"""Measure shares of values among labelled images, corrected with human labels."""

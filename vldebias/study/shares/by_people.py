@@ -1,7 +1,7 @@
-"""Summarise people's labels in sentences.
+"""Summarise human labels in sentences.
 
-They cover who appears, the errors of the judge, the agreement of annotators, and how many more
-labels halve the interval.
+They cover who appears, the judge's errors, annotator agreement, and how many more labels would
+halve the interval.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from vldebias.measure.classification import Agreement
 
-MOST_ERRORS = 3  # maximum number of confusions that are listed
+MOST_ERRORS = 3  # maximum number of confusions listed
 
 
 def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
@@ -26,7 +26,7 @@ def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
     Args:
         images: one row per labelled image, with its method, the majority label (`people`) and
             `weight`, one over the probability of being labelled.
-        values: values of the attribute.
+        values: attribute values.
     """
     sentences = []
     for method, rows in images.groupby("method", sort=False):
@@ -50,13 +50,13 @@ def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) 
     Args:
         images: one row per labelled image, with the majority label (`people`) and the judge's
             label (`value`).
-        values: values of the attribute.
-        judge: name of the judge.
+        values: attribute values.
+        judge: judge name.
     """
     known = images[images.people.isin(values)]
     right = int((known.people == known.value).sum())
     start = f"The judge ({judge}) agrees with people on {right} of {len(known)} images"
-    # (label by people, label by the judge) -> number of images; list the most common confusions.
+    # (human label, judge label) -> number of images; list the most common confusions.
     pairs = known.groupby(["people", "value"]).size().sort_values(ascending=False, kind="stable")
     confused: list[str] = []
     unclear: list[str] = []
@@ -81,7 +81,7 @@ def how_people_agree(agreed: Agreement, annotators: int) -> str:
     """Return a sentence on how well annotators agree on images that several of them labelled.
 
     Args:
-        agreed: agreement of the annotators.
+        agreed: annotator agreement.
         annotators: number of annotators.
     """
     percent = agreed.percent
@@ -94,11 +94,11 @@ def how_people_agree(agreed: Agreement, annotators: int) -> str:
 
 
 def more_labels(labels: Mapping[str, int | str]) -> str:
-    """Return a sentence on how many more images to label to halve the interval.
+    """Return a sentence on how many more labels would halve the interval.
 
-    labels: method -> number of additional labels, or a text if no number is enough.
+    `labels` maps methods to numbers of additional labels, or to a message if no number is enough.
     """
-    # A text explains why no number of labels is enough.
+    # A string explains why no number of labels is enough.
     numbers = {method: count for method, count in labels.items() if isinstance(count, int)}
     if len(numbers) < len(labels):
         return "To halve the interval, generate more images: labelling all of these is not enough."

@@ -1,4 +1,4 @@
-"""Correct the shares measured by a judge with people's labels of some images."""
+"""Correct a judge's shares with human labels of some images."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def corrected_block(
     resamples: int = 2000,
     seed: int = 0,
 ) -> list[TaskResult]:
-    """Return the block of a judge's figures, corrected with people's labels.
+    """Return a judge's figures corrected with human labels, as a block.
 
     Args:
         raw: the block of the judge's figures.
-        names: names of the values.
-        images: one row per image, with method, number of the prompt, codes of value and people, and
+        names: value names.
+        images: one row per image, with method, prompt number, the codes of value and people, and
             weight.
         counts: method -> counts (p, values + 1).
         resamples: number of bootstrap resamples.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
 
     Returns:
         A list with the block; empty if no method has enough labels.
@@ -62,7 +62,7 @@ def corrected_block(
     for method in counts:
         has_label = images[images.method == method].people != NOT_LABELLED
         labels[method] = int(has_label.sum())
-    # If one method lacks labels, correct the others.
+    # If a method lacks labels, still correct the others.
     few = {method: n for method, n in labels.items() if n < LEAST}
     if few:
         warn(
@@ -105,15 +105,14 @@ def _add_figures(
     images_of_method: Mapping[str, pd.DataFrame],
     labels: Mapping[str, int],
 ) -> dict[str, int | str]:
-    """Add the judge's and the corrected figures; return how many more labels halve an interval.
+    """Add the judge's and the corrected figures; return how many more labels to collect.
 
-    Labels of different methods belong to different images, so the estimates are treated as
-    independent.
+    Different methods have different labelled images, so the estimates are treated as independent.
     """
     k = len(names)
     metrics = [("share", name) for name in names]
     metrics += [("discrepancy", ""), ("max_skew", "")]
-    # Same order as `as_judged`, then `figures`: shares, gap and MaxSkew, by the judge and then
+    # Same order as `as_judged`, then `figures`: shares, gap and MaxSkew, first judged and then
     # corrected.
     metrics += [(f"corrected_{metric}", subset) for metric, subset in metrics]
     more_labels: dict[str, int | str] = {}
@@ -144,7 +143,7 @@ def _add_squares(
     resamples: int,
     seed: int,
 ) -> None:
-    """Add the unbiased square of the gap, by the judge and corrected.
+    """Add the unbiased squared gap, judged and corrected.
 
     It is a mean over the prompts for which it is defined under every method. `known` maps each
     method to the judge's numbers of images (p, values) with a known value.

@@ -1,4 +1,4 @@
-"""Decide over which groups shares are compared, and which labels name no group."""
+"""Decide which groups to compare, and which labels do not name a group."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from vldebias.prompts import load_prompts
 from vldebias.report.phrases import listed_words, quantity
 from vldebias.utils.files import packaged
 
-# Packaged sets whose values are the groups of a judge or a data set.
+# Packaged prompt sets whose values are the groups of a judge or a data set.
 SETS = ("gender", "age", "race", "fairface-race", "skin-tone")
-_SHOWN = 8  # groups that a sentence lists
-# 0.91, 0,91 of a spreadsheet, 9.1e-1 and 91 %.
+_SHOWN = 8  # maximum number of groups listed in a sentence
+# Matches 0.91, 0,91 (from spreadsheets), 9.1e-1 and 91 %.
 _FRACTION = re.compile(r"(?:0?[.,]\d+|[01][.,]\d+|\d[.,]\d+e-\d+)|\d+(?:[.,]\d+)? ?%")
 
 
 def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the groups that a user lists, or the values of the prompt set that the user names.
+    """Return the groups listed by a user, or the values of the named prompt set.
 
     Args:
-        texts: names of groups, or the name or file of one prompt set.
+        texts: group names, or the name or file of one prompt set.
 
     Raises:
-        InvalidInputError: there are fewer than two groups, or duplicates.
+        InvalidInputError: If there are fewer than two groups, or groups are repeated.
     """
     names = tuple(texts)
     is_set = len(names) == 1 and (names[0] in packaged("prompts") or names[0].endswith(".yaml"))
@@ -41,7 +41,7 @@ def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def labels_without_group(names: Collection[str], groups: Sequence[str]) -> list[str]:
-    """Return the labels that name no group, such as "cannot tell" and "N/A".
+    """Return the labels that do not name a group, such as "cannot tell" and "N/A".
 
     Labels that the user listed as groups are never included.
 
@@ -55,7 +55,7 @@ def labels_without_group(names: Collection[str], groups: Sequence[str]) -> list[
 
 
 def spelt_otherwise(names: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
-    """Return spelling -> group, for labels that are another spelling of a listed group.
+    """Return spelling -> group, for labels that are alternative spellings of a listed group.
 
     Args:
         names: the labels that occur.
@@ -72,7 +72,7 @@ def refuse_probabilities(names: Sequence[str], source: str) -> None:
         source: their column, for messages.
 
     Raises:
-        InvalidInputError: all labels are such numbers.
+        InvalidInputError: If all labels are such numbers.
     """
     fractions = [name for name in names if _FRACTION.fullmatch(name)]
     # If only "0.0" and "1.0" occur, they are codes.
@@ -85,14 +85,14 @@ def refuse_probabilities(names: Sequence[str], source: str) -> None:
 
 
 def refuse_single_group(names: Sequence[str], source: str) -> None:
-    """Reject labels of fewer than two groups, whose shares cannot be compared.
+    """Reject fewer than two groups, because there is nothing to compare.
 
     Args:
         names: the groups to compare.
         source: their column, for messages.
 
     Raises:
-        InvalidInputError: there are fewer than two names.
+        InvalidInputError: If there are fewer than two names.
     """
     if len(names) > 1:
         return
@@ -110,7 +110,7 @@ def refuse_single_group(names: Sequence[str], source: str) -> None:
 
 
 def absent_groups(names: Sequence[str]) -> str:
-    """Describe which packaged sets contain further groups that no image shows.
+    """Describe which packaged sets contain additional groups that no image shows.
 
     Returns "" if the names are exactly the groups of a set, or match no set.
     """
@@ -127,11 +127,11 @@ def absent_groups(names: Sequence[str]) -> str:
 
 
 def compared_over(names: Sequence[str], *, are_named: bool) -> str:
-    """Describe over which groups shares are compared.
+    """Describe which groups are compared.
 
     Args:
-        names: names of the groups.
-        are_named: whether the user listed them; otherwise they are those that occur.
+        names: group names.
+        are_named: whether the user listed them; otherwise, they are the groups that occur.
     """
     shown = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:

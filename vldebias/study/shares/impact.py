@@ -1,4 +1,4 @@
-"""Measure selection rates and impact ratios of a table by sex, race and both.
+"""Compute selection rates and impact ratios from a table, by sex, race and both.
 
 New York City's Local Law 144 requires these figures in audits of hiring tools (6 RCNY 5-301).
 """
@@ -43,23 +43,24 @@ def measure_impact(
     rename: Mapping[str, str] | None = None,
     unknown: Sequence[str] = (),
 ) -> Result:
-    """Return the selection rates and impact ratios of a table of applicants.
+    """Return selection rates and impact ratios for a table of applicants.
 
     Args:
         table: file with one row per applicant.
         selected: column with the outcome, yes or no.
         sex: column with the sex.
         race: column with the race or ethnicity.
-        rename: text in the table -> its meaning, such as {"F": "female", "hired": "yes"}.
-        unknown: further texts that name no category.
+        rename: text in the table -> what it means, such as {"F": "female", "hired": "yes"}.
+        unknown: further entries that do not name a category.
 
     Returns:
         One task by sex, one by race, and one for their intersections, with rows `selection_rate`
-        and `impact_ratio`. Categories below 2% of the applicants have no ratio and are listed.
+        and `impact_ratio`. Categories with less than 2% of the applicants get no ratio, and are
+        listed.
 
     Raises:
-        InvalidInputError: a column is missing or not categorical, an outcome is neither yes nor no,
-            or no applicant has a known category and outcome.
+        InvalidInputError: If a column is missing or not categorical, an outcome is neither yes nor
+            no, or no applicant has a known category and outcome.
     """
     columns = {"selected": selected, "sex": sex, "race": race}
     if len(set(columns.values())) < len(columns):
@@ -82,7 +83,7 @@ def measure_impact(
 def _texts(
     rows: pa.Table, column: str, table: Path, rename: Mapping[str, str], unknown: Sequence[str]
 ) -> list[str]:
-    """Return the texts of a column without surrounding spaces, "" for those that mean unknown."""
+    """Return a column's stripped strings, with "" for those that mean unknown."""
     texts = []
     for text in as_texts(column_of(rows, column, table), f"{table}: {column}"):
         value = rename.get(text.strip(), text.strip())
@@ -112,7 +113,7 @@ def _outcomes(
 def _categories(
     rows: pa.Table, column: str, table: Path, rename: Mapping[str, str], unknown: Sequence[str]
 ) -> Labels:
-    """Return the labels of a column of categories, and warn if one has two spellings."""
+    """Return a category column's labels, and warn if a category has two spellings."""
     labels = Labels.from_values(_texts(rows, column, table, rename, unknown))
     problem = groups_as_many_as_rows(labels)
     if problem:
@@ -126,7 +127,7 @@ def _categories(
 def _part(
     name: str, labels: Labels, outcomes: NDArray[np.int64], data: Mapping[str, str]
 ) -> TaskResult:
-    """Return the rows of the categories of one column, or of an intersection."""
+    """Return the rows for one column's categories, or for an intersection."""
     is_used = labels.known & (outcomes >= 0)
     applicants = np.bincount(labels.codes[is_used], minlength=len(labels.names))
     hits = labels.codes[is_used & (outcomes == 1)]
@@ -180,7 +181,7 @@ def _title(name: str) -> str:
 
 
 def _lowest(name: str, categories: Sequence[Category]) -> str:
-    """Describe the lowest impact ratio, with the two categories that it compares."""
+    """Describe the lowest impact ratio and the two categories it compares."""
     rated = [category for category in categories if category.ratio is not None]
     if not rated:
         return f"{_title(name)}: nobody was selected, so there is no impact ratio."

@@ -1,4 +1,4 @@
-"""Compute rows of shares and gaps from the number of images that show each value."""
+"""Compute shares and gaps from the number of images that show each value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABOUT_GAP = (
 
 @dataclass(frozen=True)
 class ShareRows:
-    """Store numbers of images by method, prompt and value, and compute rows from them.
+    """Store image counts by method, prompt and value, and compute rows from them.
 
     Means are resampled over prompts, each with all its images. The noise of few images is part of
     the spread between prompts, so resampling images as well would count it twice. The interval of a
@@ -33,14 +33,14 @@ class ShareRows:
 
     Attributes:
         result: the result that receives the rows.
-        names: names of the values.
-        counts: method -> (p, values + 1) images of each prompt by value, unknown last.
-        prompts: names of the prompts in the rows.
-        subset: name of the set of prompts: "" for all prompts, which also have mean shares, or a
-            part such as "unseen professions", which also has a row for its worst prompt.
-        noun: the noun for prompts in the sample sizes of rows.
+        names: value names.
+        counts: method -> (p, values + 1) image counts per prompt and value, unknown last.
+        prompts: prompt names used in the rows.
+        subset: name of the prompt subset: "" for all prompts, which also get mean shares, or a part
+            such as "unseen professions", which also gets a row for its worst prompt.
+        noun: noun for the prompts in sample sizes.
         resamples: number of bootstrap resamples.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
     """
 
     result: TaskResult
@@ -53,9 +53,9 @@ class ShareRows:
     seed: int = 0
 
     def add(self, recognised: Mapping[str, Floats] | None = None) -> None:
-        """Add the means over prompts of every metric of shares, then rows for each prompt.
+        """Add the mean over prompts of every share metric, then rows for each prompt.
 
-        recognised: method -> (p,) share of the images that show their concept.
+        recognised: method -> (p,) share of images that show their concept.
         """
         if self.has_means:
             self.add_gaps()
@@ -74,29 +74,29 @@ class ShareRows:
 
     @property
     def has_means(self) -> bool:
-        """Whether to add rows over all prompts; a single prompt without a subset needs none."""
+        """Return whether to add rows over all prompts, which one prompt alone does not need."""
         return self.subset != "" or len(self.prompts) > 1
 
     @cached_property
     def known(self) -> dict[str, Floats]:
-        """Method -> numbers of images (p, values) whose value is known."""
+        """Return method -> counts (p, values) of images with a known value."""
         return {method: counts[:, :-1] for method, counts in self.counts.items()}
 
     @cached_property
     def shares(self) -> dict[str, Floats]:
-        """Method -> shares of the values and of unknown (p, values + 1)."""
+        """Return method -> shares (p, values + 1) of each value and of unknown."""
         return {
             method: counts / counts.sum(1, keepdims=True) for method, counts in self.counts.items()
         }
 
     @cached_property
     def gaps(self) -> dict[str, Floats]:
-        """Method -> gap from even shares for each prompt (p,)."""
+        """Return method -> gap (p,) from even shares, per prompt."""
         return {method: discrepancies(known) for method, known in self.known.items()}
 
     @cached_property
     def radius(self) -> dict[str, Floats]:
-        """Method -> half-width of the interval of each prompt's gap (p,), over its images."""
+        """Return method -> half-width (p,) of the interval over images for each prompt's gap."""
         radius = {}
         for method, known in self.known.items():
             radius[method] = shares_radius(known, resamples=self.resamples, seed=self.seed)
@@ -104,28 +104,28 @@ class ShareRows:
 
     @property
     def widest(self) -> float:
-        """The largest possible gap: all images show the same value."""
+        """Return the largest possible gap, if all images show the same value."""
         return float(np.sqrt(1 - 1 / len(self.names)))
 
     def gap_change(self, method: str, i: int) -> tuple[float, float, float]:
-        """Return how much a method changes the gap of prompt i, with the ends of the interval.
+        """Return a method's change of prompt i's gap, with the ends of its interval.
 
         Args:
-            method: name of the method.
-            i: number of the prompt.
+            method: method name.
+            i: index of the prompt.
         """
         moved = float(self.gaps[method][i] - self.gaps[NONE][i])
-        # A single prompt cannot be resampled over prompts to pair the methods, so bound the change
-        # by the sum of the radii.
+        # A single prompt cannot be resampled to pair the methods, so bound the change by the sum of
+        # the radii.
         around = float(self.radius[method][i] + self.radius[NONE][i])
         return moved, max(-self.widest, moved - around), min(self.widest, moved + around)
 
     @cached_property
     def n(self) -> dict[str, int]:
-        """Numbers of prompts and images of rows over all prompts."""
+        """Return the numbers of prompts and images for rows over all prompts."""
         first = next(iter(self.counts.values()))
         if self.subset:
-            # All prompts of a part have the same number of images.
+            # All prompts in a part have the same number of images.
             return {self.noun: len(self.prompts), "images each": round(float(first[:1].sum()))}
         images = sum(float(counts.sum()) for counts in self.counts.values())
         return {self.noun: len(self.prompts), "images": round(images)}
@@ -139,7 +139,7 @@ class ShareRows:
         subset: str | None = None,
         statistic: Callable[[Floats], Floats] | None = None,
     ) -> None:
-        """Add the mean over prompts, or another statistic, of the values (p,) of each method.
+        """Add each method's mean over prompts, or a different statistic of its values (p,).
 
         Args:
             metric: a metric or its name.
@@ -159,13 +159,13 @@ class ShareRows:
         )
 
     def add_gaps(self) -> None:
-        """Add every metric of shares, and the gaps that even shares produce by chance."""
+        """Add every share metric, and the gaps that even shares produce by chance."""
         first = next(iter(self.known.values()))
-        # Chance depends only on the number of known images; use those of the first method.
+        # Chance depends only on the number of known images, so use the first method's counts.
         sizes = first.sum(1).round().astype(int)
         for metric, compute in computed("shares"):
             self.add_means(metric, {m: compute(known) for m, known in self.known.items()})
-            # A fair sample of 8 images rarely splits 4 to 4, so a gap of .2 may be pure chance.
+            # A fair sample of 8 images rarely splits 4 to 4, so a gap of 0.2 may be pure chance.
             if metric.name in GAPS and sizes.any():
                 even = np.full(len(self.names), 1 / len(self.names))
                 rng = np.random.default_rng(self.seed)
@@ -173,14 +173,14 @@ class ShareRows:
                 for size in sizes[sizes > 0]:
                     images = rng.multinomial(size, even, self.resamples).astype(float)
                     draws.append(compute(images))
-                # (resamples,) means over prompts whose images are sampled from even shares
+                # (resamples,): means over prompts, with images sampled from even shares
                 means = np.mean(draws, axis=0)
                 interval = percentile_interval(means)
                 value = float(means.mean())
                 self.result.add(metric, CHANCE, value, interval, n=self.n, subset=self.subset)
 
-        # Tables 7.7 and 7.8 report the deviation with their means. It is the population deviation,
-        # because the prompts are not a sample of a larger set.
+        # Tables 7.7 and 7.8 report standard deviations next to the means. They use the population
+        # formula, because the prompts are not a sample from a larger set.
         self.add_means(
             "discrepancy_deviation",
             self.gaps,
@@ -194,7 +194,7 @@ class ShareRows:
         if not assigning:
             return
         # Use the first such method for all of them: they have the same number of images, and chance
-        # only differs by the unknown ones.
+        # differs only through the unknown ones.
         counts = self.counts[assigning[0]]
         means = assigned_gaps(counts, resamples=self.resamples, seed=self.seed).mean(axis=1)
         self.result.add(
@@ -207,7 +207,7 @@ class ShareRows:
         )
 
     def add_worst(self, recognised: Mapping[str, Floats] | None) -> None:
-        """Add the prompt with the widest gap, and the least recognised one."""
+        """Add the prompts with the widest gap and the lowest recognition."""
         worst = f"{self.subset}, the worst"
         count = len(self.prompts)
         n = {f"{self.noun}, the one with the widest gap of": count}
@@ -226,8 +226,8 @@ class ShareRows:
 
     def add_prompts(self) -> None:
         """Add the gap and shares of each prompt, the shares with Wilson intervals."""
-        # For two values, the first share determines the second. Intersections have too many shares,
-        # each from few images.
+        # With two values, the first share determines the second. Intersections would have too many
+        # shares, each based on few images.
         shown = self.names[:1] if len(self.names) == 2 else self.names
         if " x " in self.result.provenance.task:
             shown = ()
@@ -249,8 +249,8 @@ class ShareRows:
                 for code, name in enumerate(shown):
                     share = float(self.shares[method][i, code])
                     n = max(1, size)
-                    # Effective counts are fractional, but the Wilson interval needs integers. Widen
-                    # it to include the share itself.
+                    # Effective counts are fractional, but the Wilson interval needs integers, so
+                    # widen it to include the share itself.
                     hits = min(n, round(float(counts[i, code])))
                     low, high = wilson_interval(hits, n)
                     self.result.add(
@@ -264,13 +264,13 @@ class ShareRows:
 
 
 def assigned_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Floats:
-    """Simulate the gaps from even shares (resamples, p) if values are assigned evenly.
+    """Simulate gaps from even shares (resamples, p) for evenly assigned values.
 
     Images that the judge cannot label are removed at random, which makes even shares uneven. If the
     number of images is not divisible by the number of values, the first values get one more.
 
     Args:
-        counts: images (p, values + 1) of each prompt by value, unknown last.
+        counts: image counts (p, values + 1) per prompt and value, unknown last.
         resamples: number of simulations.
         seed: random seed.
     """

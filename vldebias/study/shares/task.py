@@ -1,8 +1,8 @@
-"""Measure the shares of values among images and their gap from even shares.
+"""Measure the shares of attribute values among images, and their gap from even shares.
 
-The labels may come from a judge, from a majority of annotators or from a table: in each case they
-are a column of values. They are counted per prompt, and `ShareRows` turns the counts into rows.
-People's labels of some images correct those of a judge.
+The labels, a column of values, may come from a judge, a majority of annotators or a table. They are
+counted per prompt, and `ShareRows` turns the counts into rows. Human labels of some images correct
+a judge's labels.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 ROLES = ("prompt", "value", "method", "weight", "people")  # of columns
-LABELLED = ("value", "people")  # roles of columns with values
-UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that name no value
+LABELLED = ("value", "people")  # roles of columns that contain values
+UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that do not name a value
 ABOUT = (
     "Shares of the images' labels, from a table or from annotators. An image without a label counts"
     f" as unknown. {ABOUT_GAP}"
@@ -67,25 +67,25 @@ ABOUT = (
 
 @register_task
 class SharesTask(Task):
-    """Measure shares and discrepancy, from a table of images or from answers about generated ones.
+    """Measure shares and discrepancy from a table of images, or answers about generated images.
 
     Attributes:
         table: .csv, .tsv, .parquet or .jsonl file with one row per image. None: --labels names the
-            answers and --drawn the images. The majority answer is then the value of an image, and
-            corrects the figures of the judge, if there is one.
-        prompt: column of the prompt.
-        value: column of the label.
-        method: column of the method; None: all images belong to one method.
-        weight: column of the weights (> 0); None: equal weights.
-        people: column of people's labels, empty for images that nobody labelled. These labels
-            correct `value`, and the weights are one over the probability of being labelled.
+            answers and --drawn the images. The majority answer is then an image's value, and
+            corrects the judge's figures, if any.
+        prompt: prompt column.
+        value: label column.
+        method: method column; None: all images belong to one method.
+        weight: weight column (> 0); None: equal weights.
+        people: column of human labels, empty for unlabelled images. These labels correct `value`,
+            and the weights are inverse probabilities of being labelled.
         attribute: the attribute that people labelled.
         values: groups that could occur, even if no image shows them; default: those that occur.
-        rename: text in the table -> the value that it means.
-        unknown: texts that name no group, in addition to refusals, "cannot tell", "N/A" and the
-            like.
-        baseline: the method that the others are compared with; default: "none", if there is one.
-        faces: count rows of the same image separately, as several faces in it.
+        rename: text in the table -> the value it stands for.
+        unknown: labels that do not name a group, in addition to refusals, "cannot tell", "N/A" and
+            the like.
+        baseline: method that the others are compared with. Default: "none", if present.
+        faces: whether to count rows of the same image separately, as different faces.
     """
 
     task: Literal["shares"] = "shares"
@@ -105,7 +105,7 @@ class SharesTask(Task):
     faces: bool = False
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return the table, or people's answers and the folder of the generated images."""
+        """Return the table, or the human answers and the folder of generated images."""
         if self.table is not None:
             return {"table": self.table}
         if "table" in inputs.sources:
@@ -131,7 +131,7 @@ class SharesTask(Task):
         folder: Path | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Measure a table, or people's labels of generated images.
+        """Measure a table, or human labels of generated images.
 
         Args:
             table: a file, or columns by name.
@@ -140,12 +140,12 @@ class SharesTask(Task):
             progress: reports what is skipped.
 
         Returns:
-            Shares and discrepancy, and a second result if people's labels correct a judge's.
+            Shares and discrepancy, with a second result if human labels correct a judge's labels.
 
         Raises:
-            InvalidInputError: columns, values or weights are missing or invalid.
+            InvalidInputError: If columns, values or weights are missing or invalid.
         """
-        # A table takes precedence over labels, which may belong to the options of a whole suite.
+        # A table takes precedence over labels, which may have been passed for the entire suite.
         if table is None and folder is not None:
             return self._measure_labels(GeneratedImages.open(folder), labels, progress)
         if isinstance(table, (str, Path)):
@@ -170,8 +170,8 @@ class SharesTask(Task):
                 )
             role_of_column[name] = role
             roles[role] = name
-        # Texts of the table, with ROLES as columns and one row per image. Strip spaces: "female "
-        # in a spreadsheet means "female".
+        # Table cells as strings, with ROLES as columns and one row per image. Strip spaces: "female
+        # " in a spreadsheet means "female".
         texts = {}
         for role, name in roles.items():
             texts[role] = as_texts(column_of(columns, name, source), f"{source}: {name}")
@@ -186,8 +186,7 @@ class SharesTask(Task):
         return self._blocks(images, source, lambda **fields: TaskResult(empty(**fields)))
 
     def _doubt_rows(self, images: pd.DataFrame, columns: pa.Table, source: str) -> None:
-        """Reject a header that is repeated among the rows, and warn about repeated prompts and
-        images.
+        """Reject repeated headers, and warn about repeated prompts and images.
 
         The warnings concern prompts that differ only in case or spaces, and images in several rows.
         """
@@ -231,21 +230,21 @@ class SharesTask(Task):
     def _blocks(
         self, images: pd.DataFrame, source: str, empty: Callable[..., TaskResult]
     ) -> list[TaskResult]:
-        """Return the block of a table and, if people labelled some images, the corrected block.
+        """Return a table's block and, if people labelled some images, the corrected block.
 
         Args:
             images: table with ROLES as columns.
             source: name of the table in messages.
-            empty: creates a result from the fields of its provenance.
+            empty: function that creates a result from provenance fields.
         """
         labels = {role: self._labels(images, role, source) for role in LABELLED if role in images}
-        # Judge and people share one list of values, because their codes are compared.
+        # The judge and people share one list of values, because their codes are compared.
         names = self._value_names(labels, source)
         rows = self._rows(images, labels, names, source)
         # "none" comes first, because other rows are compared with it; the others keep the order of
         # the table.
         methods = sorted(rows.method.unique(), key=lambda name: name != NONE)
-        # Means over prompts are paired by prompt, so each prompt needs images of every method.
+        # Means over prompts are paired by prompt, so each prompt needs images from every method.
         methods_of_prompt = rows.groupby("prompt", sort=False).method.nunique()
         prompts = methods_of_prompt.index[methods_of_prompt == len(methods)]
         if prompts.empty:
@@ -262,9 +261,9 @@ class SharesTask(Task):
             rows_of_method = rows[rows.method == method]
             total = np.zeros((len(prompts), len(names) + 1))
             np.add.at(total, (rows_of_method.number, rows_of_method.value), rows_of_method.counts)
-            # With unequal weights, the counts of a prompt add up to Kish's effective sample size
-            # (sum w)^2 / sum w^2. For example, ten images, one of which weighs as much as the other
-            # nine together, have an effective size of 3.6.
+            # With unequal weights, a prompt's counts add up to Kish's effective sample size (sum
+            # w)^2 / sum w^2. For example, ten images, one of which weighs as much as the other nine
+            # together, have an effective size of 3.6.
             squared = np.bincount(rows_of_method.number, rows_of_method.counts**2)
             counts[method] = total * (total.sum(1) / squared)[:, None]
         measured = {
@@ -296,7 +295,7 @@ class SharesTask(Task):
         return [result, *corrected]
 
     def _labels(self, images: pd.DataFrame, role: str, source: str) -> Labels:
-        """Return the labels of a column, "value" or "people", with unknown texts as missing."""
+        """Return the labels in the column "value" or "people", with unknown labels as missing."""
         column = f"{source}: {getattr(self, role)}"
         texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.rename)
         if not self.attribute:
@@ -312,24 +311,24 @@ class SharesTask(Task):
         if problem and not self.values:
             raise InvalidInputError(f"{column}: {problem}")
         problems = odd_values(labels)
-        # Skip the check if people chose their labels from the values of an attribute, or if the
-        # user named the groups: then nothing can be mistyped.
+        # Skip the check if people chose from fixed attribute values, or if the user named the
+        # groups: neither can be misspelt.
         if problems and not self.attribute and not self.values:
             warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
 
     def _known_texts(self, texts: pd.Series[str], column: str) -> pd.Series[str]:
-        """Return the labels of a column as names of groups, empty if they name none.
+        """Return a column's labels as group names, empty if they do not name a group.
 
-        Warns about labels without a group and about other spellings.
+        Warns about labels that do not name a group and about alternative spellings.
 
         Raises:
-            InvalidInputError: the labels are probabilities.
+            InvalidInputError: If the labels are probabilities.
         """
         names = sorted(set(texts) - {""})
         counts = texts.value_counts()
         without_group = labels_without_group(names, self.values)
-        # The word "unknown" is unambiguous and needs no warning.
+        # The word "unknown" is unambiguous, so no warning is needed.
         answers = [name for name in without_group if name.casefold() != "unknown"]
         if answers:
             number = int(counts[answers].sum())
@@ -351,17 +350,17 @@ class SharesTask(Task):
         return texts.replace(spelt)
 
     def _value_names(self, labels: Mapping[str, Labels], source: str) -> tuple[str, ...]:
-        """Return the values in the settings, or else the values that occur.
+        """Return the values given in the settings, or the values that occur.
 
         Raises:
-            InvalidInputError: there are fewer than two.
+            InvalidInputError: If there are fewer than two.
         """
         judged = set(labels["value"].names)
         people = set(labels["people"].names) if "people" in labels else judged
         never_judged = sorted(people - judged)
         never_by_people = sorted(judged - people)
         # If the judge says "female" and people say "woman", there are four values instead of two,
-        # and every label looks like an error of the judge.
+        # and every label looks like a judge error.
         if not self.values and never_judged and never_by_people:
             warn(
                 f"{source}: column {self.people!r} contains {never_judged}, which the judge never"
@@ -383,10 +382,10 @@ class SharesTask(Task):
         names: Sequence[str],
         source: str,
     ) -> pd.DataFrame:
-        """Return one row per image: prompt, method, codes of value and people, weight and count.
+        """Return one row per image: prompt, method, value code, people code, weight and count.
 
         Raises:
-            InvalidInputError: the baseline does not occur, or a weight is not a number above 0.
+            InvalidInputError: If the baseline does not occur, or a weight is not a number above 0.
         """
         pd = need("pandas")
         rows = pd.DataFrame({"method": NONE, "weight": 1.0, **images})
@@ -412,14 +411,14 @@ class SharesTask(Task):
             )
         unknown = len(names)
         for role, column in labels.items():
-            # Labels without a value have the code -1, which selects the last entry: unknown.
+            # Labels without a value have code -1, which indexes the last entry: unknown.
             code_of_label = np.array([*map(names.index, column.names), unknown])
             rows[role] = code_of_label[column.codes]
         # From here on the baseline is called "none", the reference of all changes.
         rows["method"] = rows.method.replace({self.baseline: NONE, "": "not said"})
         rows["weight"] = weight
         if "people" in rows:
-            # An empty cell means that nobody was asked; a text that means unknown is an answer.
+            # An empty cell means that nobody was asked, whereas "unknown" is an answer.
             rows["people"] = rows.people.where(images.people != "", NOT_LABELLED)
             # The weights describe which images were sampled for labelling, so every image counts
             # once for the judge.
@@ -431,9 +430,9 @@ class SharesTask(Task):
     def _measure_labels(
         self, drawn: GeneratedImages, files: Sequence[Path], progress: Progress
     ) -> list[TaskResult]:
-        """Measure majority labels of images whose prompts state no value.
+        """Measure the majority labels of images whose prompts do not state a value.
 
-        They also correct the figures of the last judge, if there is one.
+        They also correct the last judge's figures, if there is a judge.
         """
         answers = _answers(files, self.attribute, self.values)
         if answers.empty:
@@ -449,7 +448,7 @@ class SharesTask(Task):
                 " the folder"
             )
         task = self.model_copy(update={"unknown": UNKNOWN})
-        # Compute the same figures from people's labels only, in place of the judge's.
+        # Compute the same figures from human labels alone, instead of the judge's.
         by_people = labelled.assign(value=labelled.people).drop(columns="people")
         empty = partial(drawn.result, split="generated, labelled by people")
         (result,) = task._blocks(by_people, "labels", empty)
@@ -464,7 +463,7 @@ class SharesTask(Task):
         corrected: list[TaskResult] = []
         if judge is not None:
             findings.append(how_the_judge_errs(labelled, self.values, judge[0]))
-            # Only correct the parts that people labelled.
+            # Correct only the parts that people labelled.
             part = images[images.part.isin(labelled.part)]
             corrected = task._blocks(part, "labels", empty)[1:]
         findings += self._add_agreement(result, votes)
@@ -473,10 +472,10 @@ class SharesTask(Task):
         return [result, *corrected]
 
     def _add_agreement(self, result: TaskResult, votes: pd.DataFrame) -> list[str]:
-        """Add how well annotators agree, and return a sentence about it.
+        """Add annotator agreement, and return a sentence about it.
 
-        Nothing is added if there is a single annotator or a single value. `votes` contains codes,
-        one row per annotator and one column per image.
+        Nothing is added if there is only one annotator or one value. `votes` contains codes, one
+        row per annotator and one column per image.
         """
         try:
             agreed = agreement(votes, resamples=self.resamples, seed=self.seed)
@@ -494,7 +493,7 @@ class SharesTask(Task):
 
 
 def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd.DataFrame:
-    """Return the answers about an attribute, one per row, with the value as a code."""
+    """Return the answers about an attribute, one per row, with values as codes."""
     read = [dict(answer) for answer in read_answers(files) if answer.attribute == attribute]
     answers = need("pandas").DataFrame(read)
     if not answers.empty:
@@ -505,16 +504,16 @@ def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd
 def _with_answers(
     drawn: GeneratedImages, answers: pd.DataFrame, judged: Sequence[str] | None
 ) -> pd.DataFrame:
-    """Return the images whose prompts state no value, with the majority answer.
+    """Return the images whose prompts do not state a value, with the majority answer.
 
-    judged: (n,) label of the judge for each generated image; None if there is no judge.
+    `judged` (n,) contains the judge's label for each generated image; None without a judge.
     """
     weighted = answers.assign(weight=answers.weight.astype(float).fillna(1.0))
     of_image = weighted.groupby("image")
     majority = of_image.value.agg(_majority)
     images = need("pandas").DataFrame(drawn.images).rename(columns={"variant": "method"})
     images["value"] = "" if judged is None else judged
-    # Class prompts of one concept form a unit ("nurse"); wordings and others are separate units.
+    # A concept's class prompts form one unit ("nurse"); wordings and other prompts are separate.
     is_concept = images.part.isin(["train", "unseen"])
     images["prompt"] = images.concept.where(is_concept, images.prompt)
     images["people"] = images.path.map(majority).fillna("")

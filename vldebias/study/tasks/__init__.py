@@ -1,1 +1,1 @@
-"""The tasks: what each measures, on which inputs, with and without a method."""
+"""Define the tasks: what each measures, on which inputs, with and without a method."""

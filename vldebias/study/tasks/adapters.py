@@ -1,4 +1,4 @@
-"""Train adapters on features of a frozen model, with cross-entropy or also a contrastive loss.
+"""Train adapters on frozen features, with cross-entropy and optionally a contrastive loss.
 
 Source: Gao et al. (2021) for the adapter, Zhang and Ré (2022) for the training of both in Table 7.2
 of the thesis.
@@ -21,7 +21,7 @@ from vldebias.losses.sums import softplus
 from vldebias.study.tasks.examples import Codes, Examples, Logits, Predictor
 
 BATCH = 128  # rows per step, or anchors per contrastive step
-NEAREST_CHUNK = 64  # anchors whose cosines with all training rows are in memory at a time
+NEAREST_CHUNK = 64  # anchors per block of cosines with all training rows
 
 
 class Adapter(nn.Module):
@@ -37,7 +37,7 @@ class Adapter(nn.Module):
         self.texts = texts.detach().clone().float()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return adapted features (n, d) of norm 1."""
+        """Return adapted features (n, d) with norm 1."""
         return F.normalize(self.layers(features), dim=-1)
 
     def logits(self, features: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Adapter(nn.Module):
         return 100.0 * self(features) @ self.texts.T
 
 
-Epoch = Callable[[int, Adapter], Iterator[Tensor]]  # the losses of the steps of an epoch
+Epoch = Callable[[int, Adapter], Iterator[Tensor]]  # yields the loss of each step in an epoch
 
 
 @torch.random.fork_rng([])
@@ -62,11 +62,11 @@ def train_adapter(
 ) -> Predictor:
     """Train an adapter by SGD and keep the best epoch on the validation split.
 
-    Momentum (.9) and weight decay (5e-5) are taken from the code of Zhang and Ré (2022).
+    Momentum (0.9) and weight decay (5e-5) are taken from the code of Zhang and Ré (2022).
 
     Args:
         examples: training and validation data, and the random seed.
-        losses: function (epoch, adapter) -> losses of the steps of that epoch.
+        losses: function (epoch, adapter) that yields the loss of each step in that epoch.
         hidden: width of the bottleneck.
         epochs: maximum number of epochs.
         patience: stop after this many epochs without improvement.
@@ -130,11 +130,11 @@ def contrastive_adapter(
     the same class, and pushes them away from nearby rows of other classes. The next epoch minimises
     cross-entropy on groups of equal size. Losses of a contrastive step are summed over its anchors.
 
-    This differs from the source to finish in minutes on a CPU. The source contrasts an anchor with
-    2,048 positives and as many of its 4,096 nearest rows. Here, `positives` and `negatives` are
-    sampled in each epoch, negatives from the 1,024 nearest rows of other classes, with at most
-    `anchors` anchors per class. A class that zero-shot classifies entirely right or entirely wrong
-    has no anchors and only enters the cross-entropy.
+    Unlike the source, this runs in minutes on a CPU. The source contrasts an anchor with 2,048
+    positives and as many of its 4,096 nearest rows. Here, `positives` and `negatives` are sampled
+    in each epoch, negatives from the 1,024 nearest rows of other classes, with at most `anchors`
+    anchors per class. A class whose rows zero-shot classifies all correctly or all wrongly has no
+    anchors and only contributes to the cross-entropy.
 
     Args:
         examples: training and validation data.
@@ -146,9 +146,9 @@ def contrastive_adapter(
         training: further arguments of `train_adapter`.
 
     Raises:
-        InvalidInputError: no class has both correctly and wrongly classified rows.
+        InvalidInputError: If no class has both correctly and wrongly classified rows.
     """
-    # Neighbours are computed once, from the frozen features.
+    # Compute neighbours once, from the frozen features.
     contrasts = Contrasts.find(examples)
     features = examples.features
     labels = torch.from_numpy(examples.labels)
@@ -167,7 +167,7 @@ def contrastive_adapter(
             yield F.cross_entropy(adapter.logits(features[rows]), labels[rows])
 
     def losses(epoch: int, adapter: Adapter) -> Iterator[Tensor]:
-        # Alternate, because only cross-entropy involves the texts of the classifier.
+        # Alternate, because only cross-entropy involves the classifier's text features.
         if epoch % 2 == 0:
             return contrast(adapter)
         return classification(adapter)
@@ -178,15 +178,15 @@ def contrastive_adapter(
 def anchored_contrastive(
     anchors: Tensor, positives: Tensor, negatives: Tensor, *, temperature: float
 ) -> Tensor:
-    """Return (a,) the mean over positives p of -log e^{s_p} / (e^{s_p} + sum_n e^{s_n}).
+    """Return the mean (a,) over positives p of -log e^{s_p} / (e^{s_p} + sum_n e^{s_n}).
 
     This is the supervised contrastive loss without the other positives in the denominator; s are
     cosines divided by the temperature. Source: Zhang and Ré (2022).
 
     Args:
-        anchors: (a, d) of norm 1.
-        positives: (a, p, d) of norm 1.
-        negatives: (a, m, d) of norm 1.
+        anchors: (a, d) with norm 1.
+        positives: (a, p, d) with norm 1.
+        negatives: (a, m, d) with norm 1.
         temperature: divisor of the cosines.
     """
     # -log e^p / (e^p + sum e^n) is softplus(log sum e^n - p), which does not overflow at small
@@ -200,7 +200,7 @@ def anchored_contrastive(
 
 @dataclass(frozen=True, eq=False)
 class Contrasts:
-    """Store the rows that serve as anchors, positives and negatives of the contrastive loss.
+    """Store the anchors, positives and negatives for the contrastive loss.
 
     Attributes:
         anchors: (a,) rows that zero-shot misclassifies.
@@ -223,7 +223,7 @@ class Contrasts:
             neighbours: maximum number of nearest rows per anchor.
 
         Raises:
-            InvalidInputError: no class has both correctly and wrongly classified rows.
+            InvalidInputError: If no class has both correctly and wrongly classified rows.
         """
         labels = examples.labels
         right = examples.predicted == labels
@@ -242,12 +242,12 @@ class Contrasts:
         wrong = ~right & np.isin(labels, list(positives))
         anchors = torch.from_numpy(np.flatnonzero(wrong))
         classes = torch.from_numpy(labels)
-        # All anchors have the same number of nearest rows, limited by the rows outside the largest
-        # class.
+        # All anchors have the same number of nearest rows, limited by the number of rows outside
+        # the largest class.
         largest_class = int(np.bincount(labels)[list(positives)].max())
         count = min(neighbours, len(labels) - largest_class)
         nearest = []
-        # Compute 64 x n cosines at a time: 40 MB for all of CelebA (160,000 rows).
+        # Compute 64 x n cosines at a time, which takes 40 MB for all of CelebA (160,000 rows).
         for rows in anchors.split(NEAREST_CHUNK):
             cosines = examples.features[rows] @ examples.features.T
             same_class = classes[rows, None] == classes
@@ -284,7 +284,7 @@ class Contrasts:
 
 
 def rows_of_groups(groups: Codes, size: int) -> Tensor:
-    """Sample `size` row indices of each group, with replacement only if the group is smaller.
+    """Sample `size` row indices per group, with replacement only if the group is smaller.
 
     Args:
         groups: (n,) codes 0 .. g - 1, each of which must occur.

@@ -17,7 +17,7 @@ from vldebias.errors import need, warn
 from vldebias.study.tasks.adapters import contrastive_adapter, erm_adapter
 from vldebias.study.tasks.examples import Codes, Examples, Logits, Predictor
 
-# Weight (k, d) and bias (k,) of a linear classifier in float64; logits of two classes sum to 0.
+# Weight (k, d) and bias (k,) of a linear classifier in float64; the logits of two classes sum to 0.
 Head = tuple[Tensor, Tensor]
 Flat = NDArray[np.float64]
 CHUNK = 16384  # rows per product
@@ -28,7 +28,7 @@ MAX_ITERATIONS = 5000
 class Regression:
     """Define a logistic regression problem: its rows, its penalty and its parametrisation.
 
-    Two classes share one weight vector, for the difference of their logits; k > 2 classes have k.
+    With two classes, one weight vector gives the difference of their logits; k > 2 classes have k.
     With "l1" the weights are U - V with U, V >= 0, which makes the penalty smooth. The solver's
     vector contains W and the bias, or U, V and the bias.
 
@@ -68,7 +68,7 @@ class Regression:
         return 2 * self.size if self.penalty == "l1" else 0
 
     def start(self) -> Flat:
-        """Return the solver's starting point: zeros."""
+        """Return the solver's starting point, all zeros."""
         weights = self.bounded or self.size
         return np.zeros(weights + self.weight_rows)
 
@@ -79,7 +79,7 @@ class Regression:
         return least
 
     def head(self, vector: Tensor) -> Head:
-        """Return weight and bias for unscaled features, from the solver's vector."""
+        """Convert the solver's vector to weight and bias for unscaled features."""
         flat = vector[: self.size]
         if self.penalty == "l1":
             flat = flat - vector[self.size : 2 * self.size]
@@ -105,7 +105,7 @@ class Regression:
         for features, labels, counts in self.chunks:
             logits = linear_logits(self.head(leaf), features.double())
             if self.n_classes == 2:
-                logits = F.pad(logits, (1, 0))  # the logit of the first class is 0
+                logits = F.pad(logits, (1, 0))  # fixes the first logit at 0
             losses = F.cross_entropy(logits, labels, reduction="none")
             loss = (losses * counts).sum() / self.total
             loss.backward()
@@ -114,7 +114,7 @@ class Regression:
         return float(value), leaf.grad.numpy()
 
     def solve(self, tolerance: float) -> Flat:
-        """Return the solver's vector at the optimum, with a warning if it did not converge."""
+        """Return the solver's vector at the optimum; warn if it did not converge."""
         solver = need("scipy.optimize")
         least = self.lower_bounds()
         solution = solver.minimize(
@@ -128,8 +128,8 @@ class Regression:
                 "maxfun": 2 * MAX_ITERATIONS,
                 "maxcor": 20,
                 "gtol": tolerance,
-                # Stop by the gradient only: for large c, a small change of the loss does not
-                # indicate an optimum.
+                # Use only the gradient as stopping criterion: for large c, a small change in the
+                # loss does not indicate an optimum.
                 "ftol": 0.0,
             },
         )
@@ -157,8 +157,9 @@ def logistic_regression(
     like: Tensor | None = None,
     counts: NDArray[np.integer] | None = None,
 ) -> Head:
-    """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i), the objective of scikit-learn's
-    LogisticRegression.
+    """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i).
+
+    This is the objective of scikit-learn's LogisticRegression.
 
     R is |W|_2^2 / 2 or |W|_1; the bias is not penalised. Solved by L-BFGS-B in float64.
 
@@ -181,7 +182,7 @@ def logistic_regression(
             iterations.
     """
     times = torch.ones(len(labels)) if counts is None else torch.from_numpy(counts)
-    # Skip rows with a count of 0, which are the majority in a balanced sample.
+    # Skip rows with a count of 0, which are most rows in a balanced sample.
     rows = torch.nonzero(times)[:, 0]
     columns = (features, torch.from_numpy(labels), times.double())
     parts = [column.detach()[rows].split(CHUNK) for column in columns]
@@ -191,7 +192,7 @@ def logistic_regression(
     if like is not None:
         deviation, mean = torch.std_mean(like.detach(), 0, correction=0)
         shift = mean.double()
-        # A constant column keeps its scale.
+        # Leave constant columns unscaled.
         scale = torch.where(deviation > 1e-8, deviation.double(), scale)
     problem = Regression(
         chunks=list(zip(*parts, strict=True)),
@@ -240,7 +241,7 @@ def _probe(
     Returns:
         The head, and c with its scores.
     """
-    strengths = sorted(candidates)  # ties go to the strongest penalty
+    strengths = sorted(candidates)  # the strongest penalty wins ties
     heads = list[Head]()
     for c in strengths:
         head = logistic_regression(
@@ -265,11 +266,11 @@ def linear_probe(
 ) -> Predictor:
     """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe.
 
-    The validation split selects the L2 penalty, and then alpha. With alpha = 1 this is the probe of
-    Radford et al. (2021) on normalised features; Zhang and Ré (2022) fit theirs with SGD, this one
-    is the optimum. With other alphas it is WiSE-FT (Wortsman et al., 2022), which fine-tunes from
-    the zero-shot weights. The relative weight of the two sets of logits depends on c and on the
-    scale of the cosines (100).
+    The validation split selects first the L2 penalty and then alpha. With alpha = 1 this is the
+    probe of Radford et al. (2021) on normalised features; Zhang and Ré (2022) fit theirs with SGD,
+    this one is the optimum. With other alphas it is WiSE-FT (Wortsman et al., 2022), which
+    fine-tunes from the zero-shot weights. The relative weight of the two sets of logits depends on
+    c and on the scale of the cosines (100).
 
     Args:
         examples: training and validation data.
@@ -304,7 +305,7 @@ def dfr(
 
     As in the authors' code, features are standardised over the training split, the penalty is L1, c
     is selected on one balanced sample, and coefficients are averaged over ten. The candidates cover
-    the range of the authors'.
+    the authors' range.
 
     Args:
         examples: training and validation data.
@@ -320,7 +321,7 @@ def dfr(
     """
     rng = np.random.default_rng(examples.seed)
     groups = examples.groups
-    # Average over ten samples, because each of them discards most rows and its coefficients vary.
+    # Average over ten samples: each discards most rows, so individual coefficients vary.
     samples = [balanced_counts(groups, balance, rng) for _ in range(draws)]
     settings: dict[str, object] = {
         "like": examples.features,
@@ -329,8 +330,8 @@ def dfr(
     }
     first_head, selection = _probe(examples, candidates, samples[0], **settings)
     heads = [first_head]
-    # As in the authors' code, select c on the first sample only; selecting it on each of the ten
-    # would take ten times as many fits.
+    # As in the authors' code, select c on the first sample only; doing so on all ten would take ten
+    # times as many fits.
     for counts in samples[1:]:
         head, _ = _probe(examples, [selection["c"]], counts, **settings)
         heads.append(head)
@@ -351,12 +352,12 @@ def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Co
     Args:
         groups: (n,) codes.
         balance: "sub" for the size of the smallest group, "up" for the largest.
-        rng: source of the random numbers.
+        rng: random number generator.
     """
     sizes = np.bincount(groups)
     target = sizes.min() if balance == "sub" else sizes.max()
-    # Example of "up" with groups of 10 and 25: each row of the smaller group counts twice, and five
-    # of them count a third time.
+    # For example, "up" with groups of 10 and 25 counts each row of the smaller group twice, and
+    # five of them a third time.
     counts = (target // sizes)[groups]
     for group, size in enumerate(sizes):
         rows = np.flatnonzero(groups == group)
@@ -364,7 +365,7 @@ def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Co
     return counts
 
 
-# name -> function of examples, and its source
+# Baseline name -> function of the examples, and its source.
 BASELINES: dict[str, tuple[Callable[..., Predictor], str]] = {
     "erm-linear": (linear_probe, "Radford et al. 2021; Kumar et al. 2022"),
     "erm-adapter": (erm_adapter, "Gao et al. 2021"),

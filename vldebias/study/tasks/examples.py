@@ -35,7 +35,7 @@ class Examples:
         seed: seed of all sampling.
 
     Raises:
-        InvalidInputError: the widths differ, or a class has no rows.
+        InvalidInputError: If the widths differ, or a class has no rows.
     """
 
     features: Tensor
@@ -58,15 +58,15 @@ class Examples:
 
     @cached_property
     def predicted(self) -> Codes:
-        """Zero-shot predictions (n,) for the training rows."""
+        """Return zero-shot predictions (n,) for the training rows."""
         return (self.features @ self.zero_shot.T).argmax(1).numpy()
 
     @cached_property
     def groups(self) -> Codes:
-        """Groups (n,) of the training rows to balance: class x zero-shot prediction.
+        """Return the groups (n,) to balance in training: class x zero-shot prediction.
 
-        As in Zhang and Ré (2022), because the true groups are unknown. Only groups that occur are
-        numbered.
+        This follows Zhang and Ré (2022), because the true groups are unknown. Only groups that
+        occur are numbered.
         """
         cells = self.labels * len(self.zero_shot) + self.predicted
         return np.unique(cells, return_inverse=True)[1]

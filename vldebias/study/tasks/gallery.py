@@ -1,4 +1,4 @@
-"""Measure the skew of rankings of a gallery, with resampled galleries and random rankings."""
+"""Measure the skew of gallery rankings, with resampled galleries and random rankings."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from vldebias.measure.resampling import resampled_weights
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-Skews = dict[str, Floats]  # metric -> value of each ranking
+Skews = dict[str, Floats]  # metric -> value per ranking
 
-# A gallery is uneven if its largest group has this many times the images of its smallest. At 1.5,
-# for example with 60% and 40%, a random ranking has a MaxSkew of .18 against even shares.
+# A gallery is uneven if its largest group has at least this many times the images of its smallest.
+# At 1.5, for example with 60% and 40%, a random ranking has a MaxSkew of 0.18 against even shares.
 UNEVEN = 1.5
-_BLOCK = 1 << 23  # entries per block of rankings, which bounds memory use
+_BLOCK = 1 << 23  # entries per block of rankings; bounds memory use
 
 
 class Gallery:
-    """Store the images whose group is known, and the settings for their skew (`RetrievalTask`).
+    """Store the images with a known group, and the settings for measuring skew.
 
     Groups without images are ignored, because they cannot be retrieved.
 
@@ -34,10 +34,10 @@ class Gallery:
             linear time.
         prior: (g,) target share of each group.
         other_prior: name of the other prior if the gallery is uneven, "" otherwise. Its figures are
-            reported as well, because no ranking of an uneven gallery is fair by both.
+            also reported, because no ranking of an uneven gallery is fair by both.
 
     Raises:
-        InvalidInputError: there are fewer than two groups, or fewer images than k.
+        InvalidInputError: If there are fewer than two groups, or fewer images than k.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class Gallery:
     def measure(
         self, groups: NDArray[np.integer], gallery_shares: Floats, relevant: Mask | None = None
     ) -> Skews:
-        """Return metric -> value (r,) for r rankings.
+        """Return metric -> values (r,) for r rankings.
 
         Args:
             groups: (r, m) group codes of the top rows.
             gallery_shares: shares of the groups in the gallery, (g,) or one row per ranking (r, g).
             relevant: (r, m) whether each row is relevant.
         """
-        # With the prior "dataset", compare each resample with its own shares. Compared with the
-        # gallery's shares, its sampling deviation would count as skew.
+        # With the prior "dataset", compare each resample with its own shares. Otherwise, sampling
+        # noise in its shares would count as skew.
         prior = gallery_shares if self.by_size else self.even_shares
         other_shares = self.even_shares if self.by_size else gallery_shares
         values: Skews = {}
         for k in self.k:
-            # Rows are available for the largest k; a smaller k uses the first of them.
+            # Rows are available for the largest k; smaller values of k use the first rows.
             first = groups[:, :k]
             # MaxSkew, MinSkew and NDKL (`measure/rankings.py`), MPR and AWRF
             # (`measure/representation.py`), and metrics registered by users.
@@ -110,7 +110,7 @@ class Gallery:
         """Return method -> metric -> values (q, 1 + resamples), first for the gallery itself.
 
         All methods share the same resamples. The prior "dataset" is computed for each resample. In
-        a large gallery, only ranked rows are sampled individually, and the others by group.
+        a large gallery, only ranked rows are sampled individually; others are sampled by group.
 
         Args:
             ranked: method -> top rows (q, m) of each query.
@@ -132,7 +132,7 @@ class Gallery:
             end = start + len(weights)
             for method, orders in places.items():
                 for query, order in enumerate(orders):
-                    # (b, k) the first rows of each resample
+                    # (b, k): top rows of each resample
                     if labels is None or method not in labels:
                         top = resampled_places(order, weights, max(self.k))
                     else:
@@ -152,40 +152,40 @@ class Gallery:
     def _resampled(self, read: Rows) -> Iterator[tuple[NDArray[np.integer], Floats]]:
         """Yield the original gallery, then blocks of b resamples.
 
-        Each item contains how often the rows in `read` (r,) occur (b, r), and the shares of the
-        groups, (b, g) per resample or (g,) for the gallery. Other rows are sampled by group.
+        Each item contains the counts (b, r) of the rows in `read` (r,), and the group shares, (b,
+        g) per resample or (g,) for the gallery. Other rows are sampled by group.
         """
         codes = self.codes[read]
         groups = range(len(self.names))
-        # (g,) rows of each group that are in no ranking
+        # (g,): number of rows per group that no ranking contains
         unread = self.sizes - np.bincount(codes, minlength=len(self.names))
         rng = np.random.default_rng([self.seed, 1])
         n = len(self.codes)
         yield np.ones((1, len(read)), dtype=np.uint8, order="F"), self.gallery_shares
         for weights in resampled_weights(n, self.resamples, self.seed, len(read)):
             gallery_shares = self.gallery_shares
-            # Only figures against the gallery's own shares need the shares in the resample.
+            # Only figures relative to the gallery's own shares need the shares in the resample.
             if self.by_size or self.other_prior:
                 # If w of the n rows of a resample are in `read`, the other n - w are distributed
                 # over the groups of the unread rows.
                 rest = rng.multinomial(n - weights.sum(axis=1), unread / max(unread.sum(), 1))
                 sizes = [weights[:, codes == group].sum(axis=1) for group in groups]
                 gallery_shares = (np.stack(sizes, axis=1) + rest) / n
-            # `resampled_places` reads the weights row by row, so keep those of a row contiguous in
-            # memory. The smallest type makes better use of the cache.
+            # `resampled_places` reads weights row by row, so keep each row contiguous in memory, in
+            # the smallest type for better cache use.
             smallest = np.min_scalar_type(weights.max())
             yield np.asfortranarray(weights.astype(smallest)), gallery_shares
 
     def random(self) -> Skews:
         """Return metric -> values (resamples,) for random permutations of the gallery.
 
-        MaxSkew of a random ranking is above 0, because the first k images are rarely balanced
-        exactly.
+        A random ranking's MaxSkew is above 0, because its first k images are rarely exactly
+        balanced.
         """
         rng = np.random.default_rng(self.seed)
         n = len(self.codes)
         k = max(self.k)
-        # In this case `Generator.choice` samples k rows without allocating an array of n.
+        # For small k, `Generator.choice` samples k rows without allocating an array of size n.
         takes_few = n > 10_000 and n > 50 * k
         size = max(1, _BLOCK // (k if takes_few else n))
         parts = []
@@ -194,13 +194,13 @@ class Gallery:
             if takes_few:
                 groups = self.codes[np.stack([rng.choice(n, k, replace=False) for _ in range(b)])]
             else:
-                # Permute a block of whole galleries in one call, and keep the first k of each.
+                # Permute a block of entire galleries in one call, and keep the first k of each.
                 groups = rng.permuted(np.tile(self.codes, (b, 1)), axis=1)[:, :k]
             parts.append(self.measure(groups, self.gallery_shares))
         return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
 
     def warn_if_uneven(self, k: int, model_skew: float, chance: float) -> None:
-        """Warn if random rankings are more skewed than the model's: then the gallery is skewed.
+        """Warn if random rankings are more skewed than the model's, so the gallery itself is.
 
         Args:
             k: number of top results.

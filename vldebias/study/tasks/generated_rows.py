@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
     pd = Lazily("pandas")
 
-# Size of the strip of images at the top of a page.
+# Size of the image strip at the top of a page.
 STRIP_ROWS = 4
 STRIP_COLUMNS = 8
 Counts = NDArray[np.integer] | NDArray[np.float64]
@@ -48,7 +48,7 @@ def image_table(
     - flagged: whether the safety checker blackened the image.
     - recognised: whether the image shows its concept (1 or 0). Missing if no attribute of the judge
       includes all concepts.
-    - unit: the prompts whose images are combined into one row of the result.
+    - unit: the prompts whose images are combined into one result row.
 
     Args:
         generated: the images.
@@ -58,7 +58,7 @@ def image_table(
     table = pd.DataFrame(generated.images)
     table["flagged"] = [generated.metadata(image)["flagged"] for image in generated]
     table["recognised"] = np.nan
-    # Prompts such as "A red car in the rain." have no concept to recognise.
+    # Prompts such as "A red car in the rain." do not have a concept to recognise.
     concepts = table.concept.where(table.part != "others", "").str.casefold()
     for attribute, code_of_value in codes.items():
         # Use the first attribute that includes every concept.
@@ -76,7 +76,7 @@ def image_table(
 
 @dataclass(frozen=True)
 class GeneratedRows:
-    """Store generated images with a judge's answers, and add the rows of an attribute.
+    """Store generated images with a judge's answers, and add an attribute's rows.
 
     Attributes:
         generated: the images.
@@ -86,7 +86,7 @@ class GeneratedRows:
         sure: minimum probability at which an answer counts.
         noun: the noun for concepts in reports.
         resamples: number of bootstrap resamples.
-        seed: seed of the bootstrap.
+        seed: bootstrap seed.
     """
 
     generated: GeneratedImages
@@ -104,7 +104,7 @@ class GeneratedRows:
         return self.table.groupby("variant").flagged.sum().to_dict()
 
     def values_of(self, attribute: str) -> dict[str, list[str]]:
-        """Return attribute -> values, for each part of an intersection such as "gender x race"."""
+        """Return attribute -> values for each part of an attribute such as "gender x race"."""
         return {name: list(self.judge.names[name]) for name in attribute.split(" x ")}
 
     def add(
@@ -118,11 +118,11 @@ class GeneratedRows:
 
         Args:
             result: the result that receives the rows.
-            attribute: name of the attribute.
+            attribute: attribute name.
             code_of_stated: stated value -> the judge's code; None if the prompts state another
                 attribute.
-            has_pictures: also add pictures, and the share of identical images for prompts that no
-                method should change.
+            has_pictures: whether to also add pictures, and the share of identical images for
+                prompts that no method should change.
         """
         labels = cross(
             *(
@@ -153,7 +153,7 @@ class GeneratedRows:
         for row in images.index:
             image = self.generated.images[row]
             before = self.generated.read(image.under(NONE))
-            # Compare pixels, because the files differ in their metadata.
+            # Compare pixels, because file metadata differ.
             is_same.append(self.generated.read(image).tobytes() == before.tobytes())
         images = images.assign(same=is_same)
         for kind, members in images.groupby("concept", sort=False):
@@ -168,10 +168,10 @@ class GeneratedRows:
         values: tuple[str, ...],
         has_pictures: bool,
     ) -> None:
-        """Add the shares of a part whose prompts state no value."""
+        """Add the shares for a part whose prompts do not state a value."""
         is_written = part == "wordings"
         counted = pd.crosstab([images.variant, images.unit], images.code)
-        # Values that no image shows get a column of zeros.
+        # Values that do not occur get a column of zeros.
         counted = counted.reindex(columns=range(len(values) + 1), fill_value=0)
         units = images.unit.unique()
         names = images.drop_duplicates("unit").concept.tolist()
@@ -218,7 +218,7 @@ class GeneratedRows:
     def _side_by_side(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], names: Sequence[str]
     ) -> Image:
-        """Return a picture of some prompts under every method; each column shares a seed.
+        """Return a picture of some prompts with every method; each column shares a seed.
 
         Prompts are sorted by how often they show the first value, and sampled at even intervals.
         """
@@ -243,11 +243,12 @@ class GeneratedRows:
     def _strip(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], values: Sequence[str]
     ) -> Strip:
-        """Return a strip of the most skewed prompts under each method, from the same seeds."""
+        """Return a strip of the most skewed prompts with each method, from the same seeds."""
         # The strip has four rows: two prompts for two methods, one prompt for four.
         methods = list(counts)[:STRIP_ROWS]
         units = images.unit.unique()
-        # Show the prompts that are most skewed without a method: only they can change visibly.
+        # Show the prompts that are most skewed without a method, because only they can visibly
+        # change.
         leaning = np.argsort(-discrepancies(counts[NONE][:, :-1]), kind="stable")
         rows = []
         chosen = leaning[: STRIP_ROWS // len(methods)]
@@ -286,7 +287,7 @@ class GeneratedRows:
             images: rows of the images.
             counts: method -> counts (prompts, values + 1).
             values: the values.
-            method: name of the method.
+            method: method name.
             place: position of the prompt in `counts`.
             loss: what got worse, in words.
         """
@@ -310,10 +311,11 @@ class GeneratedRows:
         return Strip(caption, [f"seed {seed}" for seed in shown.seed], rows)
 
     def _add_stated(self, result: TaskResult, table: pd.DataFrame) -> None:
-        """Add the share of images that show the value stated in their prompt, in total and by
-        value.
+        """Add the share of images that show the value stated in their prompt.
 
-        An unknown image counts as wrong. Concepts are resampled, because their prompts are related.
+        The share is added in total and by value.
+
+        Unknown images count as wrong. Concepts are resampled, because their prompts are related.
         """
         stated = table[table.stated.notna() & table.right.notna()]
         unit = stated.concept.where(stated.concept != "", stated.prompt)
@@ -355,8 +357,7 @@ class GeneratedRows:
 
 
 def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
-    """Return variant -> mean of a column over the images of each unit, in the order of the
-    table."""
+    """Return variant -> the column mean over each unit's images, in table order."""
     means = {}
     for variant, images in table.groupby("variant", sort=False):
         of_unit = images.groupby("unit", sort=False)[column].mean()
@@ -365,8 +366,7 @@ def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
 
 
 def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, str, int, str]]:
-    """Return every loss beyond chance: its size, the method, the position of the prompt in the
-    counts, and a description."""
+    """Return the size, method, prompt position and description of every loss beyond chance."""
     losses = []
     # Prompts whose gap from even shares grew by more than its interval.
     for method in share_rows.counts:
@@ -376,7 +376,7 @@ def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, st
                 before = share_rows.gaps[NONE][place]
                 description = f"gap from even shares {before:.2f} to {before + moved:.2f}"
                 losses.append((moved, method, place, description))
-    # If the judge does not know the subjects, only the gap can be compared.
+    # If the judge cannot recognise the subjects, only the gap can be compared.
     if images.recognised.isna().any():
         return losses
     # Prompts whose subject is shown less often, if the intervals of both shares do not overlap.
@@ -402,7 +402,7 @@ def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, st
 
 
 def _counted(counts: Counts, values: Sequence[str]) -> str:
-    """Write how many images show each value, such as "22 women and 2 men"."""
+    """Format how many images show each value, such as "22 women and 2 men"."""
     count_of_value = {value: int(n) for n, value in zip(counts[:-1], values, strict=True) if n}
     words = in_words(count_of_value)
     if counts[-1]:

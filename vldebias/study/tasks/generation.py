@@ -1,4 +1,4 @@
-"""Compare images generated with and without each method, as labelled by a judge.
+"""Compare judged images generated with and without each method.
 
 Source: Table 7.7 and section 7.6.4 of the thesis.
 """
@@ -47,8 +47,8 @@ ABOUT = (
     " over the images that the judge can label; the number of other images is reported."
     f" {ABOUT_GAP} The interval of a single prompt is computed over its images."
 )
-RECORDS = "records"  # folder of the records, inside the folder of the images
-CODES = Mapping[str, Mapping[str, int]]  # attribute -> value in lower case -> code of the judge
+RECORDS = "records"  # record folder inside the image folder
+CODES = Mapping[str, Mapping[str, int]]  # attribute -> lower-case value -> judge code
 
 
 @register_task
@@ -58,19 +58,20 @@ class GenerationTask(Task):
     An interrupted run resumes where it stopped.
 
     Attributes:
-        name: first word of the names of the blocks ("generation gender"). If it equals the
-            attribute, the block has that name alone.
-        prompts: the set to generate: its class prompts, and its pairs if `stated` is set.
+        name: first word of the block names ("generation gender"). If it equals the attribute, the
+            block has that name alone.
+        prompts: the prompt set to generate: its class prompts, and its pairs if `stated` is set.
         subjects: concepts to generate instead of the set's unseen ones (section 7.6.4).
         prompts_file: file with one prompt per line, used instead of the set's concepts. Prompts
-            that do not leave the value open are skipped and counted by reason in the settings.
+            that state a value or do not describe one person are skipped, and counted by reason in
+            the settings.
         attributes: attributes to judge; "gender x race" for an intersection. If one of the judge's
             attributes includes every concept, the share of images that show their concept is also
             measured.
         variants: name -> how to debias, with any method for pipelines. The original pipeline,
             "none", always runs.
         images: number of images per prompt and seed.
-        seeds: seeds of the runs; image i of a run has the seed 10,000 x run + i.
+        seeds: run seeds; image i of a run has the seed 10,000 x run + i.
         concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
         stated: also generate prompts that state their attribute, with and without leaving them
             unchanged.
@@ -94,7 +95,7 @@ class GenerationTask(Task):
     attributes: Annotated[tuple[str, ...], Field(min_length=1)]
     judge: Annotated[SerializeAsAny[JudgeSpec], one_of(JUDGES, "kind")] | None = None
     variants: Annotated[dict[str, Variant], Field(min_length=1)]
-    images: Annotated[Count, Field(le=SEED_STEP)] = 100  # more would reuse seeds of the next run
+    images: Annotated[Count, Field(le=SEED_STEP)] = 100  # more would reuse the next run's seeds
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
     concepts: Literal["train", "unseen", "both"] = "both"
     stated: bool = True
@@ -114,11 +115,11 @@ class GenerationTask(Task):
         """Return the task with the user's methods as variants.
 
         Args:
-            inputs: what the user passed.
-            settings: the task's settings by name.
+            inputs: the user's inputs.
+            settings: task settings by name.
 
         Raises:
-            InvalidInputError: no folder for the images was passed.
+            InvalidInputError: If no folder for the images was passed.
         """
         if "images" not in inputs.sources:
             raise InvalidInputError(
@@ -127,7 +128,7 @@ class GenerationTask(Task):
         fields = dict(settings)
         variants = {}
         methods = fields.pop("methods", ())
-        assert isinstance(methods, Sequence)  # of `vldebias.evaluate`
+        assert isinstance(methods, Sequence)  # as passed by `vldebias.evaluate`
         for method in methods:
             name = get_method(method).name
             if name != NONE:
@@ -168,7 +169,7 @@ class GenerationTask(Task):
         classes: tuple[str, ...],
         groups: tuple[tuple[str, ...], ...],
     ) -> PromptSet:
-        """Return the prompt set with other unseen concepts, and `name` appended to its name."""
+        """Return the prompt set with different unseen concepts, and `name` appended to its name."""
         return replace(
             self.prompts,
             name=f"{self.prompts.name}, {name}",
@@ -178,18 +179,18 @@ class GenerationTask(Task):
         )
 
     def _open_prompts(self, file: Path) -> tuple[tuple[str, ...], dict[str, int]]:
-        """Return the prompts of a file that leave the value open, and how many others there are.
+        """Return a file's prompts that leave the value open, and the number of other prompts.
 
         The others are counted by reason. Prompts for groups are excluded, because a judge assigns
         one value to each picture.
 
         Raises:
-            InvalidInputError: no prompt leaves the value open.
+            InvalidInputError: If no prompt leaves the value open.
         """
-        # Each prompt is measured once.
+        # Measure each prompt only once.
         texts = tuple(dict.fromkeys(read_prompts(file).prompts))
-        # The rules of balanced prompts decide, so that all methods are measured on prompts that
-        # each of them may change.
+        # Apply the rules of balanced prompts, so that all methods are measured on prompts that each
+        # of them may change.
         reasons = balance_prompts(texts, self.prompts, seed=0, groups="leave").reasons
         pairs = zip(texts, reasons, strict=True)
         kept = tuple(text for text, reason in pairs if reason is None)
@@ -203,15 +204,15 @@ class GenerationTask(Task):
 
     @property
     def needs_scorer(self) -> bool:
-        """Return whether an image-text model scores the images."""
+        """Return whether the images are scored by an image-text model."""
         return self.clip_score or self.fid
 
     @property
     def resolved_variants(self) -> dict[str, Variant]:
         """Return the variants with their prompt sets.
 
-        If `stated` is set, each variant that leaves stated prompts unchanged is also included in a
-        version that edits them.
+        If `stated` is set, each variant that leaves stated prompts unchanged is also included with
+        a version that edits them.
         """
         variants = {}
         for name, variant in self.variants.items():
@@ -230,7 +231,7 @@ class GenerationTask(Task):
     def plan(self, model: Mapping[str, object] | None = None) -> Plan:
         """Return the plan of the images.
 
-        model: the `identity` of the pipeline, once it is known.
+        `model` is the pipeline's `identity`, once it is known.
         """
         prompts = self.prompt_set
         planned = planned_prompts(
@@ -263,7 +264,7 @@ class GenerationTask(Task):
                 "--labels: to measure labels of generated images, run vldebias eval human --labels"
                 " FILE"
             )
-        # Two processes would write the images of one plan into the same folder.
+        # Several processes would write the same plan's images to the same folder.
         if processes().world > 1:
             raise InvalidInputError(
                 f"{self.name}: expected a single process to generate images; launch one, or exclude"
@@ -291,8 +292,11 @@ class GenerationTask(Task):
         return super().with_options(options).model_copy(update=changed)
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and the
-        scorer (None if it is not needed)."""
+        """Return the inputs for `measure`.
+
+        These are the pipeline, the plan, the folder "<out>/images/<task>", the judge and the scorer
+        (None if not needed).
+        """
         judge = inputs.sources.get("judge")
         if self.judge is not None:
             judge = checked_judge(self.judge, self.judge.ready(self, inputs))
@@ -331,21 +335,22 @@ class GenerationTask(Task):
         """Generate, judge and measure images.
 
         Args:
-            images: the folder for the images; existing ones are not generated again.
+            images: output folder; existing images are not generated again.
             judge: labels the images (`vldebias.judge.judges`).
             pipe: a diffusers pipeline without an attachment. None: all images must exist already.
             scorer: the image-text model for CLIPScore and FID, with its preprocessing.
             progress: reports progress.
 
         Returns:
-            One result per attribute, then those for CLIPScore and FID.
+            One result per attribute, followed by results for CLIPScore and FID.
 
         Raises:
-            AlreadyAttachedError: see `generate`.
-            InvalidInputError: see `generate`; or the judge does not know an attribute (checked
-                before anything is generated); or the images belong to another prompt set.
+            AlreadyAttachedError: If the pipeline has an attachment.
+            InvalidInputError: If `generate` rejects the arguments, the judge does not know an
+                attribute (checked before anything is generated), or the images belong to a
+                different prompt set.
         """
-        # Check the judge first. Otherwise the error would appear only after hours of generation.
+        # Check the judge first. Otherwise, the error would only appear after hours of generation.
         self._check_judge(judge, scorer)
         codes: dict[str, dict[str, int]] = {}
         for attribute, values in judge.names.items():
@@ -360,7 +365,7 @@ class GenerationTask(Task):
             generated = generate(pipe, self.plan(), variants, images, progress=progress)
         if prompts.hash != generated.plan.prompt_set_hash:
             raise InvalidInputError(
-                f"{generated.folder}: got another version of {generated.plan.prompt_set!r};"
+                f"{generated.folder}: got a different version of {generated.plan.prompt_set!r};"
                 f" expected images of {prompts!r}"
             )
         answers = judge_images(judge, generated, progress=progress)
@@ -385,15 +390,16 @@ class GenerationTask(Task):
                     {**settings, "judge": judge.name, "values": rows.values_of(attribute)}
                 ),
             )
-            # Methods that assign the judged values to images evenly: their shares are not random.
+            # Methods that assign the judged values to images evenly, so that their shares are not
+            # random.
             judged = list(rows.values_of(attribute).values())
             for name, facts in result.provenance.methods.items():
                 if name in variants and variants[name].assigns_all_of(judged):
                     facts["assigns_values"] = True
-                # A conclusion about race says nothing about a method for gender.
+                # Results for race do not tell us anything about a method for gender.
                 if name in variants and not variants[name].covers(judged):
                     facts["off_target"] = True
-            # All attributes share the images, so only the first block shows them.
+            # All attributes share the same images, so only show them in the first block.
             rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)
             if attribute in judge.names:
@@ -417,7 +423,7 @@ class GenerationTask(Task):
     def _write_records(
         self, generated: GeneratedImages, judge: Judge, attribute: str, answers: np.ndarray
     ) -> None:
-        """Write the record of every variant into the folder of the images."""
+        """Write every variant's record to the image folder."""
         labels = decide(answers, judge.names[attribute], self.sure)
         model = str(generated.plan.model.get("id") or generated.plan.model["pipeline"])
         for variant in generated.plan.variants:
@@ -440,7 +446,8 @@ class GenerationTask(Task):
         Empty if no prompt states a value.
 
         Raises:
-            InvalidInputError: no attribute of the judge has a distinct value for each stated one.
+            InvalidInputError: If no attribute of the judge has a distinct value for each value that
+                the prompts state.
         """
         if not self.stated:
             return {}
@@ -462,7 +469,7 @@ class GenerationTask(Task):
         )
 
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:
-        """Refuse a judge or a scorer that cannot read the attributes that are measured."""
+        """Reject a judge or a scorer that cannot handle the measured attributes."""
         for attribute in self.attributes:
             if not set(attribute.split(" x ")) <= set(judge.names):
                 raise InvalidInputError(

@@ -1,10 +1,10 @@
 """Measure zero-shot accuracy by group (Tables 7.1 to 7.4).
 
-A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1
-and 7.4.1 of the thesis. Figures only depend on the group of each image and on whether it is right
-without and with a method, so resamples are multinomial counts over these cells. Intervals have too
-little coverage for the worst of several groups with about equal accuracy, for fewer than about 30
-images, and within a few images of 0 or 1 (`eval/experiments/coverage.py`).
+A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1 and
+7.4.1 of the thesis. Figures only depend on the group of each image and on whether it is right
+without and with a method, so resamples are multinomial counts over these cells. Intervals
+undercover for the worst of several groups with similar accuracy, for fewer than about 30 images,
+and within a few images of 0 or 1 (`eval/experiments/coverage.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from vldebias.utils.schema import Lam
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
-Key = tuple[str, float | None]  # a method, and its lam in a sweep
+Key = tuple[str, float | None]  # method, and its lam in a sweep
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 BARE: Key = (NONE, None)
@@ -73,24 +73,24 @@ ABOUT_COSINES = (
 
 
 class GroupedImages:
-    """Store the images of a split with known label and known spurious value.
+    """Store a split's images with known label and spurious value.
 
     Attributes:
         units: rows (n, d) of length 1.
-        target: index (n,) of the right class prompt.
+        target: index (n,) of the correct class prompt.
         groups: label x spurious value, such as "landbird/water".
         values: the spurious values.
-        n_unknown: number of images without a known label and value.
-        facts: facts for the provenance, without local folders.
+        n_unknown: number of images with an unknown label or value.
+        facts: metadata for the provenance, without local folders.
 
     Args:
         images: the split.
-        label: column of the labels.
+        label: label column.
         spurious: column of the spurious values.
         prompts: prompt set with the class prompts that the labels name.
 
     Raises:
-        InvalidInputError: no image is left, or a label does not name a class.
+        InvalidInputError: If no image is left, or a label does not name a class.
     """
 
     def __init__(self, images: Embeddings, label: str, spurious: str, prompts: PromptSet) -> None:
@@ -111,7 +111,7 @@ class GroupedImages:
             )
         self.units: UnitRows = images.unit if known.all() else images.unit.select(known)
         self.target = np.array(classes, dtype=np.int64)[labels.codes[known]]
-        # Codes of label x value: with 2 labels and 2 values the groups 0 to 3.
+        # Codes of label x value: 2 labels and 2 values give the groups 0 to 3.
         self.groups: Labels = cross(labels[known], values[known])
         self.values: Labels = values[known]
         self.n_unknown = int((~known).sum())
@@ -123,8 +123,9 @@ class GroupedImages:
 
 @register_task
 class GroupsTask(ImageTask):
-    """Measure group robustness of zero-shot classification in the blocks `name` and "`name`:
-    cosines".
+    """Measure the group robustness of zero-shot classification.
+
+    The result has the blocks `name` and "`name`: cosines".
 
     Rows are `worst_group`, `average`, `average_reweighted` and `gap`, with baselines also
     `gap_reweighted`, and `accuracy` of every group. For two classes there are also
@@ -135,9 +136,10 @@ class GroupsTask(ImageTask):
         prompts: a set with class prompts that name the labels (see `class_of`).
         label, spurious: columns; a group is one value of each, such as "landbird/water". Images
             with an unknown value are counted and left out.
-        lams: further values of lambda for the methods that take one, with rows of overall metrics;
-            0 is P0 alone, and no change for "cali". With `val` there is also the method "cali@val",
-            at the lambda with the best worst group on `val`, whose rows are marked as using labels.
+        lams: further values of lambda for methods that take one, reported with overall metrics
+            only; 0 is P0 alone, and leaves "cali" without effect. With `val` there is also the
+            method "cali@val", at the lambda with the best worst group on `val`, whose rows are
+            marked as using labels.
         train, val: splits with the same columns, for `lams` and `baselines`.
         baselines: names in `vldebias.study.tasks.classifiers.BASELINES`; their rows are marked as
             using labels.
@@ -186,7 +188,7 @@ class GroupsTask(ImageTask):
             settings: settings of the task by name.
 
         Raises:
-            InvalidInputError: there are several prompt sets, or the columns are ambiguous.
+            InvalidInputError: If there are several prompt sets, or the columns are ambiguous.
         """
         sets = list(chain(*sets_by_column(settings.get("prompts")).values()))
         if len(sets) > 1:
@@ -206,8 +208,7 @@ class GroupsTask(ImageTask):
         return cls.build({**settings, **chosen})
 
     def with_options(self, options: Options) -> Self:
-        """Return the task with the user's choices; without a sweep of lambda if none of the user's
-        methods takes one."""
+        """Return the task with the user's options, dropping the lambda sweep if it has no use."""
         task = self
         if options.methods and not any(
             get_compared(name).declaration.has_lam for name in options.methods
@@ -237,12 +238,12 @@ class GroupsTask(ImageTask):
             texts: the host of the same model.
             train: images to train the baselines on.
             val: images to select baselines and lambda on.
-            reference: unlabelled images, for methods that use some.
+            reference: unlabelled images, for methods that use them.
             edits: name -> fitted edit, measured like a method.
             progress: progress bars.
 
         Raises:
-            InvalidInputError: images and texts have different widths, a label names no class, or
+            InvalidInputError: If images and texts have different widths, a label names no class, or
                 weights do not match the groups.
         """
         columns = (self.label, self.spurious)
@@ -254,7 +255,7 @@ class GroupsTask(ImageTask):
         reference, reference_counts = disjoint(reference, images, self.methods)
 
         with progress.bar(self.name) as advance:
-            # Fit every method at its default lambda, whose key has None, then the sweep.
+            # Fit every method at its default lambda (None in the key), then the sweep.
             fitted = self.fit(texts, [self.prompts], reference=reference, edits=edits)
             facts_of_method: dict[str, Mapping[str, object]] = {}
             edit_of_key: dict[Key, Edit | None] = {}
@@ -325,11 +326,13 @@ class GroupsTask(ImageTask):
     def _weights(
         self, tested: GroupedImages, learning: GroupedImages | None
     ) -> Mapping[str, float] | None:
-        """Return group -> weight in `average_reweighted`, from the settings or the sizes of the
-        training groups; None if a training group has no test images.
+        """Return group -> weight in `average_reweighted`.
+
+        The weights come from the settings or from the sizes of the training groups. The result is
+        None if a training group has no test images.
 
         Raises:
-            InvalidInputError: a group has no weight, or a group without images has one.
+            InvalidInputError: If a group has no weight, or a group without images has one.
         """
         tested_sizes = tested.groups.counts
         weights = self.group_weights
@@ -344,8 +347,8 @@ class GroupsTask(ImageTask):
         if learning is None:
             return None
         sizes = {name: n for name, n in learning.groups.counts.items() if n}
-        # A group without test images has no accuracy, and an average without it would mean
-        # something else.
+        # A group without test images has no accuracy, and an average that omits it would not be
+        # comparable.
         if not sizes or not all(tested_sizes.get(name) for name in sizes):
             return None
         return {name: float(sizes.get(name, 0)) for name in tested_sizes}
@@ -357,12 +360,14 @@ class GroupsTask(ImageTask):
         selecting: GroupedImages,
         texts: Host,
     ) -> None:
-        """Add each method with a lambda again, at the lambda with the best worst group on the
-        validation split; ties go to the smallest lambda, which changes least."""
+        """Add methods at the lambda with the best worst group on the validation split.
+
+        Ties go to the smallest lambda, which changes least.
+        """
         for method in self._methods_with_lam():
             edit_of_lam: dict[float, Edit | None] = {}
             for (name, lam), edit in edit_of_key.items():
-                # The default lambda is unknown if the parts of the method have different ones.
+                # The default lambda is unknown if the method's parts have different ones.
                 value = facts_of_method[name].get("lam") if lam is None else lam
                 if name == method and isinstance(value, float):
                     edit_of_lam[value] = edit
@@ -379,7 +384,7 @@ class GroupsTask(ImageTask):
             }
 
     def _worst_group(self, images: GroupedImages, texts: Host, edit: Edit | None) -> float:
-        """Return the accuracy of the worst group under an edit."""
+        """Return the worst-group accuracy with an edit."""
         rows = {"edit": self.rows(texts, self.prompts.classes, edit)}
         scores = self.images(images.units, edit).products(rows)["edit"].numpy()
         is_right = scores.argmax(1) == images.target
@@ -399,14 +404,13 @@ class GroupsTask(ImageTask):
         tested: GroupedImages,
         right_of_key: dict[Key, Mask],
     ) -> dict[str, object]:
-        """Train a baseline, add which images (n,) it gets right, and return its entry in the
-        provenance.
+        """Train a baseline, add its correct images (n,), and return its provenance entry.
 
         If it cannot be fitted, nothing is added, and the entry gives the reason as "not_fitted".
         """
         classes = texts.embed(self.prompts.classes).float()  # (k, d)
         train_on, source = BASELINES[name]
-        # Select by the worst group on this split, as the authors of the baselines do.
+        # Select by worst-group accuracy on this split, as the baselines' authors do.
         chosen_on = selecting.units[:], selecting.target, selecting.groups.codes
         facts: dict[str, object] = {"source": source, "uses_labels": True}
         try:
@@ -422,7 +426,7 @@ class GroupsTask(ImageTask):
         """Report baselines that could not be fitted, and return sentences about them.
 
         Args:
-            facts: baseline -> its entry in the provenance.
+            facts: baseline -> its provenance entry.
             progress: where they are reported.
         """
         sentences = ""
@@ -436,10 +440,13 @@ class GroupsTask(ImageTask):
     def _classify(
         self, tested: GroupedImages, texts: Host, edit_of_key: Mapping[Key, Edit | None]
     ) -> tuple[dict[Key, Mask], dict[str, Floats]]:
-        """Return which of the n images are right, and for two classes the score difference (n,)
-        between the second and the first class by method."""
+        """Return which images (n,) are classified correctly, by method.
+
+        For two classes, also return the score differences (n,) between the second and the first
+        class.
+        """
         classes = self.prompts.classes
-        # Read images that several methods share only once.
+        # Read images shared by several methods only once.
         rows_of_images: dict[UnitRows, dict[Key, Tensor]] = {}
         for key, edit in edit_of_key.items():
             rows = rows_of_images.setdefault(self.images(tested.units, edit), {})
@@ -465,8 +472,8 @@ class GroupsTask(ImageTask):
         for method, lam in edit_of_key:
             if lam is None:
                 margins[method] = np.diff(scores[method, lam])[:, 0]
-        # The simplest baseline, without edits or labels: biased scores often rank images well, but
-        # with a wrong threshold. Edits should beat it.
+        # The simplest baseline needs neither edits nor labels: biased scores often rank images
+        # well, but use the wrong threshold. Edits should beat it.
         is_second = margins[NONE] > np.median(margins[NONE])
         at_median = is_second == (tested.target == 1)
         return {BARE: right[BARE], (MEDIAN, None): at_median} | right, margins
@@ -478,12 +485,13 @@ class GroupsTask(ImageTask):
         groups: Labels,
         weights: Mapping[str, float] | None,
     ) -> None:
-        """Add every metric of groups for every method, then the `accuracy` of each group with
-        Wilson's interval.
+        """Add every group metric for every method, then each group's `accuracy`.
+
+        Accuracies have Wilson's interval.
 
         Args:
             result: the result to add rows to.
-            right: whether each image (n,) is right; "none" is the baseline of changes.
+            right: whether each image (n,) is correct; changes are relative to "none".
             groups: groups (n,) of the images.
             weights: group -> weight in `average_reweighted`.
         """
@@ -495,7 +503,7 @@ class GroupsTask(ImageTask):
             # Weights of the training groups (Sagawa et al., 2020): the test split of Waterbirds is
             # balanced over backgrounds, but its training split is not.
             statistics["average_reweighted"] = Reweighted(listed)
-            # Published gaps of baselines use this average.
+            # Published baseline gaps use this average.
             if self.baselines:
                 statistics["gap_reweighted"] = ReweightedGap(listed)
         cells_of_key = {key: self._cells(groups, right[BARE], right[key]) for key in right}
@@ -538,8 +546,7 @@ class GroupsTask(ImageTask):
         statistics: Mapping[str, Statistic],
         n: Mapping[str, int],
     ) -> None:
-        """Add the paired difference of each method to the threshold at the median, for each metric
-        of bias."""
+        """Add each method's paired difference from the median threshold, per bias metric."""
         at_median = right[MEDIAN, None]
         for method, lam in right:
             if lam is not None or method in (NONE, MEDIAN):
@@ -549,26 +556,31 @@ class GroupsTask(ImageTask):
                 metric = get_metric(name)
                 if metric.kind == "bias":
                     _, _, (value, low, high) = interval_of(statistic, *cells)
-                    # For very few images the resamples may not be centred on the value.
+                    # With very few images, the resamples may not be centred on the value.
                     interval = (min(low, value), max(high, value))
                     result.add(TO_MEDIAN, method, value, interval, n=n, subset=metric.title)
 
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
-        """Return the numbers of images (g, 2, 2) by group, whether right without a method, and
-        whether right with it; and their resamples."""
+        """Return image counts (g, 2, 2), and their resamples.
+
+        The axes are the group, correctness without a method, and correctness with it.
+        """
         codes = np.asarray(groups.codes, np.int64)
         # The four cells of a group suffice for any statistic of groups, and keep changes paired.
         cell = 4 * codes + 2 * before + after
         counts = np.bincount(cell, minlength=4 * len(groups.names)).reshape(-1, 2, 2)
-        # With the same seed for all methods, differences between methods are paired as well.
+        # Using the same seed for all methods also pairs the differences between methods.
         blocks = list(resampled_counts(counts, self.resamples, self.seed))
         return counts, np.concatenate(blocks)
 
     def _cosines(
         self, provenance: TaskProvenance, fitted: Mapping[str, Edit | None], texts: Host
     ) -> list[TaskResult]:
-        """Return the block with the mean `cosine` of each class with the texts of each value, and
-        its `cosine_spread` over values; empty if no spurious prompt states a value."""
+        """Return the block of mean cosines between classes and spurious values.
+
+        It contains the mean `cosine` of each class with each value's prompts, and the
+        `cosine_spread` over values. It is empty if no spurious prompt states a value.
+        """
         prompts = self.prompts
         texts_of_value = {}
         for value, group in prompts.by_value(prompts.spurious).items():
@@ -584,7 +596,7 @@ class GroupsTask(ImageTask):
             "settings": {"spurious prompts": texts_of_value},
         }
         result = TaskResult(provenance.model_copy(update=update))
-        # method -> mean cosines (classes, values). Only class prompts are edited: the spurious
+        # Mean cosines (classes, values) by method. Only class prompts are edited: the spurious
         # prompts represent the directions that an edit should remove from the classes.
         tables: dict[str, Floats] = {}
         for method, edit in fitted.items():
@@ -599,7 +611,7 @@ class GroupsTask(ImageTask):
                 cosines = {method: float(table[i, j]) for method, table in tables.items()}
                 n = {"spurious prompts": len(group)}
                 result.add_draws("cosine", cosines, n=n, subset=f"{name} / {value}")
-        # The spread of the cosines of each class, and its mean over classes.
+        # Spread of the cosines per class, and its mean over classes.
         n = {"spurious prompts": sum(map(len, texts_of_value.values()))}
         spreads = {method: np.ptp(table, axis=1).tolist() for method, table in tables.items()}
         for i, name in enumerate(prompts.class_names):
@@ -613,7 +625,7 @@ class GroupsTask(ImageTask):
 def _label_column(
     columns: Mapping[str, Sequence[str]], spurious: object, prompts: PromptSet
 ) -> str | None:
-    """Return the first column whose values the class prompts name."""
+    """Return the first column whose values are named by the class prompts."""
     for name, values in columns.items():
         if name != spurious and class_of(tuple(values), prompts):
             return name

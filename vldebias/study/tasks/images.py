@@ -1,4 +1,4 @@
-"""Fit methods on texts and a reference, and apply them to texts and image embeddings."""
+"""Fit methods on text and a reference, and apply them to text and image embeddings."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class ImageTask(Task):
     """Base class of tasks that compare methods on image embeddings.
 
     Attributes:
-        data: images to measure in a suite; images passed from Python are an input.
+        data: images to measure in a suite; from Python, images are passed as an input.
         methods: names in `vldebias.methods.METHODS`; "none" is always measured first.
         lam: weight of the prompt pairs for methods that take one; None: the method's default.
         strength: strength of the edits.
-        reference: images for methods that use some, with labels for methods that need them; default
-            labels are the model's zero-shot predictions. Images that are also measured are left
-            out.
+        reference: images for methods that use them, with labels for methods that need them
+            (default: the model's zero-shot predictions). Images that are also measured are
+            excluded.
     """
 
     ranks_results: ClassVar[bool] = False  # whether results can be re-ranked
@@ -80,8 +80,8 @@ class ImageTask(Task):
     reference: Data | None = None
 
     def splits(self) -> dict[str, Data]:
-        """Return name of an input -> split of a data set, from the settings."""
-        # The measured images are `data` in a suite, and the input "images".
+        """Return input name -> data set split, from the settings."""
+        # The measured images are called `data` in a suite, but "images" as an input.
         settings = {**dict(self), "images": self.data}
         splits = {name: settings.get(name) for name in SPLITS}
         return {name: split for name, split in splits.items() if isinstance(split, Data)}
@@ -89,7 +89,7 @@ class ImageTask(Task):
     def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return the text encoder of the packaged photographs if they are measured.
 
-        They ship as embeddings of another model than the suite's.
+        They are shipped as embeddings from a different model than the suite's.
         """
         is_replaced = "images" in inputs.sources or inputs.options.embeddings is not None
         if self.data is None or self.data.name != PHOTOGRAPHS or is_replaced:
@@ -105,7 +105,7 @@ class ImageTask(Task):
             )
 
     def compared_methods(self) -> list[Compared]:
-        """Return the methods of the task, including methods that are not registered."""
+        """Return the task's methods, including unregistered ones."""
         return [get_compared(method) for method in self.methods]
 
     def fit(
@@ -121,8 +121,8 @@ class ImageTask(Task):
 
         Args:
             texts: the host that embeds the prompts.
-            sets: prompt sets that the methods are fitted on, solved jointly.
-            neutral: texts whose change is bounded if the sets have no class prompts.
+            sets: prompt sets to fit the methods on, solved jointly.
+            neutral: prompts whose change is bounded if the sets have no class prompts.
             reference: images for methods that use some.
             edits: name -> fitted edit.
 
@@ -130,9 +130,9 @@ class ImageTask(Task):
             Name -> edit, starting with "none", whose edit is None, and ending with `edits`.
 
         Raises:
-            InvalidInputError: an edit has the name of a method.
+            InvalidInputError: If an edit has the name of a method.
         """
-        # Class prompts take precedence for bounding the change of a method.
+        # Class prompts take precedence for bounding a method's change.
         if any(prompts.classes for prompts in sets):
             neutral = ()
         fitted: dict[str, Edit | None] = {}
@@ -141,32 +141,32 @@ class ImageTask(Task):
             if isinstance(method, Rerank) and self.ranks_results:
                 fitted_method = get_method(method.edit)
             if fitted_method.name in fitted:
-                # A re-ranking of another method's results uses the same edit.
+                # A re-ranking of a method's results uses that method's edit.
                 fitted[method.name] = fitted[fitted_method.name]
                 continue
             fitted[method.name] = fit_method(
                 texts, sets, fitted_method, self.lam, reference=reference, neutral=tuple(neutral)
             )
         for name, edit in (edits or {}).items():
-            # Rows of both would have the same name.
+            # Their rows would have the same name.
             if name in METHODS:
                 raise InvalidInputError(
                     f"edits: got {name!r}, the name of a method; expected another name"
                 )
-            # A saved edit may belong to another model of the same width: compare fingerprints.
+            # A saved edit may belong to a different model of the same width, so compare
+            # fingerprints.
             texts.check(TEXT, edit)
             fitted[name] = edit
         return fitted
 
     def about(self, edit: Edit | None) -> dict[str, object]:
-        """Return the entry of a method in the provenance, which gives its rows lam, strength and
-        uses_labels."""
+        """Return a method's provenance entry, with lam, strength and uses_labels."""
         if edit is None:
             return {}
         origin = edit.provenance
         lams = set(origin.lam) if isinstance(origin.lam, tuple) else {origin.lam}
         lam = lams.pop()
-        # Parts with different lambdas have no single value to report.
+        # There is no single lambda to report if the parts differ.
         has_lam = not lams and lam > 0
         facts = {
             "method": origin.method,
@@ -183,20 +183,19 @@ class ImageTask(Task):
         return {name: value for name, value in facts.items() if value is not None}
 
     def rows(self, texts: Host, prompts: Sequence[str], edit: Edit | None) -> Tensor:
-        """Return normalised embeddings (n, d) of prompts under an edit; prompts that state a value
-        are not edited.
+        """Return normalised prompt embeddings (n, d), edited unless the prompt states a value.
 
         Args:
-            texts: the host that embeds texts.
-            prompts: n texts.
+            texts: the host that embeds text.
+            prompts: n prompts.
             edit: the edit; None: no edit.
         """
-        # An edit that only applies to images leaves texts unchanged.
+        # An edit that only applies to images leaves text unchanged.
         edits_texts = edit is not None and TEXT in SIDES[edit.side]
         return texts.under(prompts, TEXT, edit if edits_texts else None, strength=self.strength)
 
     def images(self, features: UnitRows, edit: Edit | None) -> UnitRows:
-        """Return normalised image features (n, d) under an edit.
+        """Return normalised image features (n, d) with an edit applied.
 
         Args:
             features: unit rows (n, d).
@@ -222,12 +221,12 @@ class ImageTask(Task):
 
         Args:
             name: name of the block.
-            images: images that were measured.
+            images: the measured images.
             texts: the host of the model.
             sets: prompt sets.
             methods: name -> `about`.
-            settings: settings that are only known after measuring; those of the task are added.
-            reference: images that methods were fitted to.
+            settings: settings known only after measuring; the task's own settings are added.
+            reference: images used to fit methods.
             fields: title, description and n of `TaskProvenance`.
         """
         model = images.about.get("model") or texts.model_id or "unnamed model"
@@ -236,7 +235,7 @@ class ImageTask(Task):
         if left_out:
             # The terminal and the page show findings first.
             known["findings"] = left_out
-        # Digests of the inputs that have one.
+        # Digests of inputs that have one.
         digests = {"images": _digest_of(images.about)}
         if reference is not None:
             digests["reference"] = _digest_of(reference.about)
@@ -264,13 +263,13 @@ def _digest_of(facts: Mapping[str, object]) -> object:
 
 
 def split_of(images: Embeddings) -> str:
-    """Return the data set and the split of images, for a provenance."""
+    """Return the images' data set and split, for the provenance."""
     words = [str(images.about[key]) for key in ("data", "split") if images.about.get(key)]
     return " ".join(words) or "unnamed split"
 
 
 def facts_of(images: Embeddings) -> dict[str, object]:
-    """Return the facts about images for a provenance, without local paths."""
+    """Return metadata about the images for the provenance, without local paths."""
     return {key: value for key, value in images.about.items() if key not in ("cache", "file")}
 
 
@@ -283,15 +282,15 @@ def fit_method(
     reference: Features | Reference | None = None,
     neutral: tuple[str, ...] = (),
 ) -> Edit | None:
-    """Fit a method on texts; None for "none".
+    """Fit a method on text; return None for "none".
 
     Args:
-        texts: the host that embeds texts.
+        texts: the host that embeds text.
         prompts: prompt sets that the method is fitted on.
         method: the method or its name.
         lam: weight of the prompt pairs, for methods that take one.
         reference: images for methods that use some.
-        neutral: texts whose change is bounded.
+        neutral: prompts whose change is bounded.
     """
     if isinstance(method, Rerank):
         refuse_reranking(method.name)
@@ -308,7 +307,7 @@ def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
     """Return column -> prompt sets, from a mapping, or from sets by their names.
 
     Raises:
-        InvalidInputError: there is no prompt set.
+        InvalidInputError: If there is no prompt set.
     """
     if isinstance(prompts, Mapping):
         sets_of_column = {column: _load_several(value) for column, value in prompts.items()}
@@ -320,7 +319,7 @@ def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
 
 
 def _load_several(prompts: object) -> tuple[PromptSet, ...]:
-    """Load one prompt set, or several; None: none."""
+    """Load one or several prompt sets; None loads none."""
     if prompts is None:
         return ()
     listed = prompts if isinstance(prompts, (list, tuple)) else (prompts,)
@@ -332,28 +331,28 @@ def disjoint(
     images: Embeddings,
     methods: Iterable[str | Compared] | None = None,
 ) -> tuple[Embeddings | None, dict[str, int]]:
-    """Return the reference without measured images, and the numbers of images kept and removed.
+    """Remove measured images from the reference; return it with the numbers kept and removed.
 
-    If all images of the reference are measured, the reference is kept without its labels: a gallery
-    is available when it is searched, so a method without labels may use it.
+    If all reference images are measured, they are kept, but without labels: a gallery is available
+    when it is searched, so a method that needs no labels may use it.
 
     Args:
-        reference: images that methods are fitted to.
-        images: images that are measured.
-        methods: methods that are fitted to the reference; None: refuse a reference that is measured
-            as a whole.
+        reference: images used to fit methods.
+        images: images to measure.
+        methods: methods that are fitted to the reference. If None, a reference that is measured in
+            full is rejected.
 
     Raises:
-        InvalidInputError: all images of the reference are measured, and a method would learn from
-            their labels.
+        InvalidInputError: If all images of the reference are measured, and a method would learn
+            from their labels.
     """
     if reference is None:
         return None, {}
-    # Look up the reference in sorted hashes of the measured images. Compare by content, since a
-    # picture may have several names.
+    # Look up reference images among sorted hashes of the measured images. Compare by content, since
+    # the same picture may have several names.
     measured = np.sort(_hashes(images.unit))
     hashes = _hashes(reference.unit)
-    # np.isin would allocate ten arrays of this size.
+    # np.isin would allocate about ten arrays of this size.
     is_new = measured[np.searchsorted(measured, hashes) % len(measured)] != hashes
     n_new = int(is_new.sum())
     n_measured = int((~is_new).sum())
@@ -363,7 +362,7 @@ def disjoint(
             "reference images": n_new,
             "left out of the reference, measured too": n_measured,
         }
-    # A method that uses labels would be tested on its training data.
+    # A method that uses labels would be evaluated on its training data.
     learning = []
     for method in map(get_compared, methods or ()):
         if Need.LABELS in method.declaration.needs and reference.labels:
@@ -385,7 +384,7 @@ def disjoint(
 
 
 def _hashes(rows: UnitRows) -> NDArray[np.int64]:
-    """Return a 64-bit hash (n,) of the bytes of each row."""
+    """Return a 64-bit hash (n,) of each row's bytes."""
     hashes = np.empty(len(rows), np.int64)
     place = 0
     for block in rows.split():

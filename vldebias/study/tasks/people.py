@@ -23,7 +23,7 @@ from vldebias.utils.schema import Count, Name, file_slug
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-ANSWERS = "answers.jsonl"  # default file of `vldebias label`, in the folder of the images
+ANSWERS = "answers.jsonl"  # default answer file of `vldebias label`, in the image folder
 
 
 @register_task
@@ -31,8 +31,8 @@ class PeopleTask(Task):
     """Generate images of unseen concepts and measure the majority labels of annotators.
 
     The sample follows section 7.6.3: 25 images of each unseen profession, with and without a
-    method, from the same noise. It uses the prompts and noise of the first 25 images of the suite
-    `generation`, so both show the same pictures up to rounding. There are no figures until somebody
+    method, from the same noise. It uses the prompts and noise of the first 25 images in the suite
+    `generation`, so both show the same pictures up to rounding. There are no figures until someone
     has labelled the images; the task prints the command that opens the labelling page.
 
     If the user passes answers and a folder of images, nothing is generated.
@@ -61,11 +61,12 @@ class PeopleTask(Task):
 
     @property
     def generation(self) -> GenerationTask:
-        """Return the task that generates the images; no judge is involved."""
+        """Return the task that generates the images, without a judge."""
         names = {"resamples", "seed", "prompts", "variants", "images"}
         names |= {"steps", "guidance", "batch_size", "options"}
         settings = {name: getattr(self, name) for name in names}
-        # Use the plan of the suite `generation`, so that people and judge see the same pictures.
+        # Use the plan from the suite `generation`, so that people and the judge see the same
+        # pictures.
         return GenerationTask(
             name=self.name,
             attributes=(self.attribute,),
@@ -91,7 +92,7 @@ class PeopleTask(Task):
         return self.generation.plan()
 
     def folder(self, out: Path) -> Path:
-        """Return the folder of the images, inside the folder of the results."""
+        """Return the image folder, inside the results folder."""
         return out / "images" / file_slug(self.name)
 
     def label_command(self, out: Path) -> str:
@@ -100,10 +101,10 @@ class PeopleTask(Task):
         return f"vldebias label {folder} --attribute {self.attribute} --questions 0"
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return the arguments of `measure`.
+        """Return the inputs for `measure`.
 
-        These are the user's answers and folder of images, or else the pipeline, the folder for the
-        images and the answers about them.
+        These are the user's answers and image folder or, if not given, the pipeline, the output
+        folder and the answers about its images.
         """
         # With the user's images and answers, nothing is generated and no pipeline is needed.
         if inputs.options.labels or inputs.options.drawn is not None:
@@ -116,7 +117,7 @@ class PeopleTask(Task):
         return {
             "images": folder,
             "answers": [folder / ANSWERS],
-            # Part of the suite's key, so that new answers cause the task to be measured again.
+            # Included in the suite's key, so that new answers trigger a new measurement.
             "answered": digest(folder / ANSWERS) if (folder / ANSWERS).is_file() else None,
             "pipe": inputs.pipeline.host,
             "pipeline": inputs.pipeline,
@@ -139,7 +140,7 @@ class PeopleTask(Task):
         """Generate the missing images, and measure the answers.
 
         Args:
-            images: the folder for generated images.
+            images: output folder for generated images.
             answers: files of answers about them, as written by `vldebias label`; missing files are
                 ignored.
             labels: files of answers about the images in `folder`, instead of generating any.
@@ -162,6 +163,6 @@ class PeopleTask(Task):
         files = [path for path in answers if path.is_file()]
         if not files:
             progress.print_line(f"{self.name}: {len(sample)} images to label: {command}")
-            # Missing answers are not an error: the run continues with its other tasks.
+            # Missing answers are not an error: the run continues with the remaining tasks.
             return []
         return self.shares.measure(labels=files, folder=sample.folder, progress=progress)

@@ -1,4 +1,4 @@
-"""Rank the images of a gallery for every query under every method."""
+"""Rank gallery images for every query and method."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BLOCK = 1 << 13  # rows converted to float64 at a time
 
 
 class Rankings:
-    """Store the queries and images under every method, and rank the images by cosine.
+    """Store queries and images as edited by every method, and rank images by cosine.
 
     Attributes:
         queries: method -> queries (q, d).
         images: method -> all images (n, d).
-        known: (n,) whether the group of an image is known.
-        reranked: method -> re-ranked rows (q, m), as positions among the images of known group.
+        known: (n,) whether each image's group is known.
+        reranked: method -> re-ranked rows (q, m), as positions among the images with a known group.
         labels: method -> zero-shot labels (known,), for methods that reserve places per label.
     """
 
@@ -46,9 +46,9 @@ class Rankings:
         self.labels: dict[str, NDArray[np.integer]] = {}
 
     def known_images(self, method: str) -> UnitRows:
-        """Return the images of known group under a method."""
+        """Return the images with a known group, as edited by a method."""
         images = self.images[method]
-        # Selecting rows copies indices, which is unnecessary if all labels are known.
+        # Skip the selection if all labels are known, because it copies indices.
         return images if self.known.all() else images.select(self.known)
 
     def rerank(
@@ -59,14 +59,14 @@ class Rankings:
         prior: Literal["uniform", "dataset"],
         k: int,
     ) -> None:
-        """Re-rank the results with each of the given methods, with or without an edit.
+        """Re-rank results with each of the given methods, with or without an edit.
 
         The labels are zero-shot, because users have no others. The target shares are even, or the
         candidates' own shares with the prior "dataset".
 
         Args:
             methods: methods that re-rank.
-            texts: the model, which embeds texts.
+            texts: the model, used to embed text.
             sets: prompt sets of the attributes.
             prior: "uniform" for even shares, "dataset" for the candidates' own.
             k: the largest number of top results that is measured.
@@ -88,17 +88,18 @@ class Rankings:
                 found = Candidates(scores, groups.codes, groups.names, shares)
                 lists.append(RERANKERS[method.order](found, length))
             self.reranked[name] = np.stack(lists)
-            # The quota reserves the same places for a label in every resample. Other orders do not
-            # depend on the labels.
+            # Quota re-ranking reserves the same places for a label in every resample. Other methods
+            # do not depend on the labels.
             if method.order == "quota":
                 self.labels[name] = groups.codes
 
     def first(self, k: int) -> dict[str, Rows]:
-        """Return method -> top rows (q, m) of each query, among the images of known group.
+        """Return method -> top rows (q, m) per query, among images with a known group.
 
-        m exceeds k, because a resample omits some of the first k, and later rows move up (`reach`).
+        m exceeds k, because resamples omit some of the first k rows, and later rows move up
+        (`reach`).
         """
-        # Read images that several methods share only once, for all their queries.
+        # Read images shared by several methods only once, for all their queries.
         methods_of_images: dict[UnitRows, list[str]] = {}
         for method, images in self.images.items():
             methods_of_images.setdefault(images, []).append(method)
@@ -112,7 +113,7 @@ class Rankings:
         return {method: rows_of_method[method] for method in self.images}
 
     def first_inside(self, rows: Rows, k: int) -> dict[str, Rows]:
-        """Return method -> top rows (q, m) of each query within a subset of the images.
+        """Return method -> top rows (q, m) per query within a subset of the images.
 
         Args:
             rows: positions of the subset among all images. The result contains positions in `rows`.
@@ -123,7 +124,7 @@ class Rankings:
             # Select from the method's own images, because some methods edit them.
             images = self.images[method].select(rows)
             rows_of_method[method] = images.top(queries, reach(k, len(rows)))
-        # Images of the subset that are in the re-ranked list keep its order; the others follow.
+        # Images in the re-ranked list keep its order; the remaining images follow.
         known_rows = np.flatnonzero(self.known)
         for method, lists in self.reranked.items():
             orders = []

@@ -1,4 +1,4 @@
-"""Measure the skew of text-to-image retrieval (Table 7.5), and what a method costs.
+"""Measure the skew of text-to-image retrieval (Table 7.5) and the cost of a method.
 
 Source: section 7.4.2 of Chuang's thesis (Chuang et al., "Debiasing Vision-Language Models via
 Biased Prompts", 2023) with MaxSkew and NDKL of Geyik et al. (2019).
@@ -52,8 +52,8 @@ Mask = NDArray[np.bool_]
 Edits = Mapping[str, Edit | None]  # method -> its edit, None for the original model
 Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> method -> values (n,)
 
-RECALL = (1, 5, 10)  # the k of recall@k of captions
-# Largest gallery for which recall of captions is measured: the cost is quadratic.
+RECALL = (1, 5, 10)  # values of k for caption recall
+# Largest gallery for which caption recall is measured, because its cost is quadratic.
 MOST_CAPTIONS = 10_000
 
 
@@ -61,7 +61,7 @@ MOST_CAPTIONS = 10_000
 class RetrievalTask(ImageTask):
     """Measure the skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method.
 
-    Each metric is reported as a mean over queries and per query. There is one block per attribute,
+    Each metric is reported per query and as a mean over queries. There is one block per attribute,
     named "<name> <attribute>". Images whose attribute is unknown are excluded from its gallery and
     counted. The method "random" is the expectation under random rankings of the gallery, with its
     central 95% range.
@@ -70,15 +70,15 @@ class RetrievalTask(ImageTask):
 
     - recall of the gallery's captions, if the texts include them and there are at most
       `MOST_CAPTIONS` images;
-    - precision@k, if every query names one value of another column (such as "nurse" in "A photo of
-      a nurse." for a column of jobs);
+    - precision@k, if every query names one value of a different column (such as "nurse" in "A photo
+      of a nurse." for a column of jobs);
     - zero-shot accuracy of `classes`.
 
     Attributes:
         prompts: attribute -> the prompt set that the methods are fitted on, or several sets that
             are solved jointly. An attribute is a column ("gender") or an intersection of columns
             ("gender x race").
-        queries: texts, or a prompt set whose class prompts are the queries; in a file also {of:
+        queries: strings, or a prompt set whose class prompts are the queries; in a file also {of:
             SET, held_out: true}.
         k: number of top results to measure, one or more values. Equal scores keep the order of the
             images.
@@ -89,8 +89,8 @@ class RetrievalTask(ImageTask):
         resample: what is resampled for the interval of a mean over queries: "queries" if they are a
             sample of what people search for, "images" if the protocol fixes them. For rows of one
             query, images are always resampled.
-        classes: column -> value -> class prompt. Columns of the attribute itself are excluded, and
-            so are images without a label in one of the columns.
+        classes: column -> value -> class prompt. The attribute's own columns are excluded, as are
+            images without a label in one of the columns.
     """
 
     ranks_results: ClassVar[bool] = True
@@ -125,8 +125,8 @@ class RetrievalTask(ImageTask):
         """
         images = inputs["images"]
         sets = sets_by_column(settings.get("prompts"))
-        # With labels=gender and prompts="fairface", pair the only column with the only set, even if
-        # their names differ.
+        # With labels=gender and prompts="fairface", pair the only column with the only set even
+        # though their names differ.
         is_only_pair = len(sets) == len(images.labels) == 1
         if is_only_pair and not isinstance(settings["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
@@ -141,7 +141,7 @@ class RetrievalTask(ImageTask):
     def texts(self) -> tuple[str, ...]:
         """Return the prompts of all sets, the queries and the class prompts.
 
-        Captions are part of the data.
+        Captions belong to the data and are not included.
         """
         texts: dict[str, None] = {}
         for prompts in chain(*self.prompts.values()):
@@ -166,21 +166,21 @@ class RetrievalTask(ImageTask):
             images: the gallery, with the label columns of the attributes.
             texts: the host of the same model.
             reference: unlabelled images, for methods that use them.
-            edits: name -> an edit that was fitted before.
+            edits: name -> edit that was fitted earlier.
             progress: reports progress.
 
         Returns:
             A result for each attribute.
 
         Raises:
-            InvalidInputError: images and texts have different widths, a column is missing, or the
-                gallery has fewer than two groups or fewer images than k.
+            InvalidInputError: If images and texts have different widths, a column is missing, or
+                the gallery has fewer than two groups or fewer images than k.
         """
         # Validate everything before fitting.
         check_images(images, texts, self.queries[0])
         self._check_classes(images)
         reference, reference_counts = disjoint(reference, images, self.methods)
-        # Methods that do not edit images share this object, and are recognised by it.
+        # Methods that do not edit images share this object, which identifies them.
         features = images.unit
         results = []
         for attribute, sets in self.prompts.items():
@@ -194,7 +194,7 @@ class RetrievalTask(ImageTask):
                 gallery = Gallery(
                     labels[labels.known], self.k, self.prior, self.resamples, self.seed
                 )
-                # 2. Every method is fitted on the prompt sets. A bounded method may not change the
+                # 2. Fit every method on the prompt sets. A bounded method may not change the
                 # queries by more than its bound.
                 advance(0, f"fitting {len(self.methods) - 1} methods")
                 edits_of_method = self.fit(
@@ -235,7 +235,7 @@ class RetrievalTask(ImageTask):
                     del edits_of_models[method]
                 self._add_recall(result, images, texts, edits_of_models)
                 self._add_accuracy(result, images, texts, edits_of_models, columns)
-                # 5. Warn about suspicious inputs; this changes no figure.
+                # 5. Warn about suspicious inputs; this does not affect the figures.
                 prompts_of_sets = chain(*(prompts.texts for prompts in sets))
                 doubt_space(features, texts, [*self.queries, *prompts_of_sets])
                 for column, prompts in product(columns, sets):
@@ -265,8 +265,8 @@ class RetrievalTask(ImageTask):
     ) -> TaskProvenance:
         """Return the provenance of an attribute's result.
 
-        Its description mentions an uneven gallery or reference. `labels` belongs to all images,
-        `gallery` contains those whose label is known.
+        The description mentions an uneven gallery or reference. `labels` covers all images, whereas
+        `gallery` only contains images with known labels.
         """
         sets = self.prompts[attribute]
         words = (
@@ -280,7 +280,7 @@ class RetrievalTask(ImageTask):
                 " against even shares and against its own."
             )
         if reference is not None:
-            # Count the reference images that are nearest to the texts of each value. Methods that
+            # Count the reference images that are nearest to each value's prompts. Methods that
             # equalise the means of the reference mistake uneven counts for a direction.
             for prompts in sets:
                 values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
@@ -325,12 +325,12 @@ class RetrievalTask(ImageTask):
         columns: Sequence[str],
         n: Mapping[str, int],
     ) -> None:
-        """Add every metric of the rankings and the queries, first as means, then for each query.
+        """Add every ranking and query metric, first as means, then for each query.
 
         Args:
             result: the result that receives the rows.
-            gallery: images whose group is known.
-            rankings: queries and images under every method.
+            gallery: images with a known group.
+            rankings: queries and images as edited by every method.
             images: all images.
             columns: columns of the attribute itself, which precision ignores.
             n: numbers of queries and images.
@@ -359,13 +359,13 @@ class RetrievalTask(ImageTask):
         metric = f"max_skew@{self.k[0]}"
         model_skew = float(skews[NONE][metric][:, 0].mean())
         gallery.warn_if_uneven(self.k[0], model_skew, float(chance[metric].mean()))
-        # Cosines of queries do not depend on the images, so they are exact.
+        # Query cosines do not depend on the images, so they are exact.
         cosines = {}
         for method, rows in rankings.queries.items():
             cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1).numpy()
         self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
 
-        # For a single query, images are resampled even if means are resampled over queries.
+        # For individual queries, images are resampled even if means are resampled over queries.
         n_of_query = {"images": n["images"], "queries": n["queries"]}
         for metric in skews[NONE]:
             for i, query in enumerate(self.queries):
@@ -386,11 +386,11 @@ class RetrievalTask(ImageTask):
         draws: Mapping[str, Floats] | None,
         n: Mapping[str, int],
     ) -> None:
-        """Add the mean over queries for every method, resampled over `resample`.
+        """Add each method's mean over queries, resampled over `resample`.
 
         Args:
             result: the result that receives the rows.
-            metric: name of the metric.
+            metric: metric name.
             values: method -> value (q,) of each query.
             draws: method -> means over queries (resamples,) in resamples of the images; None if the
                 values do not depend on the images.
@@ -405,10 +405,9 @@ class RetrievalTask(ImageTask):
     def _add_kept(
         self, result: TaskResult, gallery: Gallery, rankings: Rankings, n: Mapping[str, int]
     ) -> None:
-        """Add the share of each value's top hits that remain after an edit, as a mean over values
-        and queries.
+        """Add the share of each value's top hits that remain after an edit, averaged over all.
 
-        Values with no more images than hits are skipped, because they could not lose any.
+        Values with no more images than hits are skipped, because they cannot lose any.
         """
         known_rows = np.flatnonzero(rankings.known)
         for k in self.k:
@@ -445,8 +444,7 @@ class RetrievalTask(ImageTask):
     def _kept_in_value(
         self, order_of_method: Mapping[str, Rows], first: int, n: int, seed: int
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return method -> share (q,) of each query's top hits that remain, and method -> their
-        mean over queries in resamples (resamples,) of n images.
+        """Return method -> shares (q,) of top hits that remain, and their means in resamples.
 
         The second mapping is empty if queries are resampled.
         """
@@ -469,7 +467,7 @@ class RetrievalTask(ImageTask):
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits
     ) -> None:
-        """Add recall of the gallery's captions, if the texts include them.
+        """Add recall for the gallery's captions, if they were embedded.
 
         Image to text: is the image's caption among the first k different captions? Text to image:
         is an image with this caption among the first k? The subset "" is the mean of both
@@ -478,12 +476,12 @@ class RetrievalTask(ImageTask):
         captioned = np.array([bool(caption) for caption in gallery.captions], dtype=bool)
         if not captioned.any() or len(gallery) > MOST_CAPTIONS:
             return
-        # code: (images,) the number of each image's caption
+        # code: (images,) caption number of each image
         captions, code = np.unique(np.array(gallery.captions)[captioned], return_inverse=True)
         try:
             texts.embed(captions.tolist())
         except InvalidInputError:
-            # A table of embeddings lacks some of the captions.
+            # The text embeddings lack some of the captions.
             return
         code_of_image = torch.from_numpy(code)
         code_of_caption = torch.arange(len(captions))
@@ -513,7 +511,7 @@ class RetrievalTask(ImageTask):
     ) -> None:
         """Add zero-shot accuracy for each column, and the mean if there are several.
 
-        `columns` contains those of the attribute itself, which are excluded.
+        `columns` contains the attribute's own columns, which are excluded.
         """
         classes = {column: self.classes[column] for column in self.classes if column not in columns}
         if not classes:
@@ -532,7 +530,7 @@ class RetrievalTask(ImageTask):
                 prompts = [prompt_of_value[name] for name in labels.names]
                 rows = self.rows(texts, prompts, edit).double()
                 blocks = [rows @ block.double().T for block in images.split(BLOCK)]
-                # Round, so that equal images tie whatever the order of summation.
+                # Round, so that equal images tie regardless of the order of summation.
                 scores = torch.cat(blocks, dim=1).numpy().round(12)
                 table["accuracy", column][method] = scores.argmax(axis=0) == labels.codes[known]
         means = {}
@@ -548,7 +546,7 @@ class RetrievalTask(ImageTask):
     def _add_means(
         self, result: TaskResult, table: Means, n: Mapping[str, int], clusters: NDArray[np.integer]
     ) -> None:
-        """Add means over images; images of one cluster are resampled together.
+        """Add means over images, resampling images in the same cluster together.
 
         `clusters` (n,) is the number of each image's cluster.
         """
@@ -583,21 +581,21 @@ def _means_over_values(values: Sequence[Mapping[str, Floats]]) -> dict[str, Floa
 
 
 def relevance(columns: Mapping[str, Labels], queries: Sequence[str]) -> tuple[str, Mask | None]:
-    """Return the column whose labels the queries name, and which images are relevant (q, n).
+    """Return the column whose labels the queries name, and a relevance matrix (q, n).
 
     An image is relevant to a query if its label is the one that the query names; unknown labels are
     not relevant.
 
     Args:
         columns: column -> labels of the images.
-        queries: q texts.
+        queries: q strings.
 
     Returns:
         The first column for which every query names exactly one label, with its relevance; "" and
         None if there is none.
     """
     for column, labels in columns.items():
-        # Match whole words, so that "nurse" is not found in "nursery". Skip labels without letters
+        # Match entire words, so that "nurse" does not match "nursery". Skip labels without letters
         # or digits, such as "?", which could match anywhere.
         words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
         names_of_query = list(map(words.find, queries))

@@ -27,15 +27,15 @@ MethodName = Annotated[str, AfterValidator(lambda name: get_method(name).name)]
 
 @register_task
 class TextsTask(Task):
-    """Measure the mean of |z_i - z_j| over the prompt pairs of fitted and of unseen concepts.
+    """Measure the mean of |z_i - z_j| over prompt pairs for fitted and for unseen concepts.
 
     Every prompt is edited, even if it states the attribute. Concepts are resampled, because their
     pairs share prompts. See section 7.6.1.
 
     Attributes:
-        sets: name of the rows -> prompt set.
+        sets: row name -> prompt set.
         method: any method that edits embeddings.
-        lam: its lambda, if it takes one.
+        lam: the method's lambda, if it takes one.
     """
 
     task: Literal["texts"] = "texts"
@@ -52,7 +52,7 @@ class TextsTask(Task):
             settings: the task's settings by name.
 
         Raises:
-            InvalidInputError: the settings contain `methods`.
+            InvalidInputError: If the settings contain `methods`.
         """
         if "methods" in settings:
             raise InvalidInputError(
@@ -83,7 +83,8 @@ class TextsTask(Task):
             model: name of the model in reports; default: the host's name.
             progress: reports progress.
         """
-        # For a method without a lambda, a number in the provenance would look like a choice.
+        # If the method does not take lambda, do not record one, because it would look like a
+        # choice.
         lam = self.lam if get_method(self.method).declaration.has_lam else None
         results = []
         for name, prompts in self.sets.items():
@@ -124,7 +125,7 @@ class TextsTask(Task):
                             "pair_distance",
                             sums,
                             n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
-                            # The mean distance over all pairs, from sums (b, groups, 2).
+                            # Mean distance over all pairs, from sums (b, groups, 2).
                             statistic=lambda sums: sums[..., 0].sum(-1) / sums[..., 1].sum(-1),
                             subset=part if len(encoder.roles) == 1 else f"{part}, {role}",
                             resamples=self.resamples,

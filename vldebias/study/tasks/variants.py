@@ -51,12 +51,12 @@ class Variant(Strict):
     """Describe one way to debias a pipeline: arguments of `vldebias.debias`, or a saved edit.
 
     Attributes:
-        prompts: prompt sets that are solved jointly; none: the set that is generated.
-        method: name of the method.
+        prompts: prompt sets, solved jointly. If empty, the set that is generated.
+        method: method name.
         lam: weight of the prompt pairs; 500 in the paper (section 7.6).
         strength: share of the edit; for "balanced-prompts", share of the images.
         keep_stated: leave prompts that state a value unchanged.
-        projection: folder written by `save_pretrained` or `vldebias debias --out`.
+        projection: folder created by `save_pretrained` or `vldebias debias --out`.
         only_stated: only generate prompts that state a value.
     """
 
@@ -90,7 +90,7 @@ class Variant(Strict):
 
     @property
     def _parts(self) -> list[PromptSet]:
-        """Return the prompt sets, with sets of several attributes split into their parts."""
+        """Return the prompt sets, splitting sets for several attributes into their parts."""
         parts: list[PromptSet] = []
         for prompts in self.prompts:
             parts += prompts.parts or (prompts,)
@@ -98,20 +98,22 @@ class Variant(Strict):
 
     @property
     def rewrites(self) -> bool:
-        """Whether the variant balances prompts instead of fitting an edit."""
+        """Return whether the variant balances prompts instead of fitting an edit."""
         if self.projection is not None:
             return False
         if isinstance(get_method(self.method), Balanced):
             return True
         parts = self._parts
-        # As in `vldebias.debias`, the default balances prompts for sets about persons, and fits
-        # "cali" for others, such as backgrounds.
+        # As in `vldebias.debias`, the default balances prompts for sets about people, and fits
+        # "cali" for other sets, such as backgrounds.
         return self.method == "default" and bool(parts) and all(map(can_balance, parts))
 
     @property
     def assigns_values(self) -> bool:
-        """Whether each image is assigned a value, in its prompt or in cross-attention; prompts that
-        state one are always left unchanged."""
+        """Return whether each image is assigned a value, in its prompt or in cross-attention.
+
+        Prompts that state a value are always left unchanged.
+        """
         if self.projection is not None:
             saved = load_edit(self.projection)
             edits = saved.values() if isinstance(saved, Mapping) else [saved]
@@ -121,20 +123,20 @@ class Variant(Strict):
     def assigns_all_of(self, judged: Sequence[Sequence[str]]) -> bool:
         """Return whether every image is assigned a value of each attribute.
 
-        Such shares are even by construction, so their chance level is not that of random draws.
+        The shares are then even by construction, so the chance level of random draws does not
+        apply.
 
         Args:
-            judged: the values of each attribute.
+            judged: values per attribute.
         """
         is_each = bool(self._parts) and self.covers(judged)
         return self.assigns_values and self.strength == 1 and is_each
 
     def covers(self, judged: Sequence[Sequence[str]]) -> bool:
-        """Return whether the prompt sets cover every judged attribute; True for a saved edit, whose
-        sets are unknown.
+        """Return whether the prompt sets cover every judged attribute (True for saved edits).
 
         Args:
-            judged: the values of each attribute.
+            judged: values per attribute.
         """
         covered = [_casefolded(prompts.attributes) for prompts in self._parts]
         return not covered or all(_casefolded(values) in covered for values in judged)
@@ -144,8 +146,7 @@ class Variant(Strict):
         return self.lam if get_method(self.method).declaration.has_lam else None
 
     def check_pipeline(self, pipe: DiffusionPipeline) -> None:
-        """Refuse a pipeline for which the default is an edit, such as one that edits given images,
-        if the plan says that the default balances prompts."""
+        """Reject a pipeline whose default is an edit if the plan expects balanced prompts."""
         if self.method != "default" or not self.rewrites:
             return
         reason = why_not_balanced(Problem(pipe, list(self.prompts)))
@@ -171,8 +172,7 @@ class Variant(Strict):
 
     @property
     def planned(self) -> Facts:
-        """Return the description of the variant in a plan, with hashes of its prompt sets and a
-        digest of its files."""
+        """Describe the variant for a plan, with hashes of its prompt sets and files."""
         description = self.model_dump(include={"strength", "keep_stated", "only_stated"})
         if self.projection is None:
             return {
@@ -182,11 +182,11 @@ class Variant(Strict):
                 "lam": self._lam,
             }
         saved = load_edit(self.projection)
-        # Edits of several roles were fitted by one call, so the first one describes all.
+        # Edits for several roles were fitted by one call, so the first one describes all.
         edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
         origin = edit.provenance
         lam: float | tuple[float, ...] | None = origin.lam
-        # A method that is not registered may have used lambda.
+        # An unregistered method may have used lambda.
         has_lam = origin.method not in METHODS or METHODS[origin.method].declaration.has_lam
         if not has_lam or not isinstance(lam, float):
             lam = None
@@ -196,7 +196,7 @@ class Variant(Strict):
             "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
             "method": origin.method,
             "lam": lam,
-            # Use the content, since a folder of the same name may have been fitted again.
+            # Hash the content, since a folder with the same name may contain a newer fit.
             "projection": hash_of(list(map(digest, files))),
         }
 
@@ -211,11 +211,11 @@ class Generator:
 
     Attributes:
         pipe: the pipeline.
-        texts: text of each image.
-        noise: seed of the noise of each image.
-        options: arguments of the pipeline.
-        values: value that is written into the text of each image or set in cross-attention; None if
-            there is none.
+        texts: prompt of each image.
+        noise: noise seed of each image.
+        options: pipeline arguments.
+        values: value inserted into each image's prompt or set in cross-attention; None if there is
+            none.
         left_unchanged: whether each prompt is left unchanged.
         attachment: sets values in cross-attention; None if there are none.
     """
@@ -229,7 +229,7 @@ class Generator:
     attachment: DenoiserAttachment | None = None
 
     def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
-        """Return each image, and whether the safety checker replaced it by black."""
+        """Return each image, and whether the safety checker blackened it."""
         options = dict(self.options)
         for name, value in options.items():
             if name.startswith("negative_prompt"):
@@ -240,8 +240,8 @@ class Generator:
                 stack.enter_context(self.attachment.giving([self.values[i] for i in numbers]))
             output = self.pipe(
                 [self.texts[i] for i in numbers],
-                # One generator per image, always on the CPU: noise then only depends on the image,
-                # not on the batch or the machine.
+                # Use one generator per image, always on the CPU, so that noise depends only on the
+                # image, not on the batch or the machine.
                 generator=[torch.Generator("cpu").manual_seed(self.noise[i]) for i in numbers],
                 output_type="pil",
                 **options,
@@ -259,7 +259,7 @@ def prepared(
     seeds: Sequence[int] | None = None,
     **options: object,
 ) -> Iterator[Generator]:
-    """Attach a method for the context, and yield a generator of images.
+    """Attach a method within the context, and yield an image generator.
 
     All prompts are rewritten at once, so that values are balanced over all images.
 
@@ -270,10 +270,10 @@ def prepared(
         noise: seed of the noise of each image.
         seeds: seed of each image, which determines its value; None: values are balanced over all
             images.
-        options: arguments of the pipeline.
+        options: pipeline arguments.
 
     Raises:
-        AlreadyAttachedError: the pipeline has an attachment.
+        AlreadyAttachedError: If the pipeline has an attachment.
     """
     current = attachment_of(pipe)
     if current is not None:
@@ -291,10 +291,10 @@ def prepared(
         left_unchanged = [False] * len(texts)
         denoiser = None
         if isinstance(attachment, SamplingAttachment) and attachment.balancer.has_drawn_seed:
-            # Make the measurement repeatable.
+            # Make the run reproducible.
             attachment.seed = 0
-        # A prompt that is left unchanged gives the image of "none", which is copied instead of
-        # generated again.
+        # An unchanged prompt gives the same image as "none", which is copied instead of generated
+        # again.
         if isinstance(attachment, PromptAttachment):
             texts = attachment.rewrite(prompts, seeds=seeds)
             values = list(attachment.sampled)
@@ -302,7 +302,7 @@ def prepared(
             # Do not rewrite the batches again.
             stack.enter_context(attachment.disabled())
         elif isinstance(attachment, DenoiserAttachment):
-            # Values are set in cross-attention; prompts are unchanged.
+            # Values are set in cross-attention, so prompts are unchanged.
             denoiser = attachment
             values = list(attachment.sample(prompts, seeds=seeds))
             for place, value in enumerate(values):
@@ -323,7 +323,7 @@ def generate(
     follow_seeds: bool = False,
     progress: Progress = SILENT,
 ) -> GeneratedImages:
-    """Generate the images of `plan` that are missing in `folder`.
+    """Generate the planned images that are missing from `folder`.
 
     Every image has its own random generator and the plan fixes the batches, so an interrupted and
     continued run generates the same pixels. Missing and damaged files are generated again. Images
@@ -332,16 +332,16 @@ def generate(
 
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports.
-        plan: plan of a `GenerationTask`.
-        variants: variants of a `GenerationTask`.
-        folder: folder for the images.
+        plan: plan from a `GenerationTask`.
+        variants: variants from a `GenerationTask`.
+        folder: output folder.
         follow_seeds: whether the seed of each image determines its value; otherwise values are
             balanced over all images.
         progress: progress bars.
 
     Raises:
-        InvalidInputError: the folder contains another plan (the message lists the differences), or
-            a variant is "default" and the default of the pipeline is an edit.
+        InvalidInputError: If the folder contains a different plan (the message lists the
+            differences), or a variant is "default" and the pipeline's default is an edit.
     """
     for variant in variants.values():
         variant.check_pipeline(pipe)
@@ -355,7 +355,7 @@ def generate(
         **plan.options,
     }
     with progress.bar("generating", n_missing, reused=len(generated) - n_missing) as advance:
-        # "none" is the first variant of a plan: others copy images from it.
+        # "none" is a plan's first variant, because others copy images from it.
         for name, batches in unfinished.items():
             images = generated.of_variant(name)
             attach = None if name == NONE else partial(variants[name].attach, pipe)
@@ -374,14 +374,14 @@ def generate(
 def _unfinished(generated: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
     """Return variant -> unfinished batches: positions of their images, and of missing images.
 
-    Images are missing if they are damaged or belong to another plan. Finished variants are left
-    out, since fitting takes minutes on a large pipeline.
+    Images that are damaged or belong to a different plan count as missing. Finished variants are
+    left out, since fitting takes minutes on a large pipeline.
     """
     missing_paths = set()
     for image in generated:
         with suppress(OSError):
             _, metadata = read_png(generated.path(image))
-            # The metadata also contain what is only known after generating, such as the value.
+            # The metadata also contains what is only known after generation, such as the value.
             if metadata.items() >= _record(generated, image).items():
                 continue
         missing_paths.add(image.path)
@@ -396,7 +396,7 @@ def _unfinished(generated: GeneratedImages) -> dict[str, list[tuple[list[int], l
 
 
 def _record(generated: GeneratedImages, image: PlannedImage) -> Facts:
-    """Return the metadata of an image that identify its plan."""
+    """Return the image metadata that identifies its plan."""
     plan = generated.plan
     return {
         **vars(image),
@@ -421,8 +421,8 @@ def _write_batch(
 ) -> None:
     """Write the missing images of a batch.
 
-    The whole batch is generated even if some of its images exist, since pixels depend on the batch.
-    An image whose prompt is left unchanged is copied from "none", which has the same text
+    The entire batch is generated even if some of its images exist, since pixels depend on the
+    batch. An image whose prompt is left unchanged is copied from "none", which has the same text
     embeddings, noise and batch size.
     """
     # If all missing images are copies, the pipeline does not need to run.

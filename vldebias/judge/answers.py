@@ -91,8 +91,8 @@ class AnnotationLog:
             numbers: `seconds` and `weight`.
 
         Raises:
-            InvalidInputError: a field is invalid.
-            OSError: the disk is full. The file is unchanged.
+            InvalidInputError: If a field is invalid.
+            OSError: If the disk is full. The file is unchanged.
         """
         fields = {
             "image": image,
@@ -146,7 +146,7 @@ class AnnotationLog:
         """Return all answers in file order; skip an incomplete last line with a warning.
 
         Raises:
-            InvalidInputError: some lines are not answers; the message lists the first ones.
+            InvalidInputError: If some lines are not answers; the message lists the first few.
         """
         content = read_bytes(self.path)
         answers = []
@@ -190,7 +190,8 @@ def read_answers(paths: Sequence[Path]) -> list[Answer]:
         paths: files of answers.
 
     Raises:
-        InvalidInputError: the files contain no answers, or invalid ones (`AnnotationLog.read`).
+        InvalidInputError: If the files contain no answers, or invalid ones (see
+            `AnnotationLog.read`).
     """
     last = dict[Key, Answer]()
     for path in paths:

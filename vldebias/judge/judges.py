@@ -99,7 +99,7 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
         images: n images.
 
     Raises:
-        InvalidInputError: an attribute is missing, or its array is not (n, values) of
+        InvalidInputError: If an attribute is missing, or its array is not (n, values) of
             probabilities.
     """
     predicted = judge.predict(images)
@@ -147,7 +147,7 @@ def checked_judge(spec: JudgeSpec, judge: object) -> Judge:
         judge: the output of its `ready`.
 
     Raises:
-        InvalidInputError: it lacks an attribute of `Judge`.
+        InvalidInputError: If it lacks an attribute of `Judge`.
     """
     missing = [name for name in Judge.__dataclass_fields__ if not hasattr(judge, name)]
     if missing:
@@ -256,7 +256,7 @@ class ClassifierJudge(JudgeSpec):
             session: loads models on the user's device.
 
         Raises:
-            InvalidInputError: the model or a label does not exist, or a label belongs to two
+            InvalidInputError: If the model or a label does not exist, or a label belongs to two
                 values.
         """
         model, processor = _from_hub(
@@ -314,7 +314,7 @@ class ClipJudge(JudgeSpec):
         """Load the image-text model of the user, or of the suite.
 
         Raises:
-            InvalidInputError: neither names a model.
+            InvalidInputError: If neither names a model.
         """
         model = session.options.judge or self.model
         if model is None:
@@ -346,7 +346,7 @@ class ClipJudge(JudgeSpec):
         """Return a judge that uses this model.
 
         Raises:
-            InvalidInputError: the model has no logit scale.
+            InvalidInputError: If the model has no logit scale.
         """
         encoder = image_encoder(loaded.host, loaded.preprocess, name=loaded.name)
         texts = text_host(loaded.host, loaded.tokenizer)
@@ -453,7 +453,7 @@ class VlmJudge(JudgeSpec):
             processor: its processor.
 
         Raises:
-            InvalidInputError: the processor has no chat template.
+            InvalidInputError: If the processor has no chat template.
         """
         names = self.questions
         warned = set[str]()

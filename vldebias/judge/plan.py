@@ -122,7 +122,8 @@ def planned_prompts(
         as_written: add the WORDINGS of the concepts (unseen ones if there are any) and OTHERS.
 
     Raises:
-        InvalidInputError: there are no class prompts, or no prompts that state one value.
+        InvalidInputError: If there are no class prompts, or no prompts that state exactly one
+            value.
     """
     # Part -> class prompts, names of their concepts, groups of stated prompts.
     parts = {
@@ -161,7 +162,7 @@ def _stated_prompts(
     """Return the prompts of a part that state a value, without repetition.
 
     Raises:
-        InvalidInputError: there are none, or a prompt does not state exactly one value.
+        InvalidInputError: If there are none, or a prompt does not state exactly one value.
     """
     if not groups:
         raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
@@ -258,8 +259,8 @@ class Plan(Strict):
         """Write the plan into a folder, unless it has images already, and return its images.
 
         Raises:
-            InvalidInputError: the folder contains images of another plan, or images without a plan.
-                (Weights may differ by rounding.)
+            InvalidInputError: If the folder contains images from a different plan, or images
+                without a plan (weights may differ by rounding).
         """
         # Without images, an earlier plan can be replaced.
         if not any(folder.glob("*/*/*.png")):
@@ -312,7 +313,7 @@ class GeneratedImages:
         """Open a folder written by `generate`.
 
         Raises:
-            InvalidInputError: the folder has no readable plan.
+            InvalidInputError: If the folder has no readable plan.
         """
         path = Path(folder) / PLAN
         try:

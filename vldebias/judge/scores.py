@@ -59,7 +59,7 @@ def judge_images(
         progress: progress bars.
 
     Raises:
-        InvalidInputError: images are missing, or the judge returns arrays of the wrong shape.
+        InvalidInputError: If images are missing, or the judge returns arrays of the wrong shape.
     """
     missing = [image.path for image in images if not images.path(image).is_file()]
     if missing:

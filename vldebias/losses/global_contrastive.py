@@ -131,8 +131,7 @@ class GlobalContrastiveLoss(nn.Module):
         )
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
-        """Start learning popularity after a fraction `popularity_wait` of the steps (not in
-        SogCLR).
+        """Start learning popularity after a share `popularity_wait` of the steps; SogCLR never does.
 
         Args:
             settings: the settings declared by the loss.

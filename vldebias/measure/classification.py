@@ -197,8 +197,8 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
         Accuracy and size by group, and the worst and average accuracy.
 
     Raises:
-        InvalidInputError: shapes differ from (n,), there are no rows, values are NaN, texts are
-            mixed with numbers, or predictions are scores.
+        InvalidInputError: If shapes differ from (n,), there are no rows, values are NaN, strings
+            are mixed with numbers, or predictions are scores.
 
     >>> found = group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
     >>> found.worst, found.average
@@ -237,7 +237,7 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
         groups: see `group_accuracy`.
 
     Raises:
-        InvalidInputError: an argument is invalid for `group_accuracy`.
+        InvalidInputError: If an argument is invalid for `group_accuracy`.
 
     >>> worst_group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
     0.5
@@ -383,7 +383,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
         seed: random seed.
 
     Raises:
-        InvalidInputError: features are not (n, d) with finite values and n >= 2, or k is outside
+        InvalidInputError: If features are not (n, d) with finite values and n >= 2, or k is outside
             1 .. n // 2.
 
     >>> import numpy as np
@@ -446,8 +446,8 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         seed: random seed.
 
     Raises:
-        InvalidInputError: the shape is wrong, no unit has two answers, or all answers are equal, so
-            that alpha is 0 / 0.
+        InvalidInputError: If the shape is wrong, no unit has two answers, or all answers are equal,
+            which makes alpha 0 / 0.
 
     >>> agreement([[0, 0, 1, 1], [0, 0, 1, 0]]).alpha.value
     0.5333333333333333

@@ -58,7 +58,7 @@ def impact_ratios(
         The categories, in the order of their names.
 
     Raises:
-        InvalidInputError: a number is negative, or exceeds the number of rows.
+        InvalidInputError: If a number is negative, or exceeds the number of rows.
 
     >>> women, men = impact_ratios(["female", "male"], [100, 100], [30, 60])
     >>> women.ratio.value, men.ratio.value

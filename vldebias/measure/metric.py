@@ -131,7 +131,7 @@ def register_metric(metric: Metric) -> Metric:
         The metric.
 
     Raises:
-        InvalidInputError: it is not a `Metric`, or its name is taken.
+        InvalidInputError: If it is not a `Metric`, or its name is taken.
 
     >>> from vldebias.metrics import METRICS, Metric
     >>> metric = register_metric(Metric("moved", "moved", "similarity", "lower", (0, 2)))

@@ -66,8 +66,8 @@ def max_skew(
         The skew in nats.
 
     Raises:
-        InvalidInputError: shapes do not match, k > n, groups are fractions, or the prior is not a
-            distribution.
+        InvalidInputError: If shapes do not match, k > n, groups are fractions, or the prior is not
+            a distribution.
 
     >>> # log 2: one group where there should be two
     >>> max_skew([0.9, 0.8, 0.7, 0.1], [0, 0, 1, 1], k=2)
@@ -101,7 +101,7 @@ def min_skew(
         The skew in nats.
 
     Raises:
-        InvalidInputError: `floor` is not a share, or an argument is invalid for `max_skew`.
+        InvalidInputError: If `floor` is not a share, or an argument is invalid for `max_skew`.
 
     >>> min_skew([0.9, 0.8, 0.7, 0.6, 0.1], [0, 0, 0, 1, 1], k=4)
     -0.6931471805599453
@@ -324,7 +324,7 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
         k: number of first rows.
 
     Raises:
-        InvalidInputError: a resample contains fewer than k of the rows.
+        InvalidInputError: If a resample contains fewer than k of the rows.
     """
     n_read = 0
     sizes = np.zeros(1, dtype=np.intp)

@@ -48,7 +48,7 @@ def representation_gap(
         The gap in [0, 1].
 
     Raises:
-        InvalidInputError: shapes do not match, or nothing is selected.
+        InvalidInputError: If shapes do not match, or nothing is selected.
 
     >>> # all results are from one of two groups with equal shares in the population
     >>> groups = [[1, 0], [1, 0], [0, 1], [0, 1]]

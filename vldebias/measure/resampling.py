@@ -81,7 +81,7 @@ def codes(
         name: name of the labels in messages.
 
     Raises:
-        InvalidInputError: the labels are fractions or outside the range.
+        InvalidInputError: If the labels are fractions or out of range.
     """
     names, index = np.unique(groups, return_inverse=True)
     if n_groups is None:
@@ -181,7 +181,7 @@ def images_for_width(width: float) -> tuple[int, int]:
     (35, 381)
 
     Raises:
-        InvalidInputError: the width is not between 0 and 1.
+        InvalidInputError: If the width is not between 0 and 1.
     """
     if not 0 < width < 1:
         raise InvalidInputError(
@@ -320,7 +320,7 @@ def bootstrap_interval(
         The value with its interval.
 
     Raises:
-        InvalidInputError: an argument is invalid, texts have no statistic, or the statistic does
+        InvalidInputError: If an argument is invalid, a text has no statistic, or the statistic does
             not return a finite number.
 
     >>> bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)

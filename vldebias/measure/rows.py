@@ -172,7 +172,7 @@ class TaskResult:
             details: lam, strength and uses_labels; default: the values in the provenance.
 
         Raises:
-            InvalidInputError: the metric is unknown.
+            InvalidInputError: If the metric is unknown.
         """
         known_metric = get_metric(metric)
         columns: dict[str, object] = {}

@@ -52,7 +52,7 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
         The distance from even shares.
 
     Raises:
-        InvalidInputError: labels are outside the range, or all are unknown.
+        InvalidInputError: If labels are out of range, or all are unknown.
 
     >>> discrepancy([0, 0, 0, 1], 2)
     0.3535533905932738
@@ -175,7 +175,7 @@ class CorrectedShares:
             values: number of answers that name a value; they come first.
 
         Raises:
-            InvalidInputError: no labelled image has a known value.
+            InvalidInputError: If no labelled image has a known value.
         """
         known = self.shares[:values]  # answers that name a value
         draws = self.draws[..., :values]
@@ -280,7 +280,7 @@ def corrected_shares(
         The corrected shares with their draws.
 
     Raises:
-        InvalidInputError: lengths differ, codes are outside the range, fewer than 10 images are
+        InvalidInputError: If lengths differ, codes are out of range, fewer than 10 images are
             labelled, or weights are not positive.
 
     Warns:

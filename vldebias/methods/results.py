@@ -31,7 +31,7 @@ class Rerank:
 
     @property
     def name(self) -> str:
-        """Return "rerank", with the edit's name before it and an order other than "quota" after it."""
+        """Return "rerank" with the edit's name and any order other than "quota"."""
         return self.declaration.name
 
     def with_images(self) -> Rerank:

@@ -128,7 +128,7 @@ class AttributeNetwork(nn.Module):
             in the lists of `vldebias.miniature.words`.
 
         Raises:
-            InvalidInputError: the images have another shape.
+            InvalidInputError: If the images have the wrong shape.
         """
         if images.ndim != 4 or images.shape[1:] != (3, SIZE, SIZE):
             raise InvalidInputError(

@@ -60,7 +60,7 @@ def open_world(
         split: test or reference.
 
     Raises:
-        InvalidInputError: the name or split is unknown, or there are not as many images.
+        InvalidInputError: If the name or split is unknown, or there are fewer images.
     """
     first, count, seed = _split(name, split)
     number = count - start if n is None else n

@@ -59,7 +59,7 @@ def load_merges(folder: Path) -> list[Pair]:
     """Read the merges in a folder of weights.
 
     Raises:
-        InvalidInputError: the folder does not contain merges.
+        InvalidInputError: If the folder does not contain merges.
     """
     path = folder / MERGES_FILE
     if not path.is_file():

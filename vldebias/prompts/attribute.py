@@ -59,7 +59,7 @@ class Attribute:
         groups: how groups of people are treated, one of `GROUPS`.
 
     Raises:
-        InvalidInputError: the shares do not sum to 1, or a value has no adjective or phrase.
+        InvalidInputError: If the shares do not sum to 1, or a value has no adjective or phrase.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
     """Return the phrase, the adjective, or the first word that is an adjective for each value.
 
     Raises:
-        InvalidInputError: a value has none of them.
+        InvalidInputError: If a value has no adjective or phrase.
     """
     if prompts.phrase:
         return dict(prompts.phrase)

@@ -141,7 +141,7 @@ def fill(template: str, **words: str) -> str:
         words: the words for all slots, by name.
 
     Raises:
-        InvalidInputError: the template contains other slots or single braces.
+        InvalidInputError: If the template contains other slots or single braces.
 
     >>> fill("A photo of a {attribute} {concept}.", attribute="Asian", concept="architect")
     'A photo of an Asian architect.'
@@ -193,8 +193,8 @@ class PromptSet:
         note: other notes.
 
     Raises:
-        InvalidInputError: a value is not a text, a group has one prompt, a prompt is repeated, or
-            classes have no names.
+        InvalidInputError: If a value is not a string, a group has only one prompt, a prompt is
+            repeated, or classes have no names.
 
     >>> from vldebias import load_prompts
     >>> gender = load_prompts("gender")
@@ -337,7 +337,7 @@ class PromptSet:
                 otherwise the groups.
 
         Raises:
-            InvalidInputError: `texts` is None and `names_values` is False.
+            InvalidInputError: If `texts` is None and `names_values` is False.
         """
         if texts is not None:
             return self._sorted_by_value(texts)
@@ -398,8 +398,8 @@ class PromptSet:
             The path.
 
         Raises:
-            InvalidInputError: the path does not end in .yaml, or the set was constructed directly
-                or modified.
+            InvalidInputError: If the path does not end in .yaml, or the set was constructed
+                directly or modified.
         """
         path = Path(path)
         recipe = vars(self).get("recipe")
@@ -619,7 +619,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         The prompt set.
 
     Raises:
-        InvalidInputError: the name is unknown, or the file cannot be read or does not match the
+        InvalidInputError: If the name is unknown, or the file cannot be read or does not match the
             schema.
 
     >>> prompts = load_prompts("gender")
@@ -696,7 +696,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         The prompt set.
 
     Raises:
-        InvalidInputError: an argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid; the message names it.
 
     >>> glasses = make_prompt_set(
     ...     "glasses",

@@ -108,7 +108,7 @@ def as_floats(values: object, name: str) -> Floats:
         name: name of the argument, for messages.
 
     Raises:
-        InvalidInputError: the values are not numbers.
+        InvalidInputError: If the values are not numbers.
     """
     array: object = values
     if hasattr(values, "detach"):

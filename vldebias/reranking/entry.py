@@ -89,7 +89,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         `print(positions.report)`.
 
     Raises:
-        InvalidInputError: an argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid; the message names it.
 
     Warns:
         SuspectInputWarning: a group has too few candidates for its share.
@@ -163,7 +163,7 @@ def _reranker(method: str | Reranker) -> Reranker:
     """Return the function of a method.
 
     Raises:
-        InvalidInputError: the name is unknown.
+        InvalidInputError: If the name is unknown.
     """
     if callable(method):
         return method
@@ -210,7 +210,8 @@ def _read_checked(
     """Return the true groups of checked candidates, as positions in `names` by row or id.
 
     Raises:
-        InvalidInputError: `checked` is not a mapping, a group is unknown, or no key is a candidate.
+        InvalidInputError: If `checked` is not a mapping, a group is unknown, or no key is a
+            candidate.
     """
     if checked is None:
         return {}

@@ -62,7 +62,7 @@ class Groups:
             n: number of rows.
 
         Raises:
-            InvalidInputError: there is no source, or there are several.
+            InvalidInputError: If there is no source, or there are several.
         """
         sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
         inputs = [name for name, source in sources.items() if source is not None]
@@ -152,7 +152,7 @@ class Groups:
             model: the model that embeds the prompts.
 
         Raises:
-            InvalidInputError: features and texts have different widths.
+            InvalidInputError: If features and texts have different widths.
         """
         # Imported here because torch takes seconds to import, and labels do not need it.
         from vldebias.methods import Problem
@@ -208,7 +208,7 @@ class Groups:
             features: unit vectors of all rows.
 
         Raises:
-            InvalidInputError: scores are not finite, or shares are invalid.
+            InvalidInputError: If scores are not finite, or shares are invalid.
         """
         if not np.isfinite(scores).all():
             raise InvalidInputError(
@@ -230,7 +230,7 @@ def _check_names(labels: Labels, where: str) -> None:
     """Warn about different spellings of the same group, and about numbers that are not codes.
 
     Raises:
-        InvalidInputError: there are about as many groups as rows, such as ids and ages.
+        InvalidInputError: If there are about as many groups as rows, as with ids or ages.
     """
     problem = groups_as_many_as_rows(labels)
     if problem:
@@ -294,7 +294,7 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
         names: names of the g groups.
 
     Raises:
-        InvalidInputError: a group is unknown, a share is negative, or the sum is not 1.
+        InvalidInputError: If a group is unknown, a share is negative, or the sum is not 1.
     """
     if shares is None:
         return np.full(len(names), 1 / len(names))

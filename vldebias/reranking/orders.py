@@ -66,7 +66,7 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
         Rows (k,) of the candidates in their new order.
 
     Raises:
-        InvalidInputError: alpha is outside (0, 0.5).
+        InvalidInputError: If alpha is outside (0, 0.5).
 
     Source: FA*IR (Zehlike et al., "FA*IR: A Fair Top-k Ranking Algorithm", CIKM 2017), Algorithm 2,
     with minima for every group instead of only a protected one. Alpha applies to each prefix,
@@ -271,7 +271,7 @@ def pbm(candidates: Candidates, k: int) -> Rows:
     section 3.
 
     Raises:
-        InvalidInputError: the shares are not even.
+        InvalidInputError: If the shares are not even.
 
     >>> from vldebias import rerank
     >>> groups = ["m", "m", "m", "f", "f"]
@@ -381,7 +381,7 @@ def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
         Rows (k,) of the candidates in their new order.
 
     Raises:
-        InvalidInputError: there are no features, or the weight is outside [0, 1].
+        InvalidInputError: If there are no features, or the weight is outside [0, 1].
 
     Source: Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998).
 

@@ -77,7 +77,7 @@ def selection(
         functions: function class of the gap.
 
     Raises:
-        InvalidInputError: no k candidates have such a small gap.
+        InvalidInputError: If no k candidates have such a small gap.
     """
     n = len(candidates)
     if curated is None:

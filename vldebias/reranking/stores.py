@@ -102,7 +102,7 @@ def _reranked(
     """Return the first k results in their new order.
 
     Raises:
-        InvalidInputError: the metadata of no result contains the attribute.
+        InvalidInputError: If the metadata of no result contains the attribute.
     """
     if not results:
         return []

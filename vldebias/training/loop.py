@@ -68,9 +68,9 @@ def make_accelerator(**options: Any) -> Accelerator:
     is the same in all processes.
 
     Raises:
-        InvalidInputError: several processes were launched without a common process group, as with
-            `accelerate launch --cpu --num_processes 2`. Each would train separately and write to
-            the same folder.
+        InvalidInputError: If several processes were launched without a common process group, as
+            with `accelerate launch --cpu --num_processes 2`. Each would train separately and write
+            to the same folder.
     """
     accelerate = need("accelerate")
     handler = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
@@ -121,10 +121,10 @@ def fit(
         on_step: called with each entry and the total number of steps.
 
     Raises:
-        InvalidInputError: the folder contains a damaged checkpoint or one of another run, or
-            another run is writing to it.
-        DivergedError: the loss or its gradient is not finite. Model and checkpoint are those of the
-            previous step.
+        InvalidInputError: If the folder contains a damaged checkpoint or one from a different run,
+            or a different run is writing to it.
+        DivergedError: If the loss or its gradient is not finite. Model and checkpoint are left as
+            they were after the previous step.
     """
     steps = settings.updates(batches.per_epoch)
     accelerator = accelerator or make_accelerator()
@@ -268,7 +268,7 @@ class Run:
             micro_batches: micro-batches of the step.
 
         Raises:
-            DivergedError: the loss or its gradient is not finite.
+            DivergedError: If the loss or its gradient is not finite.
         """
         settings = self.settings
         parameters = []
@@ -445,7 +445,7 @@ class Run:
         Later steps, which will be repeated, are removed from the history.
 
         Raises:
-            InvalidInputError: the checkpoint belongs to another run or another model.
+            InvalidInputError: If the checkpoint belongs to a different run or model.
         """
         state = None if self.folder is None else read_state(self.folder / STATE)
         if state is not None:
@@ -502,7 +502,7 @@ def read_state(path: Path) -> Checkpoint | None:
     """Return a checkpoint; None if the file does not exist.
 
     Raises:
-        InvalidInputError: the file is damaged.
+        InvalidInputError: If the file is damaged.
     """
     if not path.is_file():
         return None

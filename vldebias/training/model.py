@@ -56,8 +56,9 @@ def tune(
             are trained entirely.
 
     Raises:
-        InvalidInputError: a tower has fewer blocks, or has no head although the scope is "heads".
-        UnsupportedHostError: the model has adapters or quantized weights.
+        InvalidInputError: If a tower has fewer blocks, or has no head although the scope is
+            "heads".
+        UnsupportedHostError: If the model has adapters or quantized weights.
     """
     model = towers.model
     if hasattr(model, "peft_config"):
@@ -92,7 +93,7 @@ def _parameters_of_scope(towers: Towers, scope: str) -> dict[int, nn.Parameter]:
     """Return the parameters of a scope by their identity.
 
     Raises:
-        InvalidInputError: the scope is "heads", and a tower has no head.
+        InvalidInputError: If the scope is "heads" and a tower has no head.
     """
     image = _parameters(towers.image_parts)
     text = _parameters(towers.text_parts)

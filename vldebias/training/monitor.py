@@ -254,7 +254,7 @@ class Monitor:
             towers: the model, which preprocesses images.
 
         Raises:
-            InvalidInputError: nine in ten held-out images are in the training data.
+            InvalidInputError: If nine in ten held-out images are in the training data.
         """
         if not settings.has_held_out:
             return None

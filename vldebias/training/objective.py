@@ -53,8 +53,8 @@ class Objective(nn.Module):
         groups: number of groups, for group DRO.
 
     Raises:
-        InvalidInputError: a setting that the loss does not read, or a loss with a state per item
-            for a stream.
+        InvalidInputError: If the loss does not use a setting, or keeps a state per item and the
+            data are a stream.
     """
 
     def __init__(

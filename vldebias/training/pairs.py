@@ -167,7 +167,7 @@ def _crossed_groups(data: ImageData, columns: str) -> Labels:
     """Return the groups of comma-separated columns, only of combinations that occur.
 
     Raises:
-        InvalidInputError: all rows are in the same group.
+        InvalidInputError: If all rows are in the same group.
     """
     groups = cross(*(data.column(name.strip()) for name in columns.split(",")))
     occurring = np.unique(groups.codes[groups.known])
@@ -187,7 +187,7 @@ def _captions(
     """Return the captions of each image, or the filled-in template if there is one.
 
     Raises:
-        InvalidInputError: the data have no captions.
+        InvalidInputError: If the data have no captions.
     """
     if settings.caption_template is not None and labels is not None:
         # Class names are often folder names, such as "ice_cream".
@@ -211,8 +211,8 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
         held_out: open the held-out data instead.
 
     Raises:
-        InvalidInputError: an unknown split, codes without a name, or an error of
-            `vldebias.data.open_data`.
+        InvalidInputError: If the split is unknown, codes have no names, or
+            `vldebias.data.open_data` raises it.
     """
     source = settings.data
     split = settings.split

@@ -82,9 +82,9 @@ def train_model(
         The content of run.json in the first process, None in the others.
 
     Raises:
-        InvalidInputError: settings that contradict each other or the data, a folder that contains
-            another run, or a folder to which another run is writing.
-        DivergedError: the loss is not finite.
+        InvalidInputError: If settings contradict each other or the data, or the folder contains a
+            different run or is being written to by one.
+        DivergedError: If the loss is not finite.
     """
     if settings.track is not None:
         # Raise an error for a missing package now, not when the trackers start.

@@ -254,7 +254,7 @@ def refuse_unread(settings: LossSettings) -> None:
     """Raise an error for settings that the chosen loss does not read.
 
     Raises:
-        InvalidInputError: there are such settings.
+        InvalidInputError: If there are such settings.
     """
     read = SHARED_SETTINGS | LOSSES[settings.loss].settings.model_fields.keys()
     unread = sorted(settings.model_fields_set & LossSettings.model_fields.keys() - read)
@@ -541,7 +541,7 @@ def _settings_of_loss(name: object) -> type[TrainSettings]:
     """Return the settings class, extended by the settings of a registered loss.
 
     Raises:
-        InvalidInputError: an unknown loss, or a setting of the loss has the name of another.
+        InvalidInputError: If the loss is unknown, or one of its settings has a name that is taken.
     """
     if not isinstance(name, str):
         return TrainSettings
@@ -571,7 +571,7 @@ def load_settings(path: Path | None = None, **settings: object) -> TrainSettings
             of `PRESETS`, which both override.
 
     Raises:
-        InvalidInputError: the file does not exist or is not a mapping, a name is unknown, or a
+        InvalidInputError: If the file does not exist or is not a mapping, a name is unknown, or a
             value is out of range.
     """
     file_settings: dict[str, object] = {}

@@ -131,7 +131,7 @@ class GlobalContrastiveLoss(nn.Module):
         )
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
-        """Start learning popularity after a share `popularity_wait` of the steps; SogCLR never does.
+        """Start learning popularity after a share `popularity_wait` of the steps (NUCLR only).
 
         Args:
             settings: the settings declared by the loss.

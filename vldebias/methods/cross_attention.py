@@ -197,7 +197,7 @@ class CrossAttention(EditMethod):
         stated, person = fit_gate(host, prompt_set, texts_of_value, self)
         values = means.shape[1]
         first = AMOUNT_OF_TWO_VALUES if values == 2 else AMOUNT_OF_MORE_VALUES
-        # the last step has the lowest timestep
+        # The last step has the lowest timestep.
         amounts = torch.linspace(first, 0, len(means)).flip(0)
         if self.amount is not None:
             amounts = torch.full((len(means),), float(self.amount))

@@ -36,12 +36,13 @@ class Need(StrEnum):
 @dataclass(frozen=True)
 class Declaration:
     """Describe a method.
+
     Attributes:
         name: user-facing identifier.
         title: label in reports.
         about: one sentence that describes what it does.
         source: paper and equation.
-        color: color of its bars in plots.
+        color: colour of its bars in plots.
         module: the module that registers it; empty for methods of other packages.
         hosts: the kinds of hosts that it supports: "models", "pipelines" or both; or "results".
         needs: the inputs that it requires.

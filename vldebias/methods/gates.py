@@ -107,7 +107,7 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
         )
     changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
     with warnings.catch_warnings():
-        # expected, since only half of the images are used
+        # Expected, since only half of the images are used.
         warnings.simplefilter("ignore", ReferenceWarning)
         for seed in range(HALVINGS):
             for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):

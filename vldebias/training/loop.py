@@ -389,8 +389,7 @@ class Run:
 
     @contextmanager
     def _seeded_pass(self, step: int, number: int, *, is_last: bool) -> Iterator[None]:
-        """Seed dropout and mixing; exchange gradients between processes after the last
-        micro-batch."""
+        """Seed dropout and mixing; only exchange gradients after the last micro-batch."""
         # The factors are primes, so that seeds differ between steps, micro-batches and processes.
         position = (self.settings.seed * 1_000_003 + step) * 1009 + number
         torch.manual_seed((position * 65_537 + self.accelerator.process_index) % 2**63)

@@ -249,7 +249,7 @@ class Monitor:
         high.
 
         Args:
-            settings: settings of the training, which name the data.
+            settings: training settings, which specify the data.
             learned: the training data.
             towers: the model, which preprocesses images.
 

@@ -179,7 +179,7 @@ class CustomHost(Host):
         return block
 
     def _check_place(self, rows: Tensor, outputs: list[Tensor]) -> None:
-        """Reject a method that does not return the rows, so that an edit would miss them.
+        """Reject a method that does not return the rows, because an edit would miss them.
 
         Args:
             rows: rows (n, d) returned by `embed`.

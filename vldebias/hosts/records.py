@@ -120,7 +120,7 @@ class CallLog:
 
     @property
     def is_known(self) -> bool:
-        """Return whether this thread or task has made a call, or no thread or task has."""
+        """Return True if this thread or task has made a call, or if none has."""
         place = _PLACE.get()
         is_here = place is not None and place.is_here() and self in place.records
         return is_here or not self._records

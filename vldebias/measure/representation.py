@@ -2,7 +2,7 @@
 
 Sources: Oesterling et al., "Multi-Group Proportional Representation in Retrieval" (NeurIPS 2024);
 Sapiezynski et al., "Quantifying the Impact of User Attention on Fair Group Representation in Ranked
-Lists" (2019), as the TREC Fair Ranking track computes it (2021).
+Lists" (2019), as computed by the TREC Fair Ranking track (2021).
 """
 
 from __future__ import annotations

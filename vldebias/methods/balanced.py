@@ -102,7 +102,7 @@ def why_not_balanced(problem: Problem) -> str | None:
     if not problem.host.rewrites:
         return "this host does not rewrite prompts"
     if not all(map(can_balance, problem.attributes)):
-        return "the set has no words for values of persons"
+        return "the set has no words for values that describe people"
     if problem.max_loss is not None:
         return "max_loss bounds an edit of embeddings"
     return None

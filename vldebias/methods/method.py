@@ -144,7 +144,7 @@ class Method(ABC):
             )
         if not host.generative and MODELS not in self.declaration.hosts:
             raise UnsupportedHostError(
-                f"{host.name}: method {self.name!r} is only for pipelines; use another method"
+                f"{host.name}: method {self.name!r} only supports pipelines; use a different method"
             )
         if Need.SPURIOUS in self.needs and not any(part.spurious for part in problem.attributes):
             raise InvalidInputError(

@@ -240,7 +240,7 @@ def _concluded(
     counted: str,
     is_finite: bool,
 ) -> Conclusion:
-    """Return a conclusion without cost and sentence.
+    """Return a conclusion whose cost and sentence are not filled in.
 
     Args:
         name: name of the score.

@@ -309,7 +309,7 @@ class Run:
         """Add the gradient of the step's loss to `.grad`, and return the loss ().
 
         With negatives "micro", the loss of a step is the mean over its micro-batches. With "step",
-        it is the loss of all pairs together, in the memory of one micro-batch (GradCache, Gao et
+        it is the joint loss of all pairs, using the memory of one micro-batch (GradCache, Gao et
         al., 2021): compute all features without a graph and the gradient of the loss with respect
         to them, then run every micro-batch again, with the same dropout and mixing, and
         backpropagate this gradient.

@@ -31,7 +31,7 @@ def positive_scores(
     workers: int = 4,
     progress: Progress = SILENT,
 ) -> NDArray[np.float32]:
-    """Return the lowest cosine (n,) of each image with its captions; NaN for unreadable images.
+    """Return each image's lowest cosine with its captions (n,), or NaN if it is unreadable.
 
     Args:
         towers: the model.

@@ -429,8 +429,8 @@ class DiffusersHost(PipelineReader):
                 continue
             raise InvalidInputError(
                 f"{self.name}: the edit was fitted with {name}={self.defaults.get(name)}, but the"
-                f" call has {name}={call[name]}, which is another space; leave it out, or encode"
-                " inside attachment.disabled()"
+                f" call has {name}={call[name]}, which is a different space; leave it out, or"
+                " encode inside attachment.disabled()"
             )
 
     def reworded(

@@ -202,7 +202,7 @@ class _ClassReader:
         if len(calls_of_base) > 1:
             raise self.refusal("it calls the __call__ of its base several times")
         if named_supers != supers:
-            raise self.refusal("it uses super() in another way than super().name(...)")
+            raise self.refusal("it uses super() other than as super().name(...)")
 
     def _refuse_bypass(self, tree: FunctionTree, call: ast.Call) -> None:
         """Reject calls to a text encoder, or to a different object's `encode_prompt`."""

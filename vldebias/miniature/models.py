@@ -169,8 +169,9 @@ def _filled(module: Module, path: Path, prefix: str = "") -> Module:
             mismatches.append(name)
     if mismatches:
         raise InvalidInputError(
-            f"{path} contains weights from a different version: {len(mismatches)} do not match, such"
-            f" as {mismatches[0]}; build them with {BUILD.format(path.parent)}, or unset {VARIABLE}"
+            f"{path} contains weights from a different version: {len(mismatches)} do not match,"
+            f" such as {mismatches[0]}; build them with {BUILD.format(path.parent)}, or unset"
+            f" {VARIABLE}"
         )
     module.load_state_dict(weights, strict=False)
     return module.eval()

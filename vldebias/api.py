@@ -1,4 +1,4 @@
-"""Attach, fit or inspect edits that mitigate the bias that a prompt set describes."""
+"""Attach, fit or inspect edits that mitigate the bias described by a prompt set."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     shares: Mapping[str, float] | None = None,
     follow_seeds: bool = True,
 ) -> Attachment:
-    """Mitigate the bias that `prompts` describe in a model or pipeline; `remove()` restores it.
+    """Mitigate the bias described by `prompts` in a model or pipeline; `remove()` undoes it.
 
-    What is attached by default depends on the host:
+    The default depends on the host:
 
-    - diffusers pipeline: a value is added to each prompt that leaves the attribute open, evenly
-      over images (balanced prompts). For a set that is not about persons, or a pipeline that edits
-      a given image: calibrated projection (Lemma 7.2).
+    - diffusers pipeline: a value is inserted into each prompt that does not state the attribute,
+      evenly over images (balanced prompts). If the set is not about people, or the pipeline edits
+      an input image: calibrated projection (Lemma 7.2).
     - open_clip or transformers model used for search (five class prompts or more, or none): with
-      `reference`, the difference of the values' texts is projected out and the image means are
-      equalised, if that helps on reference images that it was not fitted to. Otherwise nothing
-      changes, and a warning says why.
+      `reference`, the difference between the values' text embeddings is projected out and the
+      image means are equalised, if that helps on held-out reference images. Otherwise nothing
+      changes, and a warning explains why.
     - the same model used as a classifier (one to four class prompts): the difference is projected
       out; with `reference`, calibrated projection with equalised image means.
 
@@ -66,56 +66,55 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
 
     Args:
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline; or a
-            list of pipelines that generate a picture one after the other, such as base and refiner,
-            which use the same value.
+            list of pipelines that work on a picture in sequence, such as base and refiner, which
+            use the same value.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly; or a fitted edit, or a mapping from role
-            to edit; or the attachment of the pipeline that generates the pictures before this one.
-        method: a Method, or its name in `vldebias.methods.METHODS`: "orth" (P0), "orth-cali"
-            (Lemma 7.1), "cali" (Lemma 7.2), "balanced-prompts", "paper" (its settings) and others.
-            None: the default above.
-        lam: weight of the prompt pairs, for a named method that takes one: one value, or one per
-            prompt set. None: the method's default.
-        strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.
+            to edit; or the attachment of the preceding pipeline.
+        method: a Method, or its name in `vldebias.methods.METHODS`: "orth" (P0), "orth-cali" (Lemma
+            7.1), "cali" (Lemma 7.2), "balanced-prompts", "paper" (its settings) and others. If
+            None, the default above is used.
+        lam: weight of the prompt pairs, for named methods that accept it: one value, or one per
+            prompt set. If None, the method's default is used.
+        strength: fraction of the edit to apply, in [0, 1]; 0 is bit-identical to no attachment.
         keep_stated: leave prompts unchanged that contain an attribute word of the set ("a photo of
             a female doctor").
-        negative: change the negative prompt of a pipeline as well. Default: unchanged, as in the
-            paper.
-        tokenizer: the model's tokenizer, if it cannot be found from the model.
-        reference: image features (n, d) of this model, or a `Reference` with labels and settings. A
-            closed form is equalised against the means of their zero-shot groups as well
+        negative: also change a pipeline's negative prompt. Default: unchanged, as in the paper.
+        tokenizer: the model's tokenizer, if it cannot be derived from the model.
+        reference: image features (n, d) of this model, or a `Reference` with labels and settings.
+            Closed forms are also equalised against the means of their zero-shot groups
             (`vldebias.methods.equalise`).
-        max_loss: the largest loss allowed for a class prompt of the set, in (0, 1): 1 - its cosine
-            with itself after the edit.
+        max_loss: the largest loss allowed for a class prompt, in (0, 1): 1 - the cosine between its
+            embeddings before and after the edit.
         side: which embeddings of an image-text model the edit changes: "text", "image" or "both".
             Default: the side the method is meant for (text, for closed forms).
-        on_call: a function that receives the `CallRecord` of each call of a pipeline whose images
-            get sampled values, in the thread of that call. What it raises is raised when the
-            pictures are finished. docs/how-to/serve-a-pipeline.md
+        on_call: a function that receives the `CallRecord` of each pipeline call whose images get
+            sampled values, in the thread of that call. Its exceptions are raised once the pictures
+            are finished. See docs/how-to/serve-a-pipeline.md.
         shares: value -> share of the images, for methods that sample values ("balanced-prompts",
-            "cross-attention"). None: even shares.
-        follow_seeds: if a call of a pipeline passes `generator=`, let the sampled values follow
-            from the generator and the prompt, so that the same call shows the same persons;
-            consecutive seeds are balanced exactly, random ones on average. False: values are even
-            over all calls, whatever their seeds. docs/how-to/serve-a-pipeline.md
+            "cross-attention"). If None, shares are equal.
+        follow_seeds: if a pipeline call passes `generator=`, derive the sampled values from the
+            generator and the prompt, so that identical calls show the same people; consecutive
+            seeds are balanced exactly, random seeds on average. If False, values are balanced over
+            all calls, regardless of seeds. See docs/how-to/serve-a-pipeline.md.
 
     Returns:
         An attachment that can pause, scale and remove the edits or the sampled values.
 
     Raises:
-        AlreadyAttachedError: something is attached already, or merged into the weights.
-        UnsupportedHostError: the host, or the host with this method, is not supported.
-        ProjectionMismatchError: an edit was fitted on another model.
-        InvalidInputError: arguments that contradict each other or are out of range.
+        AlreadyAttachedError: If something is already attached, or merged into the weights.
+        UnsupportedHostError: If the host, or the host with this method, is not supported.
+        ProjectionMismatchError: If an edit was fitted on a different model.
+        InvalidInputError: If arguments contradict each other or are out of range.
 
     Warns:
-        AutoDeclinedWarning: the default predicts no improvement, or has no reference images to test
-            a search with, so nothing changes.
-        WideEditWarning, ClassSignalWarning: the edit may change other prompts, or removes
-            differences between classes.
+        AutoDeclinedWarning: If the default predicts no improvement, or has no reference images on
+        which to test a search, so that nothing changes.
+        WideEditWarning, ClassSignalWarning: If the edit may change unrelated prompts, or removes
+        differences between classes.
 
     >>> from vldebias.miniature import load_clip, load_pipeline
-    >>> pipe = load_pipeline()  # or any pipeline of diffusers
+    >>> pipe = load_pipeline()  # or any diffusers pipeline
     >>> with debias(pipe, "professions-gender") as attachment:
     ...     images = pipe(["A photo of a nurse."] * 4, num_inference_steps=2).images
     ...     sorted(attachment.sampled)
@@ -148,7 +147,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
             )
         attachment = attach_fitted(target, prompts, settings)
     else:
-        # Prompts are read and checked before a method is chosen and anything is embedded.
+        # Load and check prompts before choosing a method or embedding anything.
         problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
         chosen = get_method(method, lam=lam, reference=reference)
         attachment = chosen.attach(problem, settings)
@@ -171,23 +170,23 @@ def fit_projections(
     reference: Reference | Features | None = None,
     max_loss: float | None = None,
 ) -> dict[str, Edit]:
-    """Return the fitted edits of a method by role, without attaching them.
+    """Return a method's fitted edits by role, without attaching them.
 
-    These are what `debias` would attach, with one exception: the default of a pipeline is balanced
-    prompts, which are not an edit. Here it is `cali` with a lam that hardly affects other prompts,
-    and the log says so.
+    These are what `debias` would attach, with one exception: the default for pipelines is balanced
+    prompts, which are not an edit. Here the default is `cali` with a lam that hardly affects
+    unrelated prompts, and a log message says so.
 
     Args:
         host: see `debias`.
         prompts: prompt sets, their names or their files.
-        method: a method that fits an edit, or its name; None: the default.
+        method: a method that fits an edit, or its name. If None, the default is used.
         lam: see `debias`.
         tokenizer: see `debias`.
         reference: see `debias`.
         max_loss: see `debias`.
 
     Raises:
-        InvalidInputError: the method attaches something that is not an edit.
+        InvalidInputError: If the method attaches something other than an edit.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -213,7 +212,7 @@ def fit_projection(
     reference: Reference | Features | None = None,
     max_loss: float | None = None,
 ) -> Edit:
-    """Return the fitted edit of a method for a host with one role, without attaching it.
+    """Return a method's fitted edit for a host with one role, without attaching it.
 
     For hosts with several roles, use `fit_projections`.
 
@@ -227,7 +226,7 @@ def fit_projection(
         max_loss: see `fit_projections`.
 
     Raises:
-        InvalidInputError: the host has several roles, or see `fit_projections`.
+        InvalidInputError: If the host has several roles (use `fit_projections`).
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -263,9 +262,9 @@ def inspect(
     reference: Reference | Features | None = None,
     max_loss: float | None = None,
 ) -> dict[str, Diagnostics]:
-    """Return diagnostics, by role, of what a method does to texts (Tables 7.1 and 7.6).
+    """Return diagnostics, by role, of a method's effect on text embeddings (Tables 7.1 and 7.6).
 
-    It raises the same errors as `fit_projections`.
+    Raises the same errors as `fit_projections`.
 
     Args:
         host: see `debias`.
@@ -302,17 +301,17 @@ def fit_shares(
     lam: float = 1000.0,
     tokenizer: object = None,
 ) -> TargetShares:
-    """Fit an edit of queries that gives each group a target share among the first results.
+    """Fit a query edit that gives each group a target share of the top results.
 
-    Call it with query embeddings, or attach it.
+    Call the edit with query embeddings, or attach it.
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
-        prompts: a prompt set with words for each value of its attribute, or several for
-            combinations, "female/Black".
+        prompts: a prompt set with words for each attribute value, or several sets for combinations
+            such as "female/Black".
         shares: see `vldebias.methods.RankShares`.
         top: see `vldebias.methods.RankShares`.
-        reference: unlabelled image features (n, d) of this model, of images like those that will be
+        reference: unlabelled image features (n, d) from this model, for images like those to be
             ranked.
         lam: weight of the differences between the groups.
         tokenizer: see `debias`.

@@ -31,14 +31,14 @@ _EXTRAS = {
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
 
-# Every extra with models includes torch, so a message about torch lists all of them.
+# Every extra that loads models includes torch, so a message about torch lists them all.
 _WITH_TORCH = (
     "'.[clip]' for CLIP models, '.[diffusers]' for pipelines, '.[eval]' to measure, '.[train]' to"
     " fine-tune, or '.[torch]' for embeddings of your own, in a checkout of vldebias"
 )
 
-# Stack frames to skip when looking for the user's line: those of this package, and of libraries
-# that call it (hooks, threads).
+# Stack frames to skip when locating the user's line: those of this package, and of libraries that
+# call it (hooks, threads).
 _PACKAGE = str(Path(__file__).resolve().parent)
 _LIBRARIES = tuple(
     {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -54,7 +54,7 @@ class InvalidInputError(VldebiasError, ValueError):
 
 
 class ProjectionMismatchError(VldebiasError, ValueError):
-    """A projection was fitted for another space, dimension or set of weights."""
+    """A projection was fitted for a different space, dimension or set of weights."""
 
 
 class UnsupportedHostError(VldebiasError, TypeError):
@@ -64,14 +64,14 @@ class UnsupportedHostError(VldebiasError, TypeError):
 class AlreadyAttachedError(VldebiasError, RuntimeError):
     """The host already has an attachment.
 
-    P* P* is not P*, so attaching twice would be a different method.
+    P* P* differs from P*, so attaching twice would be a different method.
     """
 
 
 class StorageError(VldebiasError, OSError):
-    """A file cannot be written: full disk, file too large, or read-only file system.
+    """A file cannot be written because of a full disk, its size or a read-only file system.
 
-    `errno` is the code of the operating system.
+    `errno` is the operating system's error code.
     """
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class MissingPackageError(VldebiasError, ModuleNotFoundError):
 
 
 class VldebiasWarning(UserWarning):
-    """Base class of all warnings of this package."""
+    """Base class of all warnings issued by this package."""
 
 
 class AutoDeclinedWarning(VldebiasWarning):
@@ -103,19 +103,19 @@ class SuspectInputWarning(VldebiasWarning):
 
 
 class TruncatedPromptWarning(VldebiasWarning):
-    """A prompt is longer than the context of the text encoder."""
+    """A prompt exceeds the text encoder's context length."""
 
 
 class UnseenValueWarning(VldebiasWarning):
-    """Prompts will state a value that image models are known not to show."""
+    """Prompts will state a value that image models are known not to depict."""
 
 
 class WideEditWarning(VldebiasWarning):
-    """A projection of a pipeline's text states is so wide that unrelated prompts change too."""
+    """A projection of a pipeline's text states is wide enough to change unrelated prompts."""
 
 
 def shortened(text: str, limit: int) -> str:
-    """Truncate a text, which then ends with dots.
+    """Truncate a text and mark the cut with dots.
 
     Args:
         text: the text.
@@ -125,9 +125,9 @@ def shortened(text: str, limit: int) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error in one line of at most 500 characters.
+    """Return an error's message as one line of at most 500 characters.
 
-    For errors of other libraries, this includes the class, since their messages are often cryptic.
+    For errors from other libraries, the class is included, since their messages are often cryptic.
     """
     text = " ".join(str(error).split())
     if not isinstance(error, VldebiasError):
@@ -152,9 +152,9 @@ def missing(package: str) -> MissingPackageError:
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingPackageError | None:
-    """Return an error that names the extra for a failed import, or None.
+    """Return an error that names the extra that a failed import needs, or None.
 
-    None means that the installation is broken in another way: the module does not belong to an
+    None means that the installation is broken in a different way: the module does not belong to an
     extra, or is part of an installed package.
     """
     package = error.name or ""
@@ -168,8 +168,8 @@ def need(module: str) -> Any:
         module: full name, such as "matplotlib.pyplot".
 
     Raises:
-        MissingPackageError: its package is not installed; the message contains the command to
-            install it.
+        MissingPackageError: If its package is not installed; the message contains the installation
+            command.
     """
     package = module.partition(".")[0]
     try:
@@ -183,13 +183,13 @@ def need(module: str) -> Any:
 
 
 def need_extras(*extras: str) -> None:
-    """Check that the packages of some extras are installed, without importing them.
+    """Check that the packages in some extras are installed, without importing them.
 
     Args:
         extras: names of extras in pyproject.toml, such as "clip" and "eval".
 
     Raises:
-        MissingPackageError: a package is not installed; the message contains a command that
+        MissingPackageError: If a package is not installed; the message contains a command that
             installs all extras.
     """
     packages = [package for extra in extras for package in _EXTRAS[extra].split()]
@@ -212,11 +212,11 @@ class Lazily:
 
 
 def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Callable[[str], object]:
-    """Return a `__getattr__` for a package that imports public names on first use.
+    """Return a package `__getattr__` that imports public names on first use.
 
     Args:
         package: full name of the package.
-        names_of_home: public names by the full name of the module that defines them, including the
+        names_of_home: maps the full name of each defining module to its public names, including the
             module's own name if it is public.
     """
     home_of_name = {name: home for home, names in names_of_home.items() for name in names}
@@ -234,7 +234,7 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
                 raise
             raise missing_package from None
         value = module if home == f"{package}.{name}" else getattr(module, name)
-        # Cache it, so that the next access does not call this function.
+        # Cache the value, so that the next access bypasses this function.
         setattr(sys.modules[package], name, value)
         return value
 
@@ -242,7 +242,7 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
 
 
 def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:
-    """Return a hint such as "did you mean 'x' or 'y'?", or `otherwise` if no name is similar.
+    """Return a hint such as "did you mean 'x' or 'y'?", or `otherwise` if nothing is similar.
 
     Args:
         name: the unknown name.
@@ -253,7 +253,7 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    # "methods" is no typing error of "seeds", whose ratio is .5.
+    # "methods" is not a misspelling of "seeds"; their ratio is 0.5.
     lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.55)
     close = [name_of_lower[match] for match in lower]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
@@ -261,7 +261,7 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
 
 def _is_of_library(frame: FrameType) -> bool:
     """Return whether a frame runs code of this package or of an installed library."""
-    # "<frozen" are modules of Python itself, such as `_collections_abc`.
+    # "<frozen" marks Python's own modules, such as `_collections_abc`.
     if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen")):
         return True
     # The `__init__` of a dataclass has no file name, but its globals name the module.

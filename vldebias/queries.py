@@ -1,9 +1,9 @@
-"""Debias the queries of an existing index, given only a function that embeds texts, and vectors.
+"""Debias the queries of an existing index, given only an embedding function and vectors.
 
     queries = debias_queries(embed, "gender", reference=vectors_of_the_index)
     index.search(queries.embed(["A photo of a doctor."]), 50)
 
-The documents of the index do not change, so nothing has to be embedded or indexed again.
+The indexed documents do not change, so nothing has to be embedded or indexed again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vldebias.utils.vectors import Vectors, read_vectors
 if TYPE_CHECKING:
     from vldebias.report.result import Result
 
-DEBIASED = "debiased"  # name of the method in results of `measure`
+DEBIASED = "debiased"  # method name in the results of `measure`
 AnyVectors = TypeVar("AnyVectors")
 
 
@@ -84,7 +84,7 @@ def debias_queries(
     strength: float = 1.0,
     keep_stated: bool = True,
 ) -> DebiasedQueries:
-    """Wrap an embedder of queries, and reduce the bias that `prompts` describe.
+    """Wrap a query embedder to reduce the bias described by `prompts`.
 
     Args:
         embed: the embedder: a function from a list of texts to their vectors (lists, arrays or
@@ -93,12 +93,12 @@ def debias_queries(
             from text to vector.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly; or a fitted edit (`vldebias.load_edit`).
-        reference: vectors (n, d) of a few hundred to a few thousand images or documents of the
-            index, without labels. The default method needs them.
-        method: a Method, or a name in `vldebias.methods.METHODS`. None: the default
-            (docs/explanation/the-default.md), which fits an edit if it closes the gap on held-out
+        reference: unlabelled vectors (n, d) of a few hundred to a few thousand indexed images or
+            documents. The default method needs them.
+        method: a Method, or a name in `vldebias.methods.METHODS`. If None, the default is used
+            (docs/explanation/the-default.md): it fits an edit if that closes the gap on held-out
             reference vectors; otherwise, or without a reference, it does nothing and explains why.
-        strength: strength of the edit in [0, 1]; 0 returns the output of `embed`.
+        strength: strength of the edit in [0, 1]; at 0, the output of `embed` is returned unchanged.
         keep_stated: leave queries unchanged that contain an attribute word of the set ("a photo of
             a female doctor").
 
@@ -106,13 +106,13 @@ def debias_queries(
         A wrapper that embeds queries with the edit.
 
     Raises:
-        InvalidInputError: `embed` does not embed texts, or vectors have another width.
-        UnsupportedHostError: `embed` is a model for `vldebias.debias`, or an async function.
-        ProjectionMismatchError: the edit was fitted for another model.
-        AlreadyAttachedError: `embed` is debiased already.
+        InvalidInputError: If `embed` does not embed text, or its vectors have a different width.
+        UnsupportedHostError: If `embed` is a model for `vldebias.debias`, or an async function.
+        ProjectionMismatchError: If the edit was fitted for a different model.
+        AlreadyAttachedError: If `embed` is already debiased.
 
     Warns:
-        AutoDeclinedWarning: no improvement is predicted, so nothing is changed.
+        AutoDeclinedWarning: If no improvement is predicted, so that nothing changes.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -136,7 +136,7 @@ def debias_queries(
         fitted = prompts
         names = (fitted.provenance.prompts or "").split("+")
         sets: tuple[PromptSet, ...] = ()
-        with suppress(InvalidInputError):  # one of them is not packaged
+        with suppress(InvalidInputError):  # some set is not a packaged one
             sets = tuple(load_prompts(name) for name in names if name)
     else:
         images = _read_reference(reference, host)
@@ -150,8 +150,8 @@ def debias_queries(
             f"method {fitted.method!r} edits image vectors, but the vectors of an index are fixed;"
             " choose a method for texts"
         )
-    # LangChain's stores require an instance of `Embeddings`, which only matters once the library
-    # is imported.
+    # LangChain's vector stores require an `Embeddings` instance, which only matters once the
+    # library is imported.
     module = sys.modules.get("langchain_core.embeddings")
     if module is not None:
         module.Embeddings.register(DebiasedQueries)
@@ -162,14 +162,14 @@ def debias_queries(
 class DebiasedQueries:
     """Embed queries with a fitted edit; documents are never edited.
 
-    Use it in place of your embedder: pass it to LangChain as `Embeddings`, to chroma as the
-    embedding function of a collection, or call `embed` to embed queries.
+    Use it instead of your embedder: pass it to LangChain as `Embeddings`, to chroma as a
+    collection's embedding function, or call `embed` to embed queries.
 
     Attributes:
         host: wrapper of your embedder.
-        fitted: the edit. `fitted.save_pretrained(folder)` saves it, and
-            `debias_queries(embed, vldebias.load_edit(folder))` uses it again.
-        sets: the prompt sets that it was fitted to; empty if they are not known.
+        fitted: the edit. `fitted.save_pretrained(folder)` saves it, and `debias_queries(embed,
+            vldebias.load_edit(folder))` reuses it.
+        sets: the prompt sets that it was fitted to; empty if unknown.
         strength: strength of the edit in [0, 1]; may be changed between calls.
         keep_stated: whether to leave queries unchanged that contain an attribute word.
 
@@ -203,11 +203,11 @@ class DebiasedQueries:
             texts: a query, or a list of n queries.
 
         Returns:
-            The vector of a single query, or n vectors.
+            The vector of one query, or n vectors.
 
         Raises:
-            InvalidInputError: `texts` are not texts, or the embedder does not return one vector
-                for each.
+            InvalidInputError: If `texts` are not strings, or the embedder does not return one
+                vector per text.
         """
         queries = _checked_texts(texts)
         vectors: Any = self.host.embedder.queries(queries)
@@ -219,18 +219,19 @@ class DebiasedQueries:
         return edited[0] if is_text and not read.is_single else edited
 
     def edit(self, vectors: AnyVectors, texts: str | Sequence[str] | None = None) -> AnyVectors:
-        """Edit query vectors, preserving their lengths, type and precision.
+        """Edit query vectors, preserving their norms, type and precision.
 
         Args:
             vectors: vectors (n, d) or (d,), as an array, a tensor or a list.
-            texts: the n queries, so that queries which state a value stay unchanged. None: edit
-                all vectors.
+            texts: the n queries, used to leave queries that state a value unchanged. If None, all
+                vectors are edited.
 
         Returns:
             The edited vectors.
 
         Raises:
-            InvalidInputError: vectors have another width or type, or the number of texts differs.
+            InvalidInputError: If vectors have a different width or type, or their number differs
+                from the number of texts.
         """
         read = read_vectors(vectors, "vectors")
         queries = None if texts is None else _checked_texts(texts)
@@ -269,12 +270,12 @@ class DebiasedQueries:
         return self.host.embedder.documents(_checked_texts(input))
 
     def __getattr__(self, name: str) -> object:
-        """Return chroma's attributes of an embedding function, from your embedder if it has them.
+        """Return attributes of a chroma embedding function, from your embedder if it has them.
 
         A collection stores the name and configuration of its embedding function, so it can be
         opened with yours or with this wrapper, which does not change documents.
         """
-        # Do not handle other names, which copy and pickle access before `host` exists.
+        # Ignore other names, because copy and pickle look some up before `host` exists.
         if name in vars(_ChromaDefaults) and not name.startswith("_"):
             source = self.host.embedder.source
             return getattr(source, name, getattr(_ChromaDefaults, name))
@@ -283,7 +284,7 @@ class DebiasedQueries:
     def measure(self, vectors: Any, queries: Sequence[str], labels: Any, **options: Any) -> Result:
         """Measure the effect of the edit on searches before deploying it.
 
-        Reports the skew of the first results and how many of them are retained, with intervals.
+        Reports the skew of the top results and how many of them are retained, with intervals.
 
         Args:
             vectors: vectors (n, d) of the index, as an array, a tensor, a file or
@@ -291,15 +292,15 @@ class DebiasedQueries:
             queries: typical search queries.
             labels: attribute value of each of the n vectors, "" if unknown; or a mapping from
                 column to values.
-            options: options of `vldebias.evaluate`, such as prior, seed or k, the number of first
+            options: options of `vldebias.evaluate`, such as prior, seed or k, the number of top
                 results (one or several; default: a twentieth of the index, at least 10).
 
         Returns:
             A `Result` with the methods "none" and "debiased".
 
         Raises:
-            InvalidInputError: labels have another length or a single value, or the prompt sets are
-                unknown.
+            InvalidInputError: If labels have the wrong length or only one value, or the prompt sets
+                are unknown.
         """
         from vldebias.study import evaluate
 
@@ -338,7 +339,7 @@ class DebiasedQueries:
     def _edited(
         self, read: Vectors, vectors: AnyVectors, texts: Sequence[str] | None
     ) -> AnyVectors:
-        """Return edited vectors; vectors of texts that state a value are unchanged."""
+        """Return edited vectors; vectors for text that states a value are unchanged."""
         if not len(read.rows):
             return vectors
         rows = read.rows.detach()
@@ -351,7 +352,7 @@ class DebiasedQueries:
         if not isinstance(self.fitted, Rewording):
             edited = self.fitted(wide, self.strength)
         elif texts is not None:
-            # The edit embeds other wordings of each prompt.
+            # The edit needs embeddings of other wordings of each prompt.
             edited = self.host.reworded(self.fitted, TEXT, wide, texts, self.strength)
         else:
             raise InvalidInputError(
@@ -359,7 +360,7 @@ class DebiasedQueries:
             )
         if edited is wide:
             return vectors
-        # Preserve the length of a query, since an index may score by inner products.
+        # Preserve the query's norm, since an index may score by inner product.
         lengths = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
         edited = normalize(edited, dim=1) * lengths
         stated = self._stated_rows(texts)
@@ -378,7 +379,7 @@ def _checked_texts(texts: object) -> list[str]:
     """Return texts as a list.
 
     Raises:
-        InvalidInputError: `texts` is neither a text nor a list of texts.
+        InvalidInputError: If `texts` is neither a string nor a list of strings.
     """
     if isinstance(texts, str):
         return [texts]
@@ -390,14 +391,14 @@ def _checked_texts(texts: object) -> list[str]:
 
 
 def _read_reference(reference: object, host: EmbeddedTexts) -> object:
-    """Return reference vectors, and check that they are as wide as text vectors."""
+    """Return reference vectors, after checking that they are as wide as text vectors."""
     features = reference.features if isinstance(reference, Reference) else reference
     if isinstance(features, list | tuple):
         # A list of 2-d arrays consists of batches.
         if not features or getattr(features[0], "ndim", 1) != 2:
             features = read_vectors(features, "reference").rows
             reference = features
-    # Iterables of batches have no shape; their widths are checked when they are read.
+    # Iterables of batches have no shape; their widths are checked during iteration.
     shape = getattr(features, "shape", None)
     if shape is not None and len(shape) == 2 and shape[1] != host.dim(TEXT):
         raise InvalidInputError(

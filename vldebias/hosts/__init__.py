@@ -1,4 +1,4 @@
-"""Support models and pipelines of open_clip, transformers, diffusers and other libraries."""
+"""Support models and pipelines from open_clip, transformers, diffusers and other libraries."""
 
 from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
 from vldebias.hosts.clip.open_clip import OpenClipHost

@@ -1,4 +1,4 @@
-"""Measure the adapters (LoRA) of text encoders, and detect changes cheaply."""
+"""Measure text-encoder adapters (LoRA) and detect changes cheaply."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from torch import nn
 
-_SAME = 5e-3  # the same adapter loaded in two precisions differs by less
+_SAME = 5e-3  # loading one adapter in two precisions gives a smaller difference
 
 
 def adapters_length(modules: Iterable[nn.Module]) -> float:
-    """Return the norm of all active LoRA weights (peft), 0 without any."""
+    """Return the norm of all active LoRA weights (peft), or 0 if there are none."""
     total = 0.0
     for layer in _adapted_layers(modules):
         active = _active_adapters(layer)
@@ -22,7 +22,7 @@ def adapters_length(modules: Iterable[nn.Module]) -> float:
 
 
 def _adapted_layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return the layers that peft wraps around a plain one."""
+    """Return the peft layers that wrap a plain layer."""
     parts = (part for module in modules for part in module.modules())
     return [part for part in parts if "base_layer" in part._modules]
 
@@ -34,11 +34,11 @@ def _active_adapters(layer: object) -> set[str]:
 
 
 class Adapters:
-    """Remember the adapters of text encoders.
+    """Track the adapters of text encoders.
 
-    Adapters are compared by the norm of their weights, since a reload may change their names. It is
-    computed again only after a change of the modules, of which adapters are active, or of the
-    weights, whose versions torch counts.
+    Adapters are compared by the norm of their weights, since reloading may rename them. The norm is
+    recomputed only after a change to the modules, to which adapters are active, or to the weights,
+    whose versions torch counts.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -47,7 +47,7 @@ class Adapters:
         self._length = self._present = adapters_length(self._modules)
 
     def changed(self) -> bool:
-        """Return whether the adapters have changed since this object was made."""
+        """Return whether the adapters have changed since this object was created."""
         is_same = True
         for modules, children in zip(self._parents, self._children, strict=True):
             is_same = is_same and tuple(modules.values()) == children
@@ -60,7 +60,7 @@ class Adapters:
 
     def _remember(self) -> None:
         parts = [part for module in self._modules for part in module.modules()]
-        # The children of each module, because peft replaces them by its layers.
+        # Compare the children of each module, because peft replaces them with its own layers.
         self._parents = [part._modules for part in parts if part._modules]
         self._children = [tuple(children.values()) for children in self._parents]
         self._layers = _adapted_layers(self._modules)
@@ -68,11 +68,11 @@ class Adapters:
 
 
 def _facts(layer: nn.Module) -> tuple[object, ...]:
-    """Return the active adapters of a layer, and identity and version of their weights."""
+    """Return a layer's active adapters, with the identity and version of their weights."""
     weights = []
     for name, weight in layer.named_parameters():
         if "lora_" in name:
-            # torch does not count versions of tensors that were created in inference mode.
+            # torch does not version tensors that were created in inference mode.
             version = 0 if weight.is_inference() else weight._version
             weights.append((name, id(weight), weight.data_ptr(), version))
     return frozenset(_active_adapters(layer)), tuple(weights)

@@ -1,7 +1,7 @@
-"""Attach to a host, pause, scale, merge and remove: the lifecycle of all attachments.
+"""Attach to a host, pause, scale, merge and remove: the life cycle of all attachments.
 
-`vldebias.hosts.edits` defines attachments that edit embeddings, `vldebias.hosts.values` those that
-sample a value for each image.
+`vldebias.hosts.edits` defines attachments that edit embeddings; `vldebias.hosts.values` defines
+attachments that sample a value for each image.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from vldebias.errors import (
 from vldebias.hosts.host import BARE, Host, during
 from vldebias.utils.markup import html_table
 
-# Weak, since an attachment refers to its host, which would never be freed. The hooks of the host
-# keep the attachment alive.
+# Weak, since an attachment references its host, which would otherwise never be freed. The host's
+# hooks keep the attachment alive.
 _ATTACHED: WeakSet[Attachment] = WeakSet()
-# Nothing in the weights shows that they were merged.
+# The weights themselves do not show that they were merged.
 _MERGED: WeakSet[object] = WeakSet()
-# By id, and for one thread or task: a server may generate with and without at once.
+# Keyed by id and local to a thread or task, because a server may generate with and without an
+# attachment at the same time.
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
-_MARKER = "_vldebias_merged"  # in the config of a model, which is saved with it
+_MARKER = "_vldebias_merged"  # in the model's config, which is saved with it
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """True while an attached pipeline calls its own text encoders."""
 
 
 class Attachment(ABC):
-    """Control what `vldebias.debias` attached to a host; `remove()` restores the host completely.
+    """Control what `vldebias.debias` attached to a host; `remove()` fully restores the host.
 
     An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
-    behaves as without it), removed or merged. Used in a with-statement, it is removed at the end of
-    the block.
+    behaves as if nothing were attached), removed or merged. When used as a context manager, it is
+    removed at the end of the block.
 
     Attributes:
-        host: the host to which it is attached.
+        host: the host that it is attached to.
         label: names of the prompt sets, for messages.
 
     >>> import vldebias
@@ -64,31 +65,31 @@ class Attachment(ABC):
     """
 
     reattach: ClassVar[str]
-    """The argument of `debias` that attaches the same thing to another pipeline, for messages."""
+    """The `debias` argument that attaches the same thing to a different pipeline, for messages."""
 
     _strength: float
 
     def __init__(self, host: Host, *, strength: float = 1.0, label: str = "") -> None:
-        """Hook the host by `_install`, unless something else is attached to it.
+        """Hook the host with `_install`, unless something else is attached.
 
         Args:
             host: the host.
-            strength: share of the change, in [0, 1].
+            strength: fraction of the change to apply, in [0, 1].
             label: names of the prompt sets, for messages.
         """
-        # First, so that a refusal leaves the host unchanged.
+        # This check comes first, so that an error leaves the host unchanged.
         refuse_second(host)
         self.host = host
         self.label = label
         self._state = "attached"
-        # Attachments of later passes over the same pictures.
+        # Attachments for later passes over the same pictures.
         self._followers: WeakSet[Attachment] = WeakSet()
         self._warned: set[str] = set()
         self.strength = strength
-        host.forget()  # weights may have changed since it was made
+        host.forget()  # weights may have changed since the host was created
         self._uninstall = self._install()
         if not callable(self._uninstall):
-            self._state = "removed"  # the hooks stay, but change nothing
+            self._state = "removed"  # the hooks remain but do nothing
             raise InvalidInputError(
                 f"{host.name}: {type(host).__name__} installed hooks and returned"
                 f" {self._uninstall!r}; expected the function that removes them: end install with"
@@ -99,7 +100,7 @@ class Attachment(ABC):
             if isinstance(encoder, nn.Module):
                 hook = encoder.register_forward_pre_hook(_watch)
                 self._watch_hooks.append(hook)
-                # The encoder may outlive an attachment that is dropped without remove().
+                # The encoder may outlive an attachment that is discarded without remove().
                 finalize(self, hook.remove).atexit = False
         _ATTACHED.add(self)
 
@@ -109,7 +110,7 @@ class Attachment(ABC):
 
     @abstractmethod
     def _merge(self) -> None:
-        """Fold the attachment into the weights, and record it in the config of the models."""
+        """Fold the attachment into the weights and record it in the models' configs."""
 
     @property
     @abstractmethod
@@ -122,7 +123,7 @@ class Attachment(ABC):
 
     @abstractmethod
     def _facts(self) -> list[tuple[str, object]]:
-        """Return further rows (name, value) for a notebook."""
+        """Return additional (name, value) rows for a notebook."""
 
     @property
     def strength(self) -> float:
@@ -147,14 +148,14 @@ class Attachment(ABC):
 
     @property
     def acts(self) -> bool:
-        """Return whether the attachment changes anything now, in this thread or task."""
+        """Return whether the attachment currently changes anything in this thread or task."""
         return self.state == "attached" and self._strength > 0 and not BARE.get()
 
     @contextmanager
     def disabled(self) -> Iterator[Self]:
         """Pause inside the block, in this thread or task only.
 
-        Outputs are those of the host without an attachment.
+        Outputs are the same as without an attachment.
         """
         paused = {id(self), *map(id, self._followers)}
         with during(_PAUSED, _PAUSED.get() | paused):
@@ -164,7 +165,7 @@ class Attachment(ABC):
         """Remove all hooks. Calling it again is harmless.
 
         Raises:
-            VldebiasError: the attachment was merged, so there is nothing left to remove.
+            VldebiasError: If the attachment was merged, which leaves nothing to remove.
         """
         if self._state == "merged":
             raise VldebiasError(
@@ -176,13 +177,13 @@ class Attachment(ABC):
     def merge(self) -> None:
         """Fold the edits into the host's weights at the current strength and remove the hooks.
 
-        A checkpoint saved afterwards works without this package. Weights cannot distinguish stated
-        and negative prompts, so all are edited, as with `debias(pipe, ..., negative=True,
-        keep_stated=False)`.
+        A checkpoint saved afterwards works without this package. Weights cannot distinguish prompts
+        that state the attribute, or negative prompts, so all are edited, as with `debias(pipe, ...,
+        negative=True, keep_stated=False)`.
 
         Raises:
-            VldebiasError: the attachment is not attached, or an edit is not a single linear map.
-            UnsupportedHostError: weights cannot express what is attached, or the host cannot merge.
+            VldebiasError: If the attachment is not attached, or an edit is not a single linear map.
+            UnsupportedHostError: If the weights cannot express the edits, or the host cannot merge.
         """
         if self._state != "attached":
             raise VldebiasError(
@@ -200,7 +201,7 @@ class Attachment(ABC):
             warn(f"{self.host.name}: {message}")
 
     def _release(self, state: str) -> None:
-        # A with-block that contains remove() or merge() calls this again at its end.
+        # A with block that contains remove() or merge() calls this again on exit.
         if self._state == "attached":
             self._uninstall()
             for hook in self._watch_hooks:
@@ -234,7 +235,7 @@ class Attachment(ABC):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks: what is attached, and the values of the last call."""
+        """Return a table for notebooks: what is attached, and the last sampled values."""
         facts: list[tuple[str, object]] = [
             ("attached to", self.host.name),
             ("prompts", self.label or "projection"),
@@ -245,14 +246,14 @@ class Attachment(ABC):
 
 
 def mark_merged(models: Iterable[object], note: str) -> None:
-    """Record in the configs of models that their weights contain an edit.
+    """Record in the models' configs that their weights contain an edit.
 
     Args:
         models: the changed models.
-        note: describes the edit.
+        note: a description of the edit.
     """
     for model in models:
-        # diffusers saves what is registered, transformers every attribute of its config.
+        # diffusers saves registered entries; transformers saves every attribute of its config.
         register = getattr(model, "register_to_config", None)
         if register is not None:
             register(**{_MARKER: note})
@@ -272,11 +273,11 @@ def attachment_of(host: object) -> Attachment | None:
 
 
 def refuse_second(host: Host) -> None:
-    """Refuse a host to which nothing can be attached now.
+    """Reject a host to which nothing can currently be attached.
 
     Raises:
-        AlreadyAttachedError: something is attached already, or was merged into the weights.
-        UnsupportedHostError: the model is compiled.
+        AlreadyAttachedError: If something is already attached, or was merged into the weights.
+        UnsupportedHostError: If the model is compiled.
     """
     for model in host.exclusive_modules:
         parts = model.modules() if isinstance(model, nn.Module) else ()
@@ -288,7 +289,8 @@ def refuse_second(host: Host) -> None:
     _refuse_merged(host)
     if not _conflicting(host):
         return
-    # A pipeline and its attachment refer to each other, so dropped ones exist until collected.
+    # A pipeline and its attachment reference each other, so discarded ones survive until garbage
+    # collection.
     gc.collect()
     conflicting = _conflicting(host)
     if conflicting:
@@ -299,7 +301,7 @@ def refuse_second(host: Host) -> None:
 
 
 def _refuse_merged(host: Host) -> None:
-    """Refuse weights that contain a projection, merged in this process or in the checkpoint."""
+    """Reject weights with a merged projection, from this process or from the checkpoint."""
     models = list(host.exclusive_modules)
     for model in host.exclusive_modules:
         # For pipelines, the note is stored in the denoiser's config.
@@ -320,10 +322,10 @@ def _refuse_merged(host: Host) -> None:
 
 
 def _conflicting(host: Host) -> list[Attachment]:
-    """Return the attachments that conflict with one on this host.
+    """Return the attachments that would conflict with one on this host.
 
-    Two attachments conflict if one of them needs a module exclusively that the other needs too.
-    Sharing a module is not a conflict.
+    Two attachments conflict if one needs exclusive use of a module that the other also needs.
+    Merely sharing a module is not a conflict.
     """
     exclusive = {id(module) for module in host.exclusive_modules}
     occupied = exclusive.union(id(module) for module in host.shared_modules)
@@ -337,7 +339,7 @@ def _conflicting(host: Host) -> list[Attachment]:
 
 
 def _watch(module: nn.Module, _: object) -> None:
-    """Warn if a shared text encoder is called outside its attached pipeline, except for fitting."""
+    """Warn if a shared text encoder is called outside its attached pipeline and fitting."""
     if torch.compiler.is_compiling() or INSIDE.get():
         return
     for attachment in list(_ATTACHED):

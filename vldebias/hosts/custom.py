@@ -1,4 +1,4 @@
-"""Support models of other libraries by a method that returns embeddings, and embedding tables."""
+"""Support models from other libraries and embedding tables."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ from vldebias.utils.files import add_tensors
 
 
 class CustomHost(Host):
-    """Describe a model of any other library, so that every function of vldebias accepts it.
+    """Wrap a model from any other library, so that every vldebias function accepts it.
 
-    Its role is "joint", or "sequence" for a model that generates images.
+    Its role is "joint", or "sequence" if it generates images.
 
     Args:
-        model: any object; your program gets embeddings by calling `model.method`.
+        model: any object; your program obtains embeddings by calling `model.method`.
         method: name of the method, such as "encode_text", "encode", "encode_prompt", or "forward"
             of a module; or the path of a submodule, such as "text_model.pooler", whose output is
-            then changed. It returns (b, d), or (b, length, d), as tensors or numpy arrays.
-        embed: a list of prompts -> one row each, (n, d), in the space in which the edit is fitted.
-            For a sequence, that is the row at the end of the text. Default:
+            then edited. It returns (b, d), or (b, length, d), as tensors or numpy arrays.
+        embed: a function from a list of prompts to rows (n, d), in the space in which the edit is
+            fitted. For a sequence, this is the row at the end of the text. Default:
             `model.method(prompts)`, if that returns (n, d).
-        texts: the arguments of a call of `method` -> the prompt of each row (or of each group of
-            rows that belong to one prompt); needed by `keep_stated` and edits that read prompts.
-            Default: the first argument that is text.
-        output: index or key of the embeddings in the output of `method`. Default: all of it.
+        texts: a function from the arguments of a `method` call to the prompt of each row (or of
+            each group of rows that belong to one prompt); needed for `keep_stated` and for edits
+            that depend on prompts. Default: the first text argument.
+        output: index or key of the embeddings in the output of `method`. Default: the entire
+            output.
         weights: the modules of the text tower, for the fingerprint. Default: the model, if it is a
             module.
-        head: the Linear that makes the embeddings, into which `merge` folds the edit. Default:
-            merging is not possible.
-        generative: the model generates images from the embeddings, so that the presets of pipelines
+        head: the Linear that produces the embeddings, into which `merge` folds the edit. Default:
+            merging is not supported.
+        generative: whether the model generates images from the embeddings, so that pipeline presets
             apply.
 
     If `embed` calls `method`, its rows must be rows of that output; if `method` is a submodule,
     `embed` must call it. Both are checked when the edit is fitted or attached.
 
     Raises:
-        InvalidInputError: no such method.
+        InvalidInputError: If the method does not exist.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -92,13 +93,13 @@ class CustomHost(Host):
         self.text_modules = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
         self.roles = ("sequence" if generative else "joint",)
         self.model_id = getattr(model, "name_or_path", None) or None
-        # By id, because the same module may occur twice.
+        # Deduplicate by id, because the same module may occur twice.
         occupied = {id(part): part for part in (model, self._owner, head) if part is not None}
         self.exclusive_modules = tuple(occupied.values())
         self._is_checked = False
 
     def _place_of(self, model: object, method: str) -> tuple[object, str]:
-        """Return the object and the name of its method that returns embeddings."""
+        """Return the object, and the name of its method that returns embeddings."""
         if not isinstance(method, str):
             raise InvalidInputError(
                 f"custom: got the method {method!r}; expected its name, such as 'encode_text'"
@@ -115,7 +116,7 @@ class CustomHost(Host):
                 " returns embeddings, or of a submodule:"
                 f" {', '.join(inside[:20]) or 'it has none'}"
             ) from None
-        # A module is called through its forward.
+        # Modules are called through `forward`.
         if isinstance(place, nn.Module):
             return place, "forward"
         owner = attrgetter(path)(model) if path else model
@@ -124,7 +125,7 @@ class CustomHost(Host):
     def space(self, role: str) -> str:
         """Return "custom.NAME.joint" or "custom.NAME.sequence".
 
-        Models of one class share it; their weights are distinguished by the fingerprint.
+        Models of one class share the name; the fingerprint distinguishes their weights.
         """
         return f"custom.{self.name}.{role}"
 
@@ -132,7 +133,7 @@ class CustomHost(Host):
         return self.read_by(self._rows, prompts, role, *self.text_modules)
 
     def _rows(self, prompts: list[str]) -> Tensor:
-        # The first rows show whether the method is right; later calls need not be recorded.
+        # The first rows show whether the method is correct; later calls need not be recorded.
         if self._is_checked:
             return torch.as_tensor(self._block(prompts))
         outputs = list[object]()
@@ -142,7 +143,7 @@ class CustomHost(Host):
             outputs.append(method(*args, **kwargs))
             return outputs[-1]
 
-        # The lock makes other threads that read texts wait, so the method is never replaced twice.
+        # The lock makes other threads that embed text wait, so the method is never replaced twice.
         with TOKENIZING:
             before = vars(self._owner).get(self._called)
             setattr(self._owner, self._called, record)
@@ -153,8 +154,8 @@ class CustomHost(Host):
                     delattr(self._owner, self._called)
                 else:
                     setattr(self._owner, self._called, before)
-        # Without outputs, embed does not call the method and may compute the rows elsewhere. A
-        # submodule has to be called, because the edit acts only there.
+        # If there are no outputs, `embed` does not call the method and may compute the rows
+        # elsewhere. A submodule must be called, because the edit acts only there.
         is_inside = self._called != self._method
         if outputs or is_inside:
             self._check_place(rows, [self._open(output)[0] for output in outputs])
@@ -162,7 +163,7 @@ class CustomHost(Host):
         return rows
 
     def _block(self, prompts: list[str]) -> object:
-        """Return rows (n, d) of prompts, of torch or numpy."""
+        """Return rows (n, d) for prompts, as a torch tensor or numpy array."""
         with TOKENIZING:
             if self._embed:
                 block = self._embed(prompts)
@@ -178,10 +179,10 @@ class CustomHost(Host):
         return block
 
     def _check_place(self, rows: Tensor, outputs: list[Tensor]) -> None:
-        """Refuse a method that does not return the rows, where an edit would act in another space.
+        """Reject a method that does not return the rows, because an edit would miss them.
 
         Args:
-            rows: (n, d) rows of `embed`.
+            rows: rows (n, d) returned by `embed`.
             outputs: outputs of the method in that call.
         """
         expected = _unit(rows)
@@ -190,7 +191,8 @@ class CustomHost(Host):
         for output in outputs:
             if output.ndim and output.shape[-1] == width:
                 candidates.append(_unit(output).reshape(-1, width))
-        # Cosines near 1 instead of equality, because embed= may normalise or change the precision.
+        # Require cosines near 1 instead of equality, because `embed` may normalise or change
+        # precision.
         if not candidates or (expected @ torch.cat(candidates).T).amax(1).min() < 0.999:
             shapes = ", ".join(str(tuple(output.shape)) for output in outputs[:3])
             raise InvalidInputError(
@@ -200,9 +202,9 @@ class CustomHost(Host):
             )
 
     def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], object]]:
-        """Return the embeddings in an output of the method, and a function that replaces them."""
+        """Return the embeddings in the method's output, and a function that replaces them."""
         place = self._output
-        # Output objects of transformers are mappings with keys, others are tuples with indices.
+        # transformers output objects are mappings with keys; others are tuples with indices.
         part = returned if place is None else returned[place]
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
@@ -212,7 +214,7 @@ class CustomHost(Host):
             )
 
         def close(tensor: Tensor) -> object:
-            # Callers get the kind of array that the method returns.
+            # Callers get the same kind of array as the method returns.
             changed = tensor.numpy() if isinstance(part, np.ndarray) else tensor
             if place is None:
                 return changed
@@ -227,11 +229,11 @@ class CustomHost(Host):
         return torch.as_tensor(part), close
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Replace the method by one that changes its embeddings."""
+        """Replace the method with one that edits its embeddings."""
 
         def change(original: Original, call: BoundArguments) -> object:
             tensor, close = self._open(original(*call.args, **call.kwargs))
-            # The embedding of a single text may have no batch axis.
+            # The embedding of one text may lack a batch axis.
             rows = tensor if tensor.ndim > 1 else tensor[None]
             changed = attachment.apply(
                 self.roles[0], rows, lambda: self._prompts_of(call.arguments)
@@ -241,7 +243,7 @@ class CustomHost(Host):
         return hook_methods(attachment, self._owner, {self._called: change})
 
     def _prompts_of(self, call: Mapping[str, object]) -> Sequence[str]:
-        """Return the prompts among the arguments of a call."""
+        """Extract the prompts from the arguments of a call."""
         if self._texts is not None:
             return self._texts(**call)
         for value in call.values():
@@ -278,7 +280,7 @@ class PhotographsHost(CustomHost):
 
 
 def _unit(rows: Tensor) -> Tensor:
-    """Return L2-normalised rows, float64 on the CPU."""
+    """Return L2-normalised rows as float64 on the CPU."""
     return normalize(rows.detach().cpu().double(), dim=-1)
 
 
@@ -286,12 +288,12 @@ class TextTable(Host):
     """Store precomputed text embeddings for fitting and measuring; nothing can be attached.
 
     Args:
-        rows: prompt -> embedding (d,), or (1, d) as a model returns it.
+        rows: prompt -> embedding (d,), or (1, d) as models return it.
         model_id: name of the model that computed them.
 
     Raises:
-        InvalidInputError: no prompts, or rows that are not (d,) of one width, finite and different
-            from zero.
+        InvalidInputError: If there are no prompts, or rows are not (d,) of one width, finite and
+            nonzero.
     """
 
     name = "table of text embeddings"
@@ -309,7 +311,7 @@ class TextTable(Host):
             raise InvalidInputError(
                 f"text embeddings: expected rows (d,) of one width, got {sorted(shapes) or 'none'}"
             )
-        # Such rows have no direction, so they cannot be normalised.
+        # Such rows have no direction and cannot be normalised.
         bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
         if bad:
             raise InvalidInputError(
@@ -334,7 +336,7 @@ class TextTable(Host):
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of the prompts and their rows, in any order."""
+        """Return the SHA-256 of the prompts and their rows, regardless of order."""
         state = hashlib.sha256()
         add_tensors(state, sorted(self.rows.items()))
         return state.hexdigest()

@@ -1,4 +1,4 @@
-"""Attach edits of embeddings to a host."""
+"""Attach embedding edits to a host."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Texts = Callable[[], Sequence[str]] | Sequence[str]
 
 
 class EditAttachment(Attachment):
-    """Change the embeddings of a host by fitted edits, hooked by `Host.install`.
+    """Apply fitted edits to a host's embeddings, hooked by `Host.install`.
 
     Attributes:
         projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit.
-        gate: the words whose prompts are left unchanged; None if all prompts are edited.
+        gate: the words that leave a prompt unchanged; None if all prompts are edited.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -49,7 +49,7 @@ class EditAttachment(Attachment):
         label: str = "",
     ) -> None:
         self.projections = dict(projections)
-        reads_texts = host.generative or host.roles != (IMAGE,)  # images do not state anything
+        reads_texts = host.generative or host.roles != (IMAGE,)  # images do not state attributes
         self.gate = StatedWords(stated_words) if stated_words and reads_texts else None
         self._adapters = Adapters(host.text_modules)
         super().__init__(host, strength=strength, label=label)
@@ -58,7 +58,7 @@ class EditAttachment(Attachment):
         return self.host.install(self)
 
     def _merge(self) -> None:
-        # All are checked before any weight is changed.
+        # Check every edit before changing any weight.
         projections: dict[str, CalibratedProjection] = {}
         for role, edit in self.projections.items():
             if not isinstance(edit, CalibratedProjection):
@@ -85,16 +85,15 @@ class EditAttachment(Attachment):
         return [(f"edit of {role}", edit.method) for role, edit in self.projections.items()]
 
     def apply(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
-        """Return embeddings edited as `role`, except the rows whose text states the attribute.
+        """Return embeddings edited as `role`, except rows whose text states the attribute.
 
         Args:
             role: one of `projections`.
             embeddings: (b, ..., d).
-            texts: one prompt for each row, or for each group of adjacent rows of equal size; or a
-                function that returns them, which is called only if an edit or `keep_stated` needs
-                prompts.
+            texts: one prompt per row, or per equal-sized group of adjacent rows; or a function that
+                returns them, which is called only if an edit or `keep_stated` needs prompts.
         """
-        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
+        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the batch size
             return embeddings
         if role not in self.projections:
             raise InvalidInputError(
@@ -119,7 +118,7 @@ class EditAttachment(Attachment):
         return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
 
     def _prompts_of_rows(self, texts: Texts | None, rows: int) -> list[str]:
-        """Return one prompt for each row, none without texts (see `apply`)."""
+        """Return one prompt per row, or an empty list without texts (see `apply`)."""
         if texts is None:
             return []
         if callable(texts):
@@ -153,11 +152,11 @@ class EditAttachment(Attachment):
             role: one of `projections`.
             embeddings: (b, d).
             ids: (b, length), or None if the tower was called without any.
-            stated_rows: ids -> (b,) whether a row states the attribute, on the device of the ids;
-                None if all rows are edited.
-            texts: ids -> prompts, for an edit that reads them.
+            stated_rows: function from ids to a mask (b,), true if a row states the attribute, on
+                the ids' device; None if all rows are edited.
+            texts: function from ids to prompts, for edits that depend on them.
         """
-        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
+        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the batch size
             return embeddings
         edit = self.projections[role]
         if isinstance(edit, Rewording):
@@ -169,14 +168,15 @@ class EditAttachment(Attachment):
         if ids is None or stated_rows is None:
             return changed
         stated = stated_rows(ids)
-        # The most common case. On a GPU the check would block, and compiled code cannot branch.
+        # This is the most common case. On a GPU the check would block, and compiled code cannot
+        # branch.
         is_at_hand = stated.device.type == "cpu" and not torch.compiler.is_compiling()
         if is_at_hand and not stated.any():
             return changed
         return _where(stated.to(embeddings.device), embeddings, changed)
 
     def stated(self, texts: str | Sequence[str]) -> list[bool]:
-        """Return for each prompt whether it states the attribute, so that it is left unchanged."""
+        """Return, for each prompt, whether it states the attribute and is thus left unchanged."""
         if isinstance(texts, str):
             texts = [texts]
         if self.gate is None:
@@ -189,7 +189,7 @@ class EditAttachment(Attachment):
     def _check_adapters(self) -> None:
         """Warn once if the adapters of the text encoders have changed since attaching.
 
-        Compiled code does not check; torch compiles it again if modules change.
+        Compiled code does not check, since torch recompiles it if modules change.
         """
         if torch.compiler.is_compiling() or not self._adapters.changed():
             return
@@ -201,7 +201,7 @@ class EditAttachment(Attachment):
 
 
 def described(edit: Edit) -> str:
-    """Describe an edit: its method and rank, or why the default attached none."""
+    """Describe an edit by its method and rank, or explain why the default attached none."""
     choice = edit.provenance.choice
     if choice is not None and edit.method.startswith("default"):
         return f"{edit.method}. {choice.reason}"
@@ -211,7 +211,7 @@ def described(edit: Edit) -> str:
 
 
 def _where(stated: Tensor, embeddings: Tensor, changed: Tensor) -> Tensor:
-    """Return changed embeddings (b, ..., d), with the original ones in some rows.
+    """Return changed embeddings (b, ..., d), keeping the original rows that state the attribute.
 
     Args:
         stated: (b,), true for the rows that state the attribute.

@@ -1,8 +1,8 @@
-"""Read functions and objects of other libraries that embed texts.
+"""Wrap functions and objects from other libraries that embed text.
 
-These are objects of LangChain, llama-index, sentence-transformers and chroma, plain functions, and
-mappings from texts to vectors. No library is imported: an interface is recognised by the names of
-its methods.
+Supported are objects from LangChain, llama-index, sentence-transformers and chroma, plain
+functions, and mappings from text to vector. None of these libraries is imported: an interface is
+recognised by its method names.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from vldebias.projection.edit import Edit, Fingerprint
 from vldebias.utils.vectors import read_vectors
 
 Embed = Callable[[list[str]], object]
-# Relative distance up to which embeddings as a query and as a document count as equal.
+# Maximum relative distance at which query and document embeddings count as equal.
 SAME = 1e-4
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """Describe how texts are embedded.
+    """Describe how text is embedded.
 
     Attributes:
         name: name of the function or class, for messages.
-        queries: a list of n texts -> their n vectors as queries, in the format of the library.
+        queries: function from a list of n texts to their n query vectors, in the library's format.
         documents: the same for documents.
-        single: whether `queries` embeds one text at a time, so that a service gets one request for
-            each.
+        single: whether `queries` embeds one text at a time, so that a service receives one request
+            per text.
         batch: number of texts per call while an edit is fitted or measured, because services have
             limits.
         model_id: name of the model, if the object has one.
@@ -58,19 +58,19 @@ class Embedder:
 
     @classmethod
     def from_source(cls, embed: object) -> Embedder:
-        """Return how a function, an object of a library or a mapping embeds texts.
+        """Return an `Embedder` for a function, a library's object or a mapping.
 
         Raises:
-            UnsupportedHostError: a model, for which `vldebias.debias` is meant, or an async
+            UnsupportedHostError: If it is a model, which `vldebias.debias` supports, or an async
                 function.
-            InvalidInputError: something that does not embed texts.
+            InvalidInputError: If it does not embed text.
         """
         if isinstance(embed, Mapping):
             return _mapping_embedder(embed)
         name = getattr(embed, "__qualname__", type(embed).__name__)
         model_id = getattr(embed, "model_name", None)
         model_id = model_id if isinstance(model_id, str) else None
-        # Strings have a method `encode` that embeds nothing.
+        # Strings have an `encode` method that is unrelated to embeddings.
         methods = None if isinstance(embed, str | bytes) else _methods_of(embed)
         if methods is not None:
             queries, documents, single = methods
@@ -93,18 +93,18 @@ def _has(embed: object, *names: str) -> bool:
 
 
 def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
-    """Return the functions that embed queries and documents, and whether queries go one at a time.
+    """Return functions that embed queries and documents, and whether they take one query at a time.
 
-    The first interface that matches is used: a model of sentence-transformers can also be called
-    with tensors, and a function of chroma has an `embed_query` for lists. None for an object that
-    does not embed texts.
+    The first matching interface is used: a sentence-transformers model can also be called with
+    tensors, and a chroma function has an `embed_query` for lists. Returns None if the object does
+    not embed text.
     """
     if _has(embed, "embed_query", "embed_documents"):  # LangChain
         return _one_by_one(embed, "embed_query"), embed.embed_documents, True
     if _has(embed, "get_query_embedding", "get_text_embedding_batch"):  # llama-index
         return _one_by_one(embed, "get_query_embedding"), embed.get_text_embedding_batch, True
     if _has(embed, "encode"):
-        # sentence-transformers, which only had `encode` before release 5.
+        # sentence-transformers had only `encode` before release 5.
         queries = getattr(embed, "encode_query", embed.encode)
         documents = getattr(embed, "encode_document", embed.encode)
         return queries, documents, False
@@ -122,12 +122,12 @@ def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
 
 
 def _one_by_one(embed: object, method: str) -> Embed:
-    """Return a function of many texts that calls a method for each of them."""
+    """Return a function that calls a method once per text."""
     return lambda texts: [getattr(embed, method)(text) for text in texts]
 
 
 def _mapping_embedder(vectors: Mapping[str, object]) -> Embedder:
-    """Return the embedder of a mapping from text to vector."""
+    """Return the embedder for a mapping from text to vector."""
 
     def look_up(texts: list[str]) -> list[object]:
         missing = [text for text in texts if text not in vectors]
@@ -138,15 +138,15 @@ def _mapping_embedder(vectors: Mapping[str, object]) -> Embedder:
             )
         return [vectors[text] for text in texts]
 
-    # In one batch, so that all missing texts are reported at once.
+    # Use one batch, so that all missing texts are reported at once.
     batch = max(len(vectors), BATCH**2)
     return Embedder("mapping", look_up, look_up, batch=batch, source=vectors)
 
 
 class EmbeddedTexts(Host):
-    """Provide the vectors of an `Embedder` for fitting and measuring; nothing can be attached.
+    """Provide an `Embedder`'s vectors for fitting and measuring; nothing can be attached.
 
-    Texts are requested when a method needs them, each once, in batches.
+    Each text is requested once, in batches, when a method needs it.
     """
 
     name, library = "function that embeds texts", "function"
@@ -160,14 +160,14 @@ class EmbeddedTexts(Host):
         self._embed: Embed | None = None
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        # Each text once, because a service is slow and may charge for it.
+        # Embed each text once, because a service is slow and may charge for it.
         different = list(dict.fromkeys(prompts))
         embedder = self.embedder
         if self._embed is None:
             embed = embedder.queries
             if embedder.single:
-                # Documents are embedded in batches, so they replace queries if both have the same
-                # vectors.
+                # Documents can be embedded in batches, so they replace queries if both give the
+                # same vectors.
                 text = [TEXTS[0]]
                 as_query = read_vectors(embedder.queries(text), "embed", expected=1).rows
                 as_document = read_vectors(embedder.documents(text), "embed", expected=1).rows
@@ -183,7 +183,7 @@ class EmbeddedTexts(Host):
             vectors = read_vectors(self._embed(batch), "embed", expected=len(batch))
             blocks.append(vectors.rows.detach().cpu().double())
         rows = torch.cat(blocks)
-        # Such vectors have no direction, and an edit depends on nothing else.
+        # Such vectors have no direction, and edits depend only on the direction.
         bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
         if bad:
             raise InvalidInputError(
@@ -196,14 +196,14 @@ class EmbeddedTexts(Host):
         """Return the width of the vectors."""
         source = self.embedder.source
         if isinstance(source, Mapping) and source:
-            # A mapping may lack the text that other sources are queried with.
+            # A mapping may lack the text that is used to query other sources.
             return self.embed([next(iter(source))], role).shape[-1]
         return super().dim(role)
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
-        """Return numbers of the embeddings of three texts; None for a mapping that lacks them.
+        """Return numbers derived from three text embeddings; None for a mapping that lacks them.
 
-        There are no weights to read, so only texts identify the model.
+        There are no weights to read, so only embeddings identify the model.
         """
         try:
             rows = self.embed(TEXTS, TEXT)
@@ -217,20 +217,20 @@ class EmbeddedTexts(Host):
         )
 
     def check(self, role: str, edit: Edit) -> None:
-        """Refuse an edit that was fitted for another width, tensor or model.
+        """Reject an edit that was fitted for a different width, tensor or model.
 
-        An edit that was fitted on the model itself is accepted: the embeddings of three texts show
-        whether the vectors are from that model.
+        An edit that was fitted on the model itself is accepted: three text embeddings show whether
+        the vectors come from that model.
 
         Args:
             role: the tensor that the edit would change.
             edit: the fitted edit.
 
         Raises:
-            ProjectionMismatchError: it does not fit; the message says why.
+            ProjectionMismatchError: If it does not fit; the message gives the reason.
 
         Warns:
-            SuspectInputWarning: the edit has no embeddings of texts to compare.
+            SuspectInputWarning: If the edit has no text embeddings to compare.
         """
         fitted = edit.provenance.fingerprint
         width = self.dim(role)

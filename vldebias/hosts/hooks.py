@@ -1,4 +1,4 @@
-"""Replace methods of a model while an attachment is on it."""
+"""Replace a model's methods while something is attached to it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.host import BARE
 
 Original = Callable[..., Any]
-"""The original of a replaced method."""
+"""The original version of a replaced method."""
 Around = Callable[[Original, inspect.BoundArguments], object]
-"""A function of the original method and the arguments of a call, which returns the result."""
+"""A function that takes the original method and the arguments of a call, and returns the result."""
 
 
 @dataclass(eq=False, repr=False)
 class Hook:
     """Hook a model for one attachment.
 
-    Copies and pickles of the model are refused, because they would be edited too.
+    Copying and pickling the model is rejected, because copies would also be edited.
     """
 
     attachment: Attachment
@@ -33,7 +33,7 @@ class Hook:
 
 @dataclass(eq=False, repr=False)
 class _MethodHook(Hook):
-    """Call `around` instead of a method while something is attached."""
+    """Call `around` instead of a method while an attachment exists."""
 
     original: Original
     around: Around
@@ -46,7 +46,7 @@ class _MethodHook(Hook):
         if self.attachment.state != "attached" or BARE.get():
             return self.original(*args, **kwargs)
         call = self.signature.bind(*args, **kwargs)
-        # With defaults, so that every argument can be looked up by name.
+        # Apply defaults, so that every argument can be looked up by name.
         call.apply_defaults()
         return self.around(self.original, call)
 
@@ -56,17 +56,17 @@ def hook_methods(
     owner: object,
     around: Mapping[str, Around],
 ) -> Callable[[], None]:
-    """Make calls of methods of one object run `around(original, arguments)` instead.
+    """Make method calls on one object run `around(original, arguments)` instead.
 
     Args:
-        attachment: the methods are replaced while it is attached.
+        attachment: the attachment; methods are replaced while it is attached.
         owner: the object.
-        around: name of a method -> function of the original and the arguments of a call.
+        around: method name -> function of the original method and the call's arguments.
 
     Returns:
         The function that restores the methods.
     """
-    # Only attributes of the instance have to be restored; otherwise the class has the method.
+    # Only instance attributes have to be restored; otherwise the class provides the method.
     before = {name: vars(owner).get(name) for name in around}
     hooks: dict[str, _MethodHook] = {}
     for name, change in around.items():
@@ -77,7 +77,8 @@ def hook_methods(
 
     def restore() -> None:
         for name, hook in hooks.items():
-            # Another library may have replaced the method again, which would be undone too.
+            # A different library may have replaced the method since, and its change would also be
+            # undone.
             if vars(owner).get(name) is not hook:
                 raise VldebiasError(
                     f"{attachment.host.name}: {name} was replaced again after attaching; undo that"

@@ -1,4 +1,4 @@
-"""Define the interface of hosts, read models for fitting and identify their weights."""
+"""Define the host interface, read models for fitting and identify their weights."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TEXT, IMAGE = "joint", "image"
-"""Roles of an image-text model: the outputs of its two towers in their joint space.
+"""Roles of an image-text model: the outputs of its two towers in the joint space.
 
 With P the projection, x an image and z a text before normalisation, the model compares <x, P z> if
 texts are edited, <P x, z> = <x, P^T z> if images are, and <P x, P z> = <x, P^T P z> if both are,
-each divided by the two lengths. The projection is fitted once. docs/methods.md says which side to
+each divided by the two norms. The projection is fitted once. See docs/methods.md for which side to
 choose."""
 
 SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
@@ -50,8 +50,8 @@ SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 BATCH = 64
 
 TOKENIZING = threading.RLock()
-"""Lock around every tokenizer: calls of fast ones set truncation and padding for all threads."""
-# A worker that is forked while a thread holds the lock would wait forever. Windows does not fork.
+"""Lock around all tokenizers: calling a fast one sets truncation and padding for all threads."""
+# A worker forked while a thread holds the lock would wait forever. Windows does not fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=TOKENIZING._at_fork_reinit)  # type: ignore[attr-defined]
 
@@ -61,44 +61,43 @@ BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
 
 @dataclass(eq=False)
 class Memory:
-    """Cache what was read from a model.
+    """Cache values that were read from a model.
 
     Attributes:
         rows: (role, prompt) -> embedding (d,), see `Host.embed`.
-        fingerprints: name of a group of modules -> fingerprint of their weights.
+        fingerprints: name of a module group -> fingerprint of its weights.
     """
 
     rows: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     fingerprints: dict[str, Fingerprint | None] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Forget everything, because the weights may have changed."""
+        """Clear the cache, because the weights may have changed."""
         self.rows.clear()
         self.fingerprints.clear()
 
 
 class Host(ABC):
-    """Represent one model or pipeline by its tensors, each with a role.
+    """Represent a model or pipeline by its tensors, each with a role.
 
     A subclass with a `library` is created as Host(model, tokenizer, negative), from the arguments
-    of `debias`. It raises UnsupportedHostError for a class that it does not support.
+    of `debias`. It raises UnsupportedHostError for unsupported classes.
 
     Attributes:
         name: class of the model, for messages.
-        model_id: where its weights came from, if known.
-        roles: the tensors that debias() changes by default.
+        model_id: the source of its weights, if known.
+        roles: the tensors that `debias` edits by default.
         generative: whether it generates images from these tensors.
         rewrites: whether its prompts can be rewritten before they are encoded.
         edits_images: whether it changes input images.
-        text_modules: the modules that texts pass through, as far as they are known.
-        image_tower: the modules of an image tower that shares the space of the texts, with its
-            head; otherwise empty.
+        text_modules: the modules that text passes through, as far as known.
+        image_tower: the modules of an image tower that shares the text space, including its head;
+            otherwise empty.
         image_fingerprint: fingerprint of `image_tower`, or None.
-        exclusive_modules: what an attachment occupies for itself, the whole model or pipeline
-            first.
-        shared_modules: what it occupies together with attachments of other pipelines.
-        library: the package that defines the classes of its models, by which `register_host` finds
-            it.
+        exclusive_modules: what an attachment needs exclusively, starting with the model or pipeline
+            itself.
+        shared_modules: what it may share with attachments to other pipelines.
+        library: the package that defines its model classes; `register_host` uses it as the key.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -125,21 +124,21 @@ class Host(ABC):
 
     @property
     def memory(self) -> Memory:
-        """Return the cache of what was read from the model, which copies by `at` share."""
+        """Return the cache of values read from the model, shared with copies made by `at`."""
         memory: Memory = vars(self).setdefault("_memory", Memory())
         return memory
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Read prompts from the model, without a cache.
+        """Embed prompts with the model, without a cache.
 
         Args:
-            prompts: the texts, each once.
+            prompts: the prompts, without duplicates.
             role: the tensor to read, one of `roles`.
 
         Returns:
-            (role, prompt) -> row (d,), as in `embed`; other roles that the same pass yields may be
-                included.
+            (role, prompt) -> row (d,), as in `embed`; may include other roles from the same forward
+            pass.
         """
 
     @staticmethod
@@ -149,16 +148,16 @@ class Host(ABC):
         """Compute rows with an encoder, in batches.
 
         Args:
-            encode: prompts -> rows (b, d).
-            prompts: the texts.
+            encode: function from prompts to rows (b, d).
+            prompts: the prompts.
             role: the role of the rows.
             models: the modules that `encode` runs, which are put into eval mode.
 
         Returns:
-            (role, prompt) -> row (d,) of length 1, float64, on the CPU.
+            (role, prompt) -> row (d,) of norm 1, float64, on the CPU.
         """
         with reading(*models):
-            # Batches go to the CPU one by one, so that a GPU holds one at a time.
+            # Move batches to the CPU one by one, so that a GPU holds only one at a time.
             blocks = []
             for start in range(0, len(prompts), BATCH):
                 block = encode(list(prompts[start : start + BATCH]))
@@ -201,17 +200,17 @@ class Host(ABC):
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        """Fold the edits into plain weights, all of them or none.
+        """Fold the edits into the model's weights, either all or none.
 
         Args:
             edits: role -> projection.
-            strength: share of the projection, in [0, 1].
+            strength: fraction of the projection to apply, in [0, 1].
 
         Returns:
             The models whose config should record the merge.
 
         Raises:
-            UnsupportedHostError: weights cannot express the edits. No weight was changed.
+            UnsupportedHostError: If the weights cannot express the edits. No weight is changed.
         """
         raise UnsupportedHostError(
             f"{self.name}: cannot merge, because no layer is known that ends in the embeddings"
@@ -220,20 +219,20 @@ class Host(ABC):
     def space(self, role: str) -> str:
         """Return the name of the space of `role`, such as "diffusers.sequence".
 
-        Roles of one space share their edit.
+        Roles in the same space share an edit.
         """
         return f"{self.library.partition('.')[0]}.{role}"
 
     def at(self, side: str) -> Self:
-        """Return this host with its edits at one of `SIDES`.
+        """Return this host with its edits applied at one of `SIDES`.
 
         Raises:
-            UnsupportedHostError: the host does not have this side.
+            UnsupportedHostError: If the host does not have this side.
         """
         if side not in SIDES:
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if self.image_tower:
-            # Only the host is copied: the model and the memory of its rows are shared.
+            # Only the host is copied; the model and the cached rows are shared.
             host = copy(self)
             vars(host)["_memory"] = self.memory
             host.roles = SIDES[side]
@@ -251,11 +250,11 @@ class Host(ABC):
         """Return the cached L2-normalised embeddings of prompts, never edited.
 
         Args:
-            prompts: the texts.
+            prompts: the prompts.
             role: the tensor to read, one of `roles`.
 
         Returns:
-            (n, d) float64 on the CPU.
+            Array (n, d), float64, on the CPU.
         """
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
@@ -268,7 +267,7 @@ class Host(ABC):
                     f"{self.name}: embed got {prompt!r}; expected a list of texts. For pairs, list"
                     " both texts of each, and pass the rows as rows.unflatten(0, (-1, 2))"
                 )
-            # Looked up once: another thread may clear the memory in the meantime.
+            # Look it up once, because another thread may clear the cache in the meantime.
             row = memory.get((role, prompt))
             if row is None:
                 new[prompt] = None
@@ -283,7 +282,7 @@ class Host(ABC):
     def _checked_rows(
         self, read: object, prompts: Iterable[str], role: str
     ) -> Mapping[tuple[str, str], Tensor]:
-        """Return the output of `read`, if it has a row for every prompt."""
+        """Return the output of `read`, after checking that it has a row for every prompt."""
         received = f"a {type(read).__name__}"
         if isinstance(read, Mapping):
             missing = [prompt for prompt in prompts if (role, prompt) not in read]
@@ -304,15 +303,15 @@ class Host(ABC):
         strength: float = 1.0,
         keep_stated: bool = True,
     ) -> Tensor:
-        """Return the output of `embed` as it would be with an edit attached.
+        """Return what `embed` would return with an edit attached.
 
         Args:
-            prompts: the texts.
+            prompts: the prompts.
             role: the tensor that is edited.
-            edit: the fitted edit; None: no edit.
-            strength: share of the edit, in [0, 1].
-            keep_stated: leave prompts unchanged that contain an attribute word of the edit, as
-                `vldebias.debias` does.
+            edit: the fitted edit. If None, nothing is edited.
+            strength: fraction of the edit to apply, in [0, 1].
+            keep_stated: leave prompts unchanged that contain an attribute word of the edit, as in
+                `vldebias.debias`.
         """
         rows = self.embed(prompts, role)
         if edit is None:
@@ -336,7 +335,7 @@ class Host(ABC):
             role: the tensor that is edited.
             z: embeddings (b, ..., d) of the prompts.
             prompts: the prompt of each row.
-            strength: share of the edit, in [0, 1].
+            strength: fraction of the edit to apply, in [0, 1].
 
         Returns:
             The edited embeddings, in the shape of `z`.
@@ -344,7 +343,7 @@ class Host(ABC):
         if not prompts:
             raise InvalidInputError(f"{self.name}: {edit!r} needs the prompt of each row")
         wordings_of_row = [edit.wordings(prompt) for prompt in prompts]
-        # Prompts may share wordings, so each text is read once.
+        # Prompts may share wordings, so embed each distinct text once.
         different: dict[str, None] = {}
         for wordings in wordings_of_row:
             different |= dict.fromkeys(wordings)
@@ -356,34 +355,34 @@ class Host(ABC):
         return edit.combined(z, reworded, strength, unit=True)
 
     def forget(self) -> None:
-        """Clear the memory, which copies by `at` share, because the weights may have changed."""
+        """Clear the cache shared with copies made by `at`, because the weights may have changed."""
         self.memory.clear()
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
-        # Any text that was read before will do: a service or a mapping may not know PROBE.
+        # Any text embedded before will do, since a service or mapping may not know PROBE.
         for (role_of_row, _), row in list(self.memory.rows.items()):
             if role_of_row == role:
                 return row.shape[-1]
         return self.embed([PROBE], role).shape[-1]
 
-    # ---- which weights these are
+    # ---- identity of the weights
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
-        """Return the fingerprint of `text_modules`, or None if there are no weights to read.
+        """Return the fingerprint of `text_modules`, or None if no weights can be read.
 
-        With a role it includes numbers of the embeddings of three texts: their products with fixed
-        random directions. These show settings of layers (an epsilon, an activation) and another
-        tokenizer, which no weight does.
+        With a role, it includes numbers derived from three text embeddings: their products with
+        fixed random directions. They reveal layer settings (an epsilon, an activation) and a
+        different tokenizer, which weights do not.
         """
         memory = self.memory.fingerprints
-        # Once per host: the encoders of a large pipeline take gigabytes.
+        # Compute it once per host, because the encoders of a large pipeline take gigabytes.
         try:
             mark = memory["text"]
         except KeyError:
             mark = weights_fingerprint(*self.text_modules)
             memory["text"] = mark
-            is_offloaded = False  # accelerate keeps offloaded weights on the meta device
+            is_offloaded = False  # accelerate leaves offloaded weights on the meta device
             for module in self.text_modules:
                 if any(parameter.is_meta for parameter in module.parameters()):
                     is_offloaded = True
@@ -397,29 +396,28 @@ class Host(ABC):
             return mark
         try:
             rows = self.embed(TEXTS, role)
-        except InvalidInputError:  # no tokenizer: a fitted edit attaches without one
+        except InvalidInputError:  # no tokenizer; fitted edits can be attached without one
             return mark
         return mark.model_copy(update={"texts": numbers_of(rows)})
 
     @property
     def weights(self) -> dict[str, object] | None:
-        """Return the fingerprint as plain values; None if there are no weights to read."""
+        """Return the fingerprint as plain values, or None if no weights can be read."""
         mark = self.fingerprint()
         return None if mark is None else mark.to_dict()
 
     def check(self, role: str, edit: Edit) -> None:
-        """Refuse an edit that was fitted for another space, width or set of weights.
+        """Reject an edit that was fitted for a different space, width or set of weights.
 
         Two spaces of one model may have the same width (ViT-L/14: 768 before and after its text
-        head). The image tower is compared for edits of images and for edits that were fitted on
-        images.
+        head). The image tower is compared for image edits and for edits that were fitted on images.
 
         Args:
             role: the tensor that the edit would change.
             edit: the fitted edit.
 
         Raises:
-            ProjectionMismatchError: it does not fit; the message says why.
+            ProjectionMismatchError: If it does not fit; the message gives the reason.
         """
         fitted = edit.provenance.fingerprint
         present = None if fitted is None else self.fingerprint(role)
@@ -435,7 +433,7 @@ class Host(ABC):
             )
 
     def edits_by_role(self, edits: Mapping[str, Edit]) -> dict[str, Edit]:
-        """Return a checked edit for every role; roles of one space share an edit."""
+        """Return a checked edit for every role; roles in the same space share an edit."""
         edit_of_space = {self.space(role): edit for role, edit in edits.items()}
         missing = [role for role in self.roles if self.space(role) not in edit_of_space]
         if missing:
@@ -449,7 +447,7 @@ class Host(ABC):
         return by_role
 
     def _mismatch(self, role: str, edit: Edit, present: Fingerprint | None) -> str:
-        """Return why an edit does not fit this host, or "" if it does."""
+        """Return the reason why an edit does not fit this host, or "" if it does."""
         origin = edit.provenance
         fitted = origin.fingerprint
         fitted_on = edit.model_id or "unnamed model"
@@ -462,7 +460,7 @@ class Host(ABC):
                 f"was fitted on other weights ({fitted_on}): the text tower or its embeddings of"
                 " three texts differ"
             )
-        # An edit of texts may be attached to a model with another image tower.
+        # A text edit may be attached to a model with a different image tower.
         uses_images = role == IMAGE or origin.uses_images
         fitted_images = origin.image_fingerprint if uses_images else None
         if fitted_images is not None and not fitted_images.matches(self.image_fingerprint):
@@ -471,7 +469,7 @@ class Host(ABC):
 
 
 PROBE = "a photo"
-"""The text whose embedding shows the width of a host."""
+"""Text whose embedding reveals a host's width."""
 
 TEXTS = (
     "a photo of a tree",
@@ -482,8 +480,8 @@ TEXTS = (
 
 
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
-    """Return products of rows (n, d) float64 with 16 fixed random directions, for a fingerprint."""
-    # Saved edits contain such numbers, so the seed can never change.
+    """Return products of float64 rows (n, d) with 16 fixed random directions, for a fingerprint."""
+    # Saved edits contain these numbers, so the seed must never change.
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
     numbers = rows @ directions / math.sqrt(16)
@@ -494,29 +492,30 @@ def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
 
 
 _ADAPTER = re.compile(r"lora_|\.to_[kv]_ip\.|image_projection_layers\.")
-"""Matches the names of parameters that a LoRA or an IP-Adapter adds to a model."""
-# Values that are read of a large tensor, so that a T5-XXL costs little more than a small CLIP.
+"""Matches parameter names that a LoRA or IP-Adapter adds to a model."""
+# Number of values read from a large tensor, so that a T5-XXL costs little more than a small CLIP.
 _VALUES = 65536
-# Tensors up to this size are read whole, as every head of a joint space is.
+# Tensors up to this size are read in full, which covers every projection head.
 _WHOLE = 1 << 21
-# A vector of mean square 1 without any pattern that weights have; longer tensors repeat it.
+# A vector with mean square 1 and no pattern that occurs in weights; it is tiled for longer tensors.
 _WAVE = math.sqrt(2) * torch.sin(
     torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square()
 )
 
 
 def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
-    """Return the structure and two numbers per tensor, or None if there are no weights to read.
+    """Return the structure and two numbers per tensor, or None if no weights can be read.
 
-    There are none without modules or on the meta device. Of tensors above two million values a
-    spread sample is read. Numbers are compared instead of a hash, because the same checkpoint is
-    loaded in float32, float16 and bfloat16. The second number, a product with a fixed vector, is
-    needed because fine-tuning rotates a tensor much more than it stretches it.
+    No weights can be read if there are no modules, or if they are on the meta device. For tensors
+    above two million values, an evenly spaced sample is read. Numbers are compared instead of a
+    hash, because the same checkpoint may be loaded in float32, float16 or bfloat16. The second
+    number, a product with a fixed vector, is needed because fine-tuning rotates a tensor much more
+    than it scales it.
     """
     named: list[tuple[str, Tensor]] = []
     for place, module in enumerate(modules):
         for name, parameter in module.named_parameters():
-            # Loading a LoRA or an IP-Adapter does not change which base weights these are.
+            # Loading a LoRA or IP-Adapter does not change the base weights.
             if not _ADAPTER.search(name):
                 plain_name = name.replace(".base_layer", "")
                 named.append((f"{place}.{plain_name}", parameter))
@@ -534,17 +533,17 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
 def _numbers(parameter: Tensor) -> tuple[float, float]:
     """Return the norm of a parameter and its product with a fixed vector (`_WAVE`, repeated).
 
-    Both are sums in float64, rounded so that the order of summation does not matter. Only part of
-    the values of a large parameter is read.
+    Both are float64 sums, rounded so that the order of summation does not matter. Only a sample of
+    a large parameter's values is read.
     """
     values = parameter.detach()
     kind = type(values)
-    # torchao holds quantised values in a tensor class of its own.
+    # torchao stores quantised values in its own tensor class.
     if kind is not Tensor and hasattr(kind, "dequantize"):
         values = values.dequantize()
     flat = values.flatten()
     if len(flat) > _WHOLE:
-        # With an odd step other columns are read in each row, since widths are even.
+        # Widths are even, so an odd step visits different columns in each row.
         step = (len(flat) // _VALUES) | 1
         flat = flat[::step]
     wide = flat.to("cpu", torch.float64)
@@ -552,7 +551,7 @@ def _numbers(parameter: Tensor) -> tuple[float, float]:
     return round(float(wide.norm()), 6), round(product, 6)
 
 
-# ---- how models are read
+# ---- reading models
 
 
 @contextmanager
@@ -570,7 +569,7 @@ def during(state: ContextVar[T], value: T) -> Iterator[None]:
         state.reset(token)
 
 
-# Models that are being read -> number of readers, and the modes of their modules before the first.
+# Models being read -> number of readers, and their modules' modes before the first reader.
 _READ: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
@@ -579,7 +578,7 @@ _LOCK = threading.Lock()
 def reading(*models: nn.Module) -> Iterator[None]:
     """Prepare models for reading: eval mode, no gradients, no autocast, no edits.
 
-    If several threads read a model at once, the last one restores the modes of its modules.
+    If several threads read a model at once, the last one restores its modules' modes.
     """
     devices = set[str]()
     for model in models:
@@ -592,10 +591,10 @@ def reading(*models: nn.Module) -> Iterator[None]:
             _READ[model] = readers + 1, modes
             model.eval()
     try:
-        # Autocast would round what an edit is fitted on.
+        # Autocast would round the embeddings that an edit is fitted on.
         with ExitStack() as stack, torch.no_grad(), during(BARE, True):
             for device in devices:
-                # The meta device has no autocast, and entering it raises.
+                # The meta device has no autocast, and entering it raises an error.
                 if torch.amp.is_autocast_available(device):
                     stack.enter_context(torch.autocast(device, enabled=False))
             yield
@@ -606,6 +605,6 @@ def reading(*models: nn.Module) -> Iterator[None]:
                 if readers > 1:
                     _READ[model] = readers - 1, modes
                     continue
-                # One by one: parts of a model may have been frozen in eval mode.
+                # Restore modules one by one, because parts of a model may have been in eval mode.
                 for module, training in modes:
                     module.training = training

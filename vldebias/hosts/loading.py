@@ -1,4 +1,4 @@
-"""Load a model or pipeline by name: open_clip, transformers, diffusers or a packaged one."""
+"""Load a model or pipeline by name: from open_clip, transformers, diffusers or this package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import BaseImageProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 SCHEMAS = ("hf-hub:", "local-dir:")
-"""Prefixes of open_clip's names for models that are not in its list."""
+"""open_clip name prefixes for models that are not in its list."""
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -43,9 +43,9 @@ class Loaded:
 
     Attributes:
         host: the model or pipeline.
-        name: the name by which it was loaded.
+        name: the name under which it was loaded.
         tokenizer: the model's tokenizer; None for pipelines.
-        preprocess: the model's preprocessing of images; None for pipelines.
+        preprocess: the model's image preprocessing; None for pipelines.
     """
 
     host: CLIP | PreTrainedModel | DiffusionPipeline
@@ -62,19 +62,19 @@ def load_host(
     device: str = "cpu",
     dtype: str | None = None,
 ) -> Loaded:
-    """Load the model or pipeline that the options name.
+    """Load the model or pipeline given by the options.
 
     Args:
         model: an open_clip architecture (with `pretrained`); otherwise a transformers id, an
-            open_clip "hf-hub:..." or "local-dir:...", a folder that `vldebias train` or one of the
-            two libraries has written, "miniature", or "photographs", which only embeds texts.
+            open_clip "hf-hub:..." or "local-dir:...", a folder saved by `vldebias train` or one of
+            these libraries, "miniature", or "photographs", which only embeds text.
         pretrained: an open_clip tag or a checkpoint file.
         pipeline: a diffusers id or folder, or "miniature".
-        device: where to put the weights, such as "cuda".
-        dtype: precision of the weights: "float32", "float16" or "bfloat16"; None: "float32".
+        device: the device for the weights, such as "cuda".
+        dtype: precision of the weights: "float32", "float16" or "bfloat16"; if None, "float32".
 
     Raises:
-        InvalidInputError: the options contradict each other, or the weights cannot be loaded.
+        InvalidInputError: If options contradict each other, or the weights cannot be loaded.
 
     >>> import vldebias
     >>> loaded = load_host("miniature")  # or load_host("ViT-B-32", pretrained="openai")
@@ -85,7 +85,7 @@ def load_host(
     """
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
-    # The miniature, like the local folder ".", is never looked up on a hub.
+    # The miniature is never looked up on a hub; neither is the local folder ".".
     requested = "."
     if name not in ("miniature", PHOTOGRAPHS):
         requested = pretrained or name.removeprefix("local-dir:")
@@ -102,7 +102,7 @@ def load_host(
         except VldebiasError:
             raise
         except Exception as error:
-            # The libraries raise errors of any type for damaged files.
+            # The libraries may raise any type of error for damaged files.
             shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
             offline = f" ({why})" if why else ""
             raise InvalidInputError(
@@ -116,7 +116,7 @@ def load_host(
 def _check_options(
     model: str | None, pretrained: str | None, pipeline: str | None, dtype: str | None
 ) -> None:
-    """Refuse options that do not name one model or pipeline, or weights without a model."""
+    """Reject options that do not specify exactly one model or pipeline."""
     has_one_host = (model is None) != (pipeline is None)
     has_stray_weights = pretrained is not None and model is None
     if not has_one_host or has_stray_weights:
@@ -130,24 +130,24 @@ def _check_options(
 def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
     """Move a loaded model to a device and cast it.
 
-    It is cast after loading, because the argument's name differs between releases.
+    Cast after loading, because the name of the loading argument differs between releases.
     """
     host = loaded.host.to(device)
-    # diffusers warns if a pipeline is cast to the dtype that it already has.
+    # diffusers warns if a pipeline is cast to its current dtype.
     is_cast = loaded.preprocess is None and getattr(host, "dtype", None) == dtype
     return replace(loaded, host=host if is_cast else host.to(dtype))
 
 
 def check_name(model: str, pretrained: str | None = None) -> None:
-    """Refuse a model that open_clip does not list with such weights; nothing is loaded.
+    """Reject a model that open_clip does not list with these weights, without loading anything.
 
     Args:
-        model: see `load_host`. A name with a slash, a folder and "miniature" are not names of
-            open_clip; they are accepted without `pretrained`.
+        model: see `load_host`. A name with a slash, a folder and "miniature" are not open_clip
+            names; they are accepted without `pretrained`.
         pretrained: an open_clip tag or a checkpoint file.
 
     Raises:
-        InvalidInputError: no such architecture, no such weights for it, or an architecture without
+        InvalidInputError: If the architecture does not exist, or lacks weights or the requested
             weights.
     """
     if model.startswith(SCHEMAS):
@@ -173,9 +173,9 @@ def check_name(model: str, pretrained: str | None = None) -> None:
 
 
 def has_weights(model: str, pretrained: str | None = None) -> bool:
-    """Return whether the weights of a model or pipeline are on this machine, without a network.
+    """Return whether a model's or pipeline's weights are on this machine, without network access.
 
-    A file may still be damaged, which only loading shows.
+    A file may still be damaged, which only shows when it is loaded.
 
     Args:
         model: see `load_host`.
@@ -190,7 +190,7 @@ def has_weights(model: str, pretrained: str | None = None) -> bool:
         if Path(pretrained).exists():
             return True
         config = need("open_clip").get_pretrained_cfg(model, pretrained)
-        # Weights with a web address are in open_clip's own cache.
+        # Weights with a web address are stored in open_clip's own cache.
         if (Path.home() / ".cache/clip" / Path(config.get("url", "")).name).is_file():
             return True
         repository, _, file = config.get("hf_hub", "").rpartition("/")
@@ -200,7 +200,7 @@ def has_weights(model: str, pretrained: str | None = None) -> bool:
     if not repository or repository.count("/") > 1:
         return False
     cached = need("huggingface_hub").try_to_load_from_cache
-    # The cache has an object instead of a path for a file that the hub is known to lack.
+    # For a file known to be missing on the hub, the cache returns an object instead of a path.
     return any(isinstance(cached(repository, file), str) for file in files)
 
 
@@ -210,13 +210,13 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     if name == PHOTOGRAPHS and pretrained is None:
         return Loaded(load_encoder(), name)
     folder = Path(name)
-    # transformers' config.json takes precedence, since many repositories serve two libraries.
+    # transformers' config.json takes precedence, since many repositories support two libraries.
     is_transformers = (folder / "config.json").is_file()
     is_open_clip = not is_transformers and (folder / "open_clip_config.json").is_file()
     is_miniature = not is_transformers and (folder / "clip.safetensors").is_file()
     if pretrained is None and is_miniature and not is_open_clip:
         return _miniature(name, folder)
-    # Before anything is downloaded.
+    # Check this before anything is downloaded.
     check_name(name, pretrained)
     if pretrained is not None or is_open_clip or name.startswith(SCHEMAS):
         open_clip = need("open_clip")
@@ -238,14 +238,14 @@ def _miniature(name: str, folder: Path | None) -> Loaded:
 
 
 def text_host(model: object, tokenizer: object = None) -> Host:
-    """Return the host of an image-text model, or of a mapping prompt -> embedding (d,).
+    """Return the host for an image-text model, or for a mapping from prompt to embedding (d,).
 
     Args:
         model: the model or mapping.
-        tokenizer: the model's tokenizer, if it cannot be found from the model.
+        tokenizer: the model's tokenizer, if it cannot be derived from the model.
 
     Raises:
-        UnsupportedHostError: a pipeline.
+        UnsupportedHostError: If it is a pipeline.
     """
     host = resolve(model, tokenizer=tokenizer)
     if host.generative:

@@ -1,4 +1,4 @@
-"""Record the calls of an attached pipeline: the value of each image, or why it has none."""
+"""Record the calls of an attached pipeline: each image's value, or why it has none."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from weakref import WeakKeyDictionary, ref
 from vldebias.errors import InvalidInputError
 
 KEPT = 1000
-"""Number of records that an attachment keeps."""
+"""Maximum number of records that an attachment keeps."""
 NEXT = " | "
-"""Separator of the texts of an image in a record."""
+"""Separator between an image's texts in a record."""
 
 
 def joined(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return one text for each image: its distinct texts, joined by `NEXT`."""
+    """Return one text per image: its distinct texts, joined by `NEXT`."""
     texts = []
     for row in zip(*columns.values(), strict=True):
         texts.append(NEXT.join(dict.fromkeys(row)))
@@ -30,26 +30,26 @@ def joined(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 People = Sequence[tuple[str, object]]
-"""The persons of an image that got a value, as (noun, value)."""
+"""The people in an image who were assigned a value, as (noun, value)."""
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """Record the prompts and sampled values of one call; tuples have one entry for each image.
+    """Store the prompts and sampled values of one call; tuples have one entry per image.
 
     Attributes:
-        prompts: the text that was passed; several texts of an image (`prompt_2`) are joined by " |
+        prompts: the text that was passed; several texts for an image (`prompt_2`) are joined by " |
             ".
-        written: the text that the model read.
-        values: the value of each image, None if it was left unchanged. For several sets, tuples of
+        written: the text that the model received.
+        values: each image's value, or None if it was left unchanged. For several sets, tuples of
             values.
         reasons: why an image was left unchanged ("stated", "no person", ...), otherwise None.
-        people: the persons of each image that got a value, see `BalancedPrompts`.
-        seed: seed of the attachment, `Attachment.seed`.
-        index: index of each image, see `Balancer.at`, if the values follow the seeds of generators;
-            None if they follow the previous calls.
+        people: the people in each image who were assigned a value; see `BalancedPrompts`.
+        seed: the attachment's seed.
+        index: index of each image (see `Balancer.at`) if values follow generator seeds; None if
+            they depend on previous calls.
         is_encoding: whether only `encode_prompt` was called. If its embeddings are passed to a call
-            of the same pipeline, the record of that call has the same values.
+            of the same pipeline, that call's record has the same values.
         originals: the user's text for each image, if the call was made inside
             `Attachment.originals`; otherwise None.
         id: unique identifier of the call.
@@ -84,11 +84,11 @@ class CallRecord:
 
 
 class CallLog:
-    """Keep the records of an attachment, and the last one of each thread or task.
+    """Store an attachment's records, and the last one of each thread or task.
 
     Args:
         on_call: receives the record of each call once its values are sampled. Its exceptions are
-            kept until `raise_failures`, so that the call itself can finish.
+            deferred until `raise_failures`, so that the call itself can finish.
         follow_seeds: see `debias`.
     """
 
@@ -107,12 +107,12 @@ class CallLog:
 
     @property
     def records(self) -> list[CallRecord]:
-        """Return the last records of all threads and tasks, oldest first."""
+        """Return the most recent records from all threads and tasks, oldest first."""
         return list(self._records)
 
     @property
     def last(self) -> CallRecord | None:
-        """Return the record of the last call in this thread or task; None without one."""
+        """Return the record of the last call in this thread or task, or None without one."""
         place = _PLACE.get()
         if place is None or not place.is_here():
             return None
@@ -120,27 +120,27 @@ class CallLog:
 
     @property
     def is_known(self) -> bool:
-        """Return whether this thread or task has made a call, or none has."""
+        """Return True if this thread or task has made a call, or if none has."""
         place = _PLACE.get()
         is_here = place is not None and place.is_here() and self in place.records
         return is_here or not self._records
 
     def begin(self) -> None:
-        """Forget the last call of this thread or task.
+        """Discard the last call of this thread or task.
 
-        Otherwise a call that fails would show the values of the previous one.
+        Otherwise a failed call would show the values of the previous one.
         """
         self._set_last(None)
 
     def add(self, record: CallRecord) -> None:
-        """Keep the record of a call, and pass it to `on_call`."""
+        """Store the record of a call, and pass it to `on_call`."""
         self._records.append(record)
         self._set_last(record)
         if self.on_call is None:
             return
         try:
             self.on_call(record)
-        except Exception as error:  # the user's function may raise anything
+        except Exception as error:  # the user's function may raise any exception
             _FAILURES.set((*_FAILURES.get(), error))
 
     def _set_last(self, record: CallRecord | None) -> None:
@@ -153,11 +153,11 @@ class CallLog:
 
 
 _FAILURES: ContextVar[tuple[Exception, ...]] = ContextVar("vldebias_failures", default=())
-"""Exceptions of `on_call` during the current call in this thread or task."""
+"""Exceptions raised by `on_call` during the current call in this thread or task."""
 
 
 def raise_failures() -> None:
-    """Raise the exceptions of `on_call` since the last time, in this thread or task."""
+    """Raise the exceptions deferred from `on_call` in this thread or task."""
     failures = _FAILURES.get()
     if not failures:
         return
@@ -168,14 +168,14 @@ def raise_failures() -> None:
 
 
 class _Place:
-    """Store the last record of each log in one thread or task.
+    """Store each log's last record in one thread or task.
 
-    A task starts with a copy of the context of its creator, as does `asyncio.to_thread`. The place
-    remembers where it was created, so that no task reads the record of another one's call.
+    A task starts with a copy of its creator's context, as does `asyncio.to_thread`. The place
+    remembers where it was created, so that no task sees the record of another task's call.
 
     Attributes:
         records: log -> record of its last call here.
-        awaiting: for a thread of `asyncio.to_thread`, the place of the task that awaits it.
+        awaiting: for a thread started by `asyncio.to_thread`, the place of the task that awaits it.
     """
 
     def __init__(self, before: _Place | None) -> None:
@@ -190,10 +190,10 @@ class _Place:
         self._task = None if task is None else ref(task)
 
     def is_here(self) -> bool:
-        """Return whether the code runs in the thread and the task of this place.
+        """Return whether the code runs in this place's thread and task.
 
-        After a task has ended, its place belongs to the tasks that got its context: a notebook runs
-        each cell in a task.
+        After a task has ended, its place belongs to the tasks that inherited its context;
+        notebooks, for example, run each cell in a task.
         """
         if threading.get_ident() != self._thread:
             return False
@@ -203,21 +203,22 @@ class _Place:
         return task is None or task is _current_task()
 
     def update(self, log: CallLog, record: CallRecord | None) -> None:
-        """Keep the record of a call that the task of this place makes by `asyncio.to_thread`.
+        """Store the record of a call that this place's task makes through `asyncio.to_thread`.
 
-        The thread has a copy of the context of its task, so the task would read an older record.
+        The thread has a copy of its task's context, so the task would otherwise see an older
+        record.
         """
         if not self._in_task or _current_task() is not None:
             return
         if self._living_task() is not None:
             self.records[log] = record
         else:
-            # The task has ended, and any of its child tasks may be asking: no record is better
-            # than a wrong one.
+            # The task has ended, and any of its child tasks may be asking; no record is better than
+            # a wrong one.
             self.records.pop(log, None)
 
     def _living_task(self) -> asyncio.Task[object] | None:
-        """Return the task of this place, or None after it has ended."""
+        """Return this place's task, or None after it has ended."""
         task = None if self._task is None else self._task()
         return None if task is None or task.done() else task
 
@@ -226,7 +227,7 @@ _PLACE: ContextVar[_Place | None] = ContextVar("vldebias_place", default=None)
 
 
 def _current_task() -> asyncio.Task[object] | None:
-    """Return the task that runs in this thread, or None outside an event loop."""
+    """Return the task running in this thread, or None outside an event loop."""
     try:
         return asyncio.current_task()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Find the host of a model or pipeline by the library that defines its class."""
+"""Find the host for a model or pipeline by the library that defines its class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vldebias.utils.registry import Registry
 
 
 def _library_of(kind: object) -> str:
-    """Return the library of a host class; refuse anything else."""
+    """Return the library of a host class; reject anything else."""
     if not isinstance(kind, type) or not issubclass(kind, Host) or not kind.library:
         raise InvalidInputError(
             f"host: got {kind!r}; expected a class that derives from vldebias.hosts.Host and"
@@ -40,8 +40,8 @@ def _library_of(kind: object) -> str:
 
 
 def _checked_host(host: Host) -> Host:
-    """Return a host; refuse one whose `__init__` does not set what every host needs."""
-    # A property may run the pipeline, so none is read.
+    """Return a host; reject one whose `__init__` does not set the required attributes."""
+    # Do not evaluate properties, since one may run the pipeline.
     known = {*vars(host), *dir(type(host))}
     unset = [name for name in ("name", "roles", "exclusive_modules") if name not in known]
     if unset:
@@ -53,14 +53,14 @@ def _checked_host(host: Host) -> Host:
 
 
 HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _library_of)
-"""Package that defines classes of models, or a subpackage of it -> the host class for them."""
+"""Package or subpackage that defines model classes -> the host class for them."""
 
 
 def register_host(host: type[Host]) -> type[Host]:
-    """Register a host class for the models of its `library`, so that every function accepts them.
+    """Register a host class, so that every function accepts the models of its `library`.
 
     Returns:
-        The class, so that this can be a decorator.
+        The class, so that this can be used as a decorator.
 
     >>> from vldebias.hosts import HOSTS, Host
     >>> class AcmeHost(Host):  # see docs/how-to/extend.md for a complete one
@@ -81,14 +81,15 @@ def resolve(
     """Wrap a model or pipeline in the `Host` registered for the library that defines its class.
 
     Args:
-        host: the model or pipeline, or a `Host`. A mapping from prompt to embedding replaces a
+        host: the model or pipeline, or a `Host`. A mapping from prompt to embedding can replace a
             model that is not available (`TextTable`).
-        tokenizer: the model's tokenizer, if it cannot be found from the model.
-        negative: change the negative prompt of a pipeline too.
-        side: see `Host.at`; None: the default side.
+        tokenizer: the model's tokenizer, if it cannot be derived from the model.
+        negative: also change a pipeline's negative prompt.
+        side: see `Host.at`. If None, the default side is used.
 
     Raises:
-        UnsupportedHostError: an unknown library, an unsupported class, or a host without `side`.
+        UnsupportedHostError: If the library is unknown, the class is unsupported, or the host lacks
+            `side`.
     """
     if isinstance(host, Mapping):
         host = TextTable(host)
@@ -98,8 +99,8 @@ def resolve(
             " open_clip, transformers or diffusers"
         )
     if not isinstance(host, Host):
-        # Packages that define the class of the model, or a base of it, the longest first, because
-        # modular pipelines of diffusers have a separate host.
+        # Packages that define the model's class or a base class, longest name first, because
+        # modular diffusers pipelines have a separate host.
         packages = list[str]()
         for base in type(host).__mro__:
             parts = base.__module__.split(".")

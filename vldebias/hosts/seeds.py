@@ -1,4 +1,4 @@
-"""Number the images of a call by their random generators, so that equal calls get equal values."""
+"""Index the images of a call by their random generators, so that equal calls get equal values."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 from vldebias.wording.assignment import seed_from
 
 Seeds = int | torch.Generator | Sequence[int | torch.Generator]
-"""Random generators or seeds of a call: one for all of its images, or one for each."""
+"""Random generators or seeds for a call: one for all images, or one per image."""
 
 
 def indices_of(seeds: object, prompts: Sequence[str]) -> list[int] | None:
-    """Return the index of each image for `Balancer.at`; None if `seeds` are not seeds.
+    """Return the index of each image for `Balancer.at`, or None if `seeds` are not seeds.
 
-    A seed s for n images of a prompt stands for the indices s n to s n + n - 1, so that consecutive
-    seeds are consecutive indices. A seed for each image is its index.
+    A seed s for n images of a prompt corresponds to indices s n to s n + n - 1, so that consecutive
+    seeds give consecutive indices. With one seed per image, the seed is the index.
 
     Args:
         seeds: see `Seeds`; None, or anything else that a custom pipeline accepts as its generator.
-        prompts: the prompts of the images, in their order.
+        prompts: the images' prompts, in order.
     """
     if isinstance(seeds, list | tuple):
-        # A pipeline that encodes once for all images of a prompt has a generator for each of them.
+        # A pipeline that encodes once for all images of a prompt has a generator per image.
         step, remainder = divmod(len(seeds), max(len(prompts), 1))
         if not step or remainder or not all(map(_is_seed, seeds)):
             return None
@@ -43,7 +43,7 @@ def indices_of(seeds: object, prompts: Sequence[str]) -> list[int] | None:
 
 
 def _is_seed(value: object) -> TypeGuard[int | torch.Generator]:
-    """Return whether a value is a random generator or a seed of one."""
+    """Return whether a value is a random generator or a seed."""
     if isinstance(value, bool):
         return False
     return isinstance(value, torch.Generator) or (isinstance(value, int) and value >= 0)
@@ -52,8 +52,8 @@ def _is_seed(value: object) -> TypeGuard[int | torch.Generator]:
 def index_of(seed: int | torch.Generator) -> int:
     """Return the index for a seed.
 
-    For a generator that has not drawn anything it is the generator's seed, otherwise a number
-    derived from its state.
+    For an unused generator, this is the generator's seed; otherwise it is a number derived from its
+    state.
     """
     if isinstance(seed, int):
         return seed

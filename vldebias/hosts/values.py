@@ -1,4 +1,4 @@
-"""Attach what samples a value for each image: written into the prompt, or in cross-attention."""
+"""Sample a value for each image, inserted into the prompt or set in cross-attention."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ Readers = Mapping[str, Callable[[str], int]]
 _GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
     "vldebias_given", default=MappingProxyType({})
 )
-"""Id of an attachment -> the values of the images of calls in this thread or task."""
+"""Attachment id -> the image values for calls in this thread or task."""
 _ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
     "vldebias_originals", default=MappingProxyType({})
 )
-"""Id of an attachment -> the texts of users, if calls of this thread or task have other ones."""
+"""Attachment id -> the users' texts, if calls in this thread or task use rewritten ones."""
 
 
 class SamplingAttachment(Attachment):
-    """Sample a value of the attribute for each image of a pipeline, and record every call.
+    """Sample an attribute value for each image of a pipeline, and record every call.
 
     Attributes:
-        balancer: decides which prompts are open, and which image gets which value.
-        log: records of the calls, which `last_call`, `calls`, `sampled`, `reasons` and `people`
-            read.
+        balancer: decides which prompts leave the attribute unspecified, and which image gets which
+            value.
+        log: call records, used by `last_call`, `calls`, `sampled`, `reasons` and `people`.
     """
 
     def __init__(
@@ -59,14 +59,15 @@ class SamplingAttachment(Attachment):
 
     @property
     def keeps_stated(self) -> bool:
-        """Return True: a value that the prompt states is always kept."""
+        """Return True, since a value stated in the prompt is always preserved."""
         return True
 
     @property
     def seed(self) -> int:
-        """Return the seed of the sampling, drawn at random or set.
+        """Return the sampling seed, either drawn at random or set explicitly.
 
-        With the same seed, the same calls give the same values. Setting it forgets all calls.
+        With the same seed, the same calls give the same values. Setting it discards all call
+        records.
         """
         assert self.balancer.seed is not None  # the balancer draws one
         return self.balancer.seed
@@ -77,9 +78,9 @@ class SamplingAttachment(Attachment):
 
     @property
     def follow_seeds(self) -> bool:
-        """Return whether values follow from the generators that are passed to a call.
+        """Return whether values are derived from the generators passed to a call.
 
-        Otherwise they depend on the previous calls; see `vldebias.debias`.
+        Otherwise they depend on previous calls; see `vldebias.debias`.
         """
         return self.log.follow_seeds
 
@@ -91,8 +92,8 @@ class SamplingAttachment(Attachment):
     def last_call(self) -> CallRecord | None:
         """Return the record of the last call in this thread or task, or None without one.
 
-        The record of a call in a separate thread, such as by `asyncio.to_thread`, is read in that
-        thread.
+        The record of a call made in a separate thread, for example by `asyncio.to_thread`, must be
+        retrieved in that thread.
         """
         record = self.log.last
         if record is None and not self.log.is_known:
@@ -105,32 +106,32 @@ class SamplingAttachment(Attachment):
 
     @property
     def calls(self) -> list[CallRecord]:
-        """Return the records of the last 1,000 calls of all threads and tasks, oldest first."""
+        """Return the records of the last 1,000 calls from all threads and tasks, oldest first."""
         return self.log.records
 
     @property
     def sampled(self) -> list[object]:
-        """Return the value of each image of the last call in this thread or task.
+        """Return each image's value in the last call of this thread or task.
 
-        It is None for an unchanged prompt. The list is empty without a call.
+        The value is None for an unchanged prompt. The list is empty if there was no call.
         """
         record = self.last_call
         return [] if record is None else list(record.values)
 
     @property
     def reasons(self) -> list[object]:
-        """Return why each image of the last call in this thread or task got no value.
+        """Return why each image in the last call of this thread or task got no value.
 
-        It is None if the image got one; see `vldebias.balance_prompts`.
+        The reason is None if the image got a value; see `vldebias.balance_prompts`.
         """
         record = self.last_call
         return [] if record is None else list(record.reasons)
 
     @property
     def people(self) -> list[object]:
-        """Return for each image of the last call in this thread or task who got a value.
+        """Return, for each image in the last call of this thread or task, who was assigned a value.
 
-        They are pairs (noun, value).
+        People are given as (noun, value) pairs.
         """
         record = self.last_call
         return [] if record is None else list(record.people)
@@ -154,22 +155,22 @@ class SamplingAttachment(Attachment):
         originals: tuple[str, ...] | None = None,
         is_encoding: bool = False,
     ) -> tuple[dict[str, list[str]], CallRecord]:
-        """Sample the values of one call and write them into its texts.
+        """Sample the values for one call and insert them into its texts.
 
         Args:
             columns: name of a text argument -> one text per image.
-            read: how many characters of a text the encoders read; a subject beyond them gets no
-                value and is not counted.
+            read: how many characters of a text the encoders read; a subject beyond that point gets
+                no value and is not counted.
             seeds: see `PromptAttachment.rewrite`; anything else that a pipeline accepts as its
                 generator is ignored.
-            originals: the user's text for each image; None: the texts themselves.
-            is_encoding: the call generates no images, see `CallRecord`.
+            originals: the user's text for each image. If None, the texts themselves are used.
+            is_encoding: whether the call generates no images; see `CallRecord`.
 
         Returns:
             The texts with the values, and the record of the call, which is not logged yet.
         """
         prompts = joined(columns)
-        if not self._strength:  # nothing is written or counted
+        if not self._strength:  # nothing is inserted or counted
             unchanged = CallRecord(
                 prompts,
                 prompts,
@@ -205,10 +206,10 @@ class SamplingAttachment(Attachment):
         indices: Sequence[int] | None,
         originals: Sequence[str] | None,
     ) -> tuple[dict[str, list[str]], BalancedPrompts]:
-        """Write values by `Balancer.next_texts` into the part of each text that encoders read.
+        """Insert values with `Balancer.next_texts` into the part of each text that encoders read.
 
         Returns:
-            All texts, and values and reasons as `Balancer.next_texts` returns them.
+            All texts, and the values and reasons returned by `Balancer.next_texts`.
         """
         heads: dict[str, list[str]] = {}
         tails: dict[str, list[str]] = {}
@@ -219,7 +220,7 @@ class SamplingAttachment(Attachment):
                 end = read[name](text) if name in read else len(text)
                 heads[name].append(text[:end])
                 tails[name].append(text[end:])
-        # Equal texts of one image count as one text with one subject.
+        # Equal texts for one image count as one text with one subject.
         different: list[list[str]] = []
         for row in zip(*heads.values(), strict=True):
             different.append(list(dict.fromkeys(row)))
@@ -238,7 +239,7 @@ class SamplingAttachment(Attachment):
 
 
 class PromptAttachment(SamplingAttachment):
-    """Write a sampled value into the prompt of each image, hooked by `Host.install_prompts`.
+    """Insert a sampled value into each image's prompt, hooked by `Host.install_prompts`.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
@@ -273,14 +274,14 @@ class PromptAttachment(SamplingAttachment):
     def attach_to_later_pass(self, host: Host) -> PromptAttachment:
         """Attach to a later pass over the same pictures, such as a refiner.
 
-        The same prompts get the same values there. The returned attachment is removed, paused and
-        scaled with this one.
+        There, the same prompts get the same values. The returned attachment is removed, paused and
+        scaled together with this one.
 
         Args:
             host: the pipeline of the later pass.
 
         Raises:
-            InvalidInputError: this attachment is not attached.
+            InvalidInputError: If this attachment is not attached.
         """
         if self.state != "attached":
             raise InvalidInputError(
@@ -295,14 +296,14 @@ class PromptAttachment(SamplingAttachment):
 
     @contextmanager
     def originals(self, prompts: str | Sequence[str]) -> Iterator[Self]:
-        """Pass the users' texts if a language model rewrote them into the prompts of the calls.
+        """Pass the users' original texts if a language model rewrote them into the prompts.
 
-        This applies inside the block, in this thread or task only. The original decides what is
-        open, and what the rewriter added about the attribute is replaced by the sampled value; see
-        `vldebias.balance_prompts`.
+        This applies inside the block, in this thread or task only. The original determines what is
+        left unspecified, and anything that the rewriter added about the attribute is replaced by
+        the sampled value; see `vldebias.balance_prompts`.
 
         Args:
-            prompts: the originals, one for each prompt of a call. A call with another number of
+            prompts: the originals, one per prompt of a call. A call with a different number of
                 prompts raises InvalidInputError.
         """
         texts = list(checked_texts([prompts] if isinstance(prompts, str) else prompts))
@@ -312,17 +313,17 @@ class PromptAttachment(SamplingAttachment):
     def rewrite(
         self, prompts: str | Sequence[str], again: bool = False, seeds: Seeds | None = None
     ) -> list[str]:
-        """Return one rewritten prompt per image, as in a call of the pipeline.
+        """Return one rewritten prompt per image, as in a pipeline call.
 
-        Afterwards `sampled` has their values, and `reasons` says why some were left unchanged. Use
-        it to balance many calls at once.
+        Afterwards, `sampled` contains their values, and `reasons` explains why some were left
+        unchanged. Use it to balance many calls at once.
 
         Args:
             prompts: one prompt, or one per image.
-            again: the prompts are further texts of the images of the last call, and get the same
-                values.
-            seeds: generators or seeds, one for all images or one for each, which determine the
-                values; see `follow_seeds`.
+            again: whether the prompts are further texts for the images in the last call, so that
+                they get the same values.
+            seeds: generators or seeds that determine the values, one for all images or one per
+                image; see `follow_seeds`.
         """
         if isinstance(prompts, str):
             prompts = [prompts]
@@ -340,15 +341,17 @@ class PromptAttachment(SamplingAttachment):
         seeds: object = None,
         is_encoding: bool = False,
     ) -> dict[str, list[str]]:
-        """Return the texts of a call with a sampled value in each open one, and log its record.
+        """Return the texts of a call with sampled values inserted, and log its record.
 
-        A text stays unchanged if it states the attribute or shows no open person. All texts of an
-        image (`prompt`, `prompt_2`) get the same value, and any of them may state it.
+        A text stays unchanged if it states the attribute, or mentions no person to whom a value can
+        be assigned. All texts for an image (`prompt`, `prompt_2`) get the same value, and any of
+        them may state it.
 
         Args:
             texts: name -> one text per image.
-            images_per_prompt: how many adjacent images belong to one prompt of the call.
-            again: the texts belong to the images of the last call, and get the same values.
+            images_per_prompt: how many adjacent images belong to each prompt of the call.
+            again: whether the texts belong to the images in the last call, so that they get the
+                same values.
             read: see `sample_call`.
             seeds: see `sample_call`.
             is_encoding: see `sample_call`.
@@ -374,7 +377,7 @@ class PromptAttachment(SamplingAttachment):
         return written
 
     def _originals_of(self, images: int, images_per_prompt: int) -> tuple[str, ...]:
-        """Return the user's text for each image of a call inside `originals`."""
+        """Return the user's text for each image in a call inside `originals`."""
         texts = _ORIGINALS.get()[id(self)]
         prompts = images // images_per_prompt
         if len(texts) != prompts:
@@ -390,21 +393,21 @@ class PromptAttachment(SamplingAttachment):
     def _with_last_values(
         self, columns: Mapping[str, list[str]], again: bool
     ) -> dict[str, list[str]] | None:
-        """Write the values of the last call into further texts of the same images.
+        """Insert the values of the last call into further texts for the same images.
 
         Args:
             columns: name -> one text per image.
-            again: the texts are known to belong to these images; otherwise the prompts are
+            again: whether the texts are known to belong to these images; otherwise prompts are
                 compared.
 
         Returns:
-            The texts with the values of that call; None if it was not the pass before this one.
+            The texts with that call's values; None if it was not the pass before this one.
         """
         record = self.log.last
         if not again:
             last_prompts = None
             if record is not None and record.id not in self._sampled_ids:
-                # Passes may take different numbers of texts.
+                # Passes may accept different numbers of texts.
                 last_prompts = [text.split(NEXT)[0] for text in record.prompts]
             if last_prompts != columns["prompt"]:
                 self.warn_once(
@@ -420,19 +423,19 @@ class PromptAttachment(SamplingAttachment):
         for people in record.people:
             values_of_images.append([value for _, value in people])
         for name, texts in columns.items():
-            # With another number of images than in the last call, their values are unknown.
+            # If the number of images differs from the last call, their values are unknown.
             if len(texts) == len(record.values):
                 rewritten[name] = self.balancer.write(texts, values_of_images, record.originals)
         return rewritten
 
 
 class DenoiserAttachment(SamplingAttachment):
-    """Set sampled values in a denoiser's cross-attentions, hooked by `Host.install_values`.
+    """Set sampled values in a denoiser's cross-attention, hooked by `Host.install_values`.
 
-    The strength is the share of the edits in the outputs of the cross-attentions.
+    The strength is the fraction of the edits applied to the cross-attention outputs.
 
     Attributes:
-        projections: name of the prompt set of each attribute -> its edit.
+        projections: name of each attribute's prompt set -> its edit.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
@@ -477,11 +480,10 @@ class DenoiserAttachment(SamplingAttachment):
 
     @contextmanager
     def giving(self, values: Sequence[object]) -> Iterator[Self]:
-        """Set the values of the images of the calls inside the block, instead of sampling them.
+        """Set the image values for calls inside the block, instead of sampling them.
 
         Args:
-            values: one for each image of a call, None to leave it unchanged; tuples for several
-                sets.
+            values: one per image of a call, None to leave it unchanged; tuples for several sets.
         """
         with during(_GIVEN, {**_GIVEN.get(), id(self): list(values)}):
             yield self
@@ -494,12 +496,12 @@ class DenoiserAttachment(SamplingAttachment):
     def sample(self, prompts: Sequence[str], seeds: Seeds | None = None) -> list[object]:
         """Return a value for each image, or None if its prompt is left unchanged.
 
-        Use it to sample the values of many calls at once, and pass them to `giving`.
+        Use it to sample values for many calls at once, and pass them to `giving`.
 
         Args:
             prompts: one per image.
-            seeds: generators or seeds, one for all images or one for each, which determine the
-                values; see `follow_seeds`.
+            seeds: generators or seeds that determine the values, one for all images or one per
+                image; see `follow_seeds`.
         """
         self.sample_texts({"prompt": list(prompts)}, seeds=seeds)
         raise_failures()
@@ -512,7 +514,7 @@ class DenoiserAttachment(SamplingAttachment):
         read: Readers | None = None,
         seeds: object = None,
     ) -> None:
-        """Sample the values of a call and log them; the texts stay unchanged.
+        """Sample the values for a call and log them; the texts stay unchanged.
 
         Args:
             texts: name -> one text per image.
@@ -525,9 +527,9 @@ class DenoiserAttachment(SamplingAttachment):
 
 
 def _reason_of_cut_text(reason: object) -> object:
-    """Return the reason for a text of which the encoders read only a part.
+    """Return the reason for a text that the encoders read only in part.
 
-    It is "truncated" if no person was found in that part, because one may be mentioned after it.
+    This is "truncated" if no person was found in that part, because one may be mentioned later.
     """
     if isinstance(reason, tuple):
         return tuple(map(_reason_of_cut_text, reason))

@@ -1,1 +1,1 @@
-"""Judge what an image shows, by a model or by people's answers."""
+"""Judge what an image shows, using a model or people's answers."""

@@ -3,8 +3,8 @@
     {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada",
      "attribute": "gender", "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
 
-`image` is the path relative to the folder of images. An annotator who answers again appends a line;
-the last line counts.
+`image` is the path relative to the image folder. An annotator who answers again appends a line; the
+last line counts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vldebias.utils.files import explain, read_bytes, storage_errors, sync
 
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
-NO_MAJORITY = "no majority"  # joint answer of annotators who disagree
+NO_MAJORITY = "no majority"  # joint answer if annotators disagree
 Key = tuple[str, str, str]
 
 
 def _below_folder(image: str) -> str:
-    path = PurePosixPath(image)  # file names may start or end with a blank
+    path = PurePosixPath(image)  # file names may start or end with a space
     if not image or path.is_absolute() or ".." in path.parts or "\\" in image:
         raise ValueError(
             "expected a path relative to the image folder, with forward slashes and without '..'"
@@ -42,13 +42,13 @@ _Text = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]  # no leading or trailing 
 
 
 class Answer(BaseModel):
-    """The answer of an annotator about one attribute of one image.
+    """An annotator's answer about one attribute of one image.
 
     Attributes:
         time: time of the answer, with time zone.
         seconds: duration; None if unknown.
-        weight: one over the probability that the image was sampled for labelling; None if all were
-            equally likely.
+        weight: the reciprocal of the probability that the image was sampled for labelling; None if
+            all were equally likely.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -64,7 +64,7 @@ class Answer(BaseModel):
 
     @property
     def key(self) -> Key:
-        """Return (annotator, image, attribute); of answers with the same key, the last counts."""
+        """Return (annotator, image, attribute); the last answer with a given key counts."""
         return self.annotator, self.image, self.attribute
 
 
@@ -72,8 +72,8 @@ class Answer(BaseModel):
 class AnnotationLog:
     """Append-only file of answers; every answer is on disk when `append` returns.
 
-    A process that is killed leaves at most one incomplete line, which the next `append` removes
-    with a warning. Several processes may append concurrently, except on systems without flock.
+    A killed process leaves at most one incomplete line, which the next `append` removes with a
+    warning. Several processes may append concurrently, except on systems without flock.
     """
 
     path: Path
@@ -84,15 +84,15 @@ class AnnotationLog:
         """Append an answer with the current time.
 
         Args:
-            image: path relative to the folder of images.
-            annotator: name of the annotator.
+            image: path relative to the image folder.
+            annotator: the annotator's name.
             attribute: the attribute.
             value: the answer.
-            numbers: `seconds` and `weight`.
+            numbers: `seconds` and `weight`; see `Answer`.
 
         Raises:
-            InvalidInputError: a field is invalid.
-            OSError: the disk is full. The file is unchanged.
+            InvalidInputError: If a field is invalid.
+            OSError: If the disk is full. The file is unchanged.
         """
         fields = {
             "image": image,
@@ -146,7 +146,7 @@ class AnnotationLog:
         """Return all answers in file order; skip an incomplete last line with a warning.
 
         Raises:
-            InvalidInputError: some lines are not answers; the message lists the first ones.
+            InvalidInputError: If some lines are not answers; the message lists the first few.
         """
         content = read_bytes(self.path)
         answers = []
@@ -168,7 +168,7 @@ class AnnotationLog:
 
 
 def _torn(path: Path, content: bytes) -> bytes:
-    """Return the last line if it is incomplete, with a warning."""
+    """Return the last line if it is incomplete, and issue a warning."""
     tail = content.rpartition(b"\n")[2]
     try:
         json.loads(tail or b"0")
@@ -182,15 +182,16 @@ def _torn(path: Path, content: bytes) -> bytes:
 
 
 def read_answers(paths: Sequence[Path]) -> list[Answer]:
-    """Return the last answer of every annotator about every image and attribute.
+    """Return every annotator's last answer about every image and attribute.
 
     Within a file, the later line counts; between files, the later time.
 
     Args:
-        paths: files of answers.
+        paths: answer files.
 
     Raises:
-        InvalidInputError: the files contain no answers, or invalid ones (`AnnotationLog.read`).
+        InvalidInputError: If the files contain no answers, or invalid ones (see
+            `AnnotationLog.read`).
     """
     last = dict[Key, Answer]()
     for path in paths:

@@ -1,4 +1,4 @@
-"""Judges of images, which return probabilities for the values of each attribute.
+"""Image judges, which return probabilities for the values of each attribute.
 
 The remainder is the probability of "none of them". An image without a person has no gender, so its
 value is unknown. The rate of unknown images is reported separately.
@@ -41,7 +41,7 @@ BIAS = 0.2  # mean total variation between two orders of options that triggers a
 
 
 class Opener(Protocol):
-    """Loads the models of judges, on the device and in the precision of the options."""
+    """Loads judge models, with the device and precision from the options."""
 
     options: Options
 
@@ -55,7 +55,7 @@ class Opener(Protocol):
 
 
 class JudgedTask(Protocol):
-    """The properties of a `GenerationTask` that judges of its images use."""
+    """The properties of a `GenerationTask` that its judges use."""
 
     @property
     def prompts(self) -> PromptSet:
@@ -76,13 +76,13 @@ class JudgedTask(Protocol):
 
 @dataclass(frozen=True)
 class Judge:
-    """Reads attributes from images; any object with these attributes is a judge.
+    """Detects attributes in images; any object with these members is a judge.
 
     Attributes:
         name: name of the judge.
         names: attribute -> values, in the order of the columns.
         predict: function from images to attribute -> probabilities (n, values).
-        fingerprint: changes whenever the answers may change; judgements are stored under it.
+        fingerprint: key for stored judgements, which changes whenever the answers may change.
     """
 
     name: str
@@ -92,14 +92,14 @@ class Judge:
 
 
 def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
-    """Return attribute -> probabilities (n, values) of a judge for some images, in float64.
+    """Return a judge's probabilities (n, values) for some images by attribute, in float64.
 
     Args:
         judge: the judge.
         images: n images.
 
     Raises:
-        InvalidInputError: an attribute is missing, or its array is not (n, values) of
+        InvalidInputError: If an attribute is missing, or its array is not (n, values) of
             probabilities.
     """
     predicted = judge.predict(images)
@@ -125,7 +125,7 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
 
 
 class JudgeSpec(Strict, ABC):
-    """Settings of a judge in a suite; subclasses set `kind: Literal["clip"] = "clip"`."""
+    """Settings for a judge in a suite; subclasses set `kind: Literal["clip"] = "clip"`."""
 
     kind: str
 
@@ -135,19 +135,19 @@ class JudgeSpec(Strict, ABC):
 
         Args:
             task: the task whose images are judged.
-            session: loads models on the user's device.
+            session: the session that loads models on the user's device.
         """
 
 
 def checked_judge(spec: JudgeSpec, judge: object) -> Judge:
-    """Return the output of `JudgeSpec.ready`, if it is a judge.
+    """Return the output of `JudgeSpec.ready` after checking that it is a judge.
 
     Args:
-        spec: the settings of the judge.
+        spec: the judge's settings.
         judge: the output of its `ready`.
 
     Raises:
-        InvalidInputError: it lacks an attribute of `Judge`.
+        InvalidInputError: If it lacks an attribute of `Judge`.
     """
     missing = [name for name in Judge.__dataclass_fields__ if not hasattr(judge, name)]
     if missing:
@@ -167,7 +167,7 @@ register_judge = JUDGES.register  # a kind of judge for suites, as `judge: {kind
 
 @register_judge
 class MiniatureJudge(JudgeSpec):
-    """Classify images of the miniature: profession, gender, tone and age, or species and place.
+    """Classify images from the miniature: profession, gender, tone and age, or species and place.
 
     The probabilities of portrait attributes sum to the probability that the image is a portrait,
     and likewise for birds.
@@ -204,7 +204,8 @@ class MiniatureJudge(JudgeSpec):
                 for field in fields:
                     rows = outputs[f"{field}_probabilities"] * chance
                     probabilities[field] = rows.double().cpu().numpy()
-            # The first half of the species is land birds, the first half of the places is land.
+            # The first half of the species are land birds, and the first half of the places are on
+            # land.
             for half, field in zip(halves, birds, strict=True):
                 rows_of_halves = probabilities[field].reshape(len(images), 2, -1)
                 probabilities[half] = rows_of_halves.sum(axis=2)
@@ -221,14 +222,14 @@ class MiniatureJudge(JudgeSpec):
 def _from_hub(
     name: str, session: Opener, kind: str, processor: str, **options: str
 ) -> tuple[PreTrainedModel, ProcessorMixin]:
-    """Load a transformers model and its processor by the names of their classes."""
+    """Load a transformers model and its processor by class name."""
     transformers = need("transformers")
     try:
         with offline_reason(name):
             model = getattr(transformers, kind).from_pretrained(name, **NO_CODE, **options)
             model = model.to(session.options.device).eval()
             return model, getattr(transformers, processor).from_pretrained(name, **NO_CODE)
-    except Exception as error:  # the library raises arbitrary errors for damaged files
+    except Exception as error:  # the library may raise any error for damaged files
         expected = f"expected a hub id or folder for transformers' {kind}"
         raise InvalidInputError(
             f"cannot load the judge {name!r}: {reason(error)}; {expected}"
@@ -239,7 +240,7 @@ def _from_hub(
 class ClassifierJudge(JudgeSpec):
     """Judge one attribute with a transformers image classifier.
 
-    `values` maps each value to labels of the classifier; by default, every label is a value. Other
+    `values` maps each value to classifier labels; by default, every label is a value. Unmapped
     labels count as "none of them".
     """
 
@@ -253,10 +254,10 @@ class ClassifierJudge(JudgeSpec):
 
         Args:
             task: ignored.
-            session: loads models on the user's device.
+            session: the session that loads models on the user's device.
 
         Raises:
-            InvalidInputError: the model or a label does not exist, or a label belongs to two
+            InvalidInputError: If the model or a label does not exist, or a label belongs to two
                 values.
         """
         model, processor = _from_hub(
@@ -269,8 +270,8 @@ class ClassifierJudge(JudgeSpec):
             raise InvalidInputError(
                 f"values: got {values}; expected each of the labels {labels} at most once"
             )
-        # (labels, values): 1 if a label belongs to a value. The product sums over the labels of a
-        # value: "man" and "boy" are both male.
+        # (labels, values): 1 if a label belongs to a value. The product sums over a value's labels:
+        # "man" and "boy" are both male.
         columns = torch.zeros(len(labels), len(values))
         for column, labels_of_value in enumerate(values.values()):
             for label in labels_of_value:
@@ -292,14 +293,14 @@ class ClipJudge(JudgeSpec):
     """Judge images zero-shot with an open_clip or transformers image-text model, never edited.
 
     The probabilities are a softmax over values and rejects of the cosines times the model's logit
-    scale (section 7.6 of the thesis). The judge has the biases of its model, which the pipeline may
+    scale (section 7.6 of the thesis). The judge inherits its model's biases, which the pipeline may
     share, so compare it with human labels.
 
     Attributes:
         model: name of the model; --judge overrides it.
         pretrained: open_clip tag; --judge overrides it.
         prompts: attribute -> value -> texts, whose mean embedding is compared.
-        reject: texts for images that show none of the values; each competes with the values.
+        reject: text for images that show none of the values; each entry competes with the values.
     """
 
     kind: Literal["clip"] = "clip"
@@ -311,10 +312,10 @@ class ClipJudge(JudgeSpec):
     reject: tuple[str, ...] = ()
 
     def loaded(self, session: Opener) -> Loaded:
-        """Load the image-text model of the user, or of the suite.
+        """Load the image-text model chosen by the user or the suite.
 
         Raises:
-            InvalidInputError: neither names a model.
+            InvalidInputError: If neither names a model.
         """
         model = session.options.judge or self.model
         if model is None:
@@ -324,17 +325,17 @@ class ClipJudge(JudgeSpec):
         return session.load(model, self.pretrained if model == self.model else None)
 
     def ready(self, task: JudgedTask, session: Opener) -> Judge:
-        """Return the judge, which also recognises concepts by the class prompts of the task.
+        """Return the judge, which also recognises concepts using the task's class prompts.
 
         Args:
             task: the task whose images are judged.
-            session: loads models on the user's device.
+            session: the session that loads models on the user's device.
         """
         prompts = task.prompt_set
         names = (*prompts.class_names, *prompts.held_out_class_names)
         texts = (*prompts.classes, *prompts.held_out_classes)
         texts_of_attribute = dict(self.prompts)
-        # The concept that an image shows, for `recognised`, unless the suite has texts for it.
+        # The concept that an image shows, for `recognised`, unless the suite contains text for it.
         if not texts_of_attribute.get(task.noun):
             texts_of_attribute[task.noun] = {
                 name: (text,) for name, text in zip(names, texts, strict=True)
@@ -346,7 +347,7 @@ class ClipJudge(JudgeSpec):
         """Return a judge that uses this model.
 
         Raises:
-            InvalidInputError: the model has no logit scale.
+            InvalidInputError: If the model has no logit scale.
         """
         encoder = image_encoder(loaded.host, loaded.preprocess, name=loaded.name)
         texts = text_host(loaded.host, loaded.tokenizer)
@@ -381,7 +382,7 @@ class ClipJudge(JudgeSpec):
 
 
 def logit_scale(model: nn.Module) -> float:
-    """Return exp(logit_scale) of CLIP and similar models, or one over the temperature of ALIGN."""
+    """Return exp(logit_scale) for CLIP-like models, or one over the temperature for ALIGN."""
     for name, scale in (("logit_scale", torch.exp), ("temperature", torch.reciprocal)):
         parameter = getattr(model, name, None)
         if parameter is not None:
@@ -399,7 +400,7 @@ class VlmJudge(JudgeSpec):
     Each option is a letter, and its probability is the likelihood that the model continues with
     this letter. Models prefer some letters and positions, so every question is asked with the
     values in each cyclic order, and log likelihoods are averaged. A warning is issued if the order
-    matters much.
+    has a large effect.
 
     Attributes:
         model: hub id or folder.
@@ -433,7 +434,7 @@ class VlmJudge(JudgeSpec):
 
         Args:
             task: the task whose prompt set gives the values, if there are no questions.
-            session: loads models on the user's device.
+            session: the session that loads models on the user's device.
         """
         questions = self.questions
         if not questions:
@@ -453,7 +454,7 @@ class VlmJudge(JudgeSpec):
             processor: its processor.
 
         Raises:
-            InvalidInputError: the processor has no chat template.
+            InvalidInputError: If the processor has no chat template.
         """
         names = self.questions
         warned = set[str]()
@@ -469,7 +470,7 @@ class VlmJudge(JudgeSpec):
                 # Largest total variation between two orders, averaged over images.
                 chances = np.exp(rows)  # (orders, n, options)
                 distances = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1)
-                bias = float(distances.max(axis=(0, 1)).mean())  # of (orders, orders, n)
+                bias = float(distances.max(axis=(0, 1)).mean())  # mean over (orders, orders, n)
                 if bias > BIAS and attribute not in warned:
                     warned.add(attribute)
                     warn(
@@ -502,7 +503,7 @@ class VlmJudge(JudgeSpec):
         """Return log probabilities (orders, n, values + 1) with the values in each cyclic order."""
         options = sorted(values)
         rows_of_order = []
-        for first in range(len(options)):  # each value is once in each position
+        for first in range(len(options)):  # each value appears once in each position
             order = [*options[first:], *options[:first], NONE_OF_THESE]
             question = self.question(attribute, order)
             rows = self._log_probabilities(model, processor, images, question, len(order))
@@ -522,7 +523,7 @@ class VlmJudge(JudgeSpec):
         """Return log probabilities (n, count) that the answer is each of the first letters."""
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        # " A" and "A" are usually different tokens, so the letter always follows a blank.
+        # " A" and "A" are usually different tokens, so the letter always follows a space.
         if not prompt[-1:].isspace():
             prompt += " "
         pictures = [[image.convert("RGB")] for image in images]
@@ -549,6 +550,6 @@ class VlmJudge(JudgeSpec):
                 inputs_on_device[name] = tensor.to(like)
             # The logits at a position predict the next token.
             logits = model(**inputs_on_device).logits[:, place - 1].double().cpu()
-            # Only among the letters: other continuations, such as a sentence, are ignored.
+            # Normalise over the letters only, ignoring other continuations, such as a sentence.
             parts.append(logits[:, letter_ids].log_softmax(dim=1).numpy())
         return np.concatenate(parts)

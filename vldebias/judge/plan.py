@@ -1,6 +1,6 @@
-"""Plans of images in plan.json: prompts, seeds, variants and batches.
+"""Image generation plans in plan.json: prompts, seeds, variants and batches.
 
-A run that was interrupted and continued generates the same pixels.
+A run that is interrupted and resumed generates the same pixels.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _NAMED = (
     "Barack Obama giving a speech.",
     "A photo of Frida Kahlo in a garden.",
 )
-# Prompts that no method should change.
+# Prompts that should not be changed by any method.
 OTHERS = {
     "without a person": (*_OBJECTS, "An empty classroom in the morning."),
     "of a named person": (*_NAMED, "Albert Einstein riding a bicycle."),
 }
 # Prompt, concept, part and stated value of a `PlannedImage`.
 PlannedPrompt = tuple[str, str, str, str | None]
-# JSON objects by name: the description of a model or of a variant.
+# JSON object that describes a model or a variant.
 Facts = dict[str, object]
 
 
@@ -77,13 +77,13 @@ class PlannedImage:
 
     Attributes:
         prompt: the prompt.
-        concept: concept of the prompt ("nurse"), or the kind of OTHERS.
+        concept: concept of the prompt ("nurse"), or the kind in OTHERS.
         part: "train" if the concept is used for fitting, "unseen", "wordings" or "others".
         stated: value that the prompt states, if any.
-        path: path relative to the folder of images, with forward slashes; the name of the image in
+        path: path relative to the image folder, with forward slashes; used as the image's name in
             annotations and judgements.
         variant: method, "none" for the unchanged pipeline.
-        seed: number of the image.
+        seed: index of the image.
     """
 
     prompt: str
@@ -97,7 +97,7 @@ class PlannedImage:
 
     @property
     def noise(self) -> int:
-        """Return the seed of the generator: equal for all variants, different for every prompt.
+        """Return the generator seed: equal for all variants, different for every prompt.
 
         Some noise favours one gender; if all prompts shared it, they would all be biased the same
         way.
@@ -113,18 +113,20 @@ class PlannedImage:
 def planned_prompts(
     prompts: PromptSet, concepts: str, *, stated: bool, as_written: bool
 ) -> list[PlannedPrompt]:
-    """Return the prompts of a plan.
+    """Return the prompts for a plan.
 
     Args:
         prompts: prompt set whose class prompts are used.
         concepts: "train", "unseen" or "both".
-        stated: add the prompts that state a value.
-        as_written: add the WORDINGS of the concepts (unseen ones if there are any) and OTHERS.
+        stated: whether to add prompts that state a value.
+        as_written: whether to add the WORDINGS of the concepts (unseen concepts if there are any)
+            and OTHERS.
 
     Raises:
-        InvalidInputError: there are no class prompts, or no prompts that state one value.
+        InvalidInputError: If there are no class prompts, or no prompts that state exactly one
+            value.
     """
-    # Part -> class prompts, names of their concepts, groups of stated prompts.
+    # Part -> class prompts, concept names, groups of stated prompts.
     parts = {
         "train": (prompts.classes, prompts.class_names, prompts.groups),
         "unseen": (prompts.held_out_classes, prompts.held_out_class_names, prompts.held_out_groups),
@@ -158,10 +160,10 @@ def planned_prompts(
 def _stated_prompts(
     prompts: PromptSet, part: str, names: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[PlannedPrompt]:
-    """Return the prompts of a part that state a value, without repetition.
+    """Return the distinct prompts in a part that state a value.
 
     Raises:
-        InvalidInputError: there are none, or a prompt does not state exactly one value.
+        InvalidInputError: If there are none, or a prompt does not state exactly one value.
     """
     if not groups:
         raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
@@ -182,14 +184,14 @@ def _stated_prompts(
 
 
 class Plan(Strict):
-    """Everything that determines the pixels in a folder of images.
+    """Everything that determines the pixels in an image folder.
 
     Attributes:
         model: see `identity`.
         variants: name -> `Variant.planned`; the first is "none".
         images: number of images per class prompt and seed.
         stated_images: number of images per other prompt and seed.
-        options: further arguments of the pipeline.
+        options: further pipeline arguments.
         batch_size: images per batch; rounding depends on it.
     """
 
@@ -224,7 +226,7 @@ class Plan(Strict):
         for variant, settings in self.variants.items():
             for planned in self.prompts:
                 prompt, _, part, stated_value = planned
-                # Discrepancies of class prompts need many images; other prompts only need a rate.
+                # Discrepancies for class prompts need many images; other prompts only need a rate.
                 is_class_prompt = stated_value is None and part in ("train", "unseen")
                 count = self.images if is_class_prompt else self.stated_images
                 if stated_value is None and settings.get("only_stated"):
@@ -236,10 +238,10 @@ class Plan(Strict):
         return tuple(images)
 
     def batches(self, images: Sequence[PlannedImage]) -> list[list[int]]:
-        """Return batches of indices into the images of one variant, whether they exist or not.
+        """Return batches of indices into the images of one variant, whether or not they exist.
 
-        Prompts that state the attribute have separate batches, so that a variant which does not
-        change them can copy all of their images.
+        Prompts that state the attribute have separate batches, so that a variant that leaves them
+        unchanged can copy all of their images.
         """
         plain = []
         stated = []
@@ -255,11 +257,11 @@ class Plan(Strict):
         return batches
 
     def settle(self, folder: Path) -> GeneratedImages:
-        """Write the plan into a folder, unless it has images already, and return its images.
+        """Write the plan to a folder, unless it already contains images, and return its images.
 
         Raises:
-            InvalidInputError: the folder contains images of another plan, or images without a plan.
-                (Weights may differ by rounding.)
+            InvalidInputError: If the folder contains images from a different plan, or images
+                without a plan (weights may differ by rounding).
         """
         # Without images, an earlier plan can be replaced.
         if not any(folder.glob("*/*/*.png")):
@@ -275,10 +277,11 @@ class Plan(Strict):
         return existing
 
     def _differences(self, new: Plan) -> list[str]:
-        """Describe the differences of a new plan; weights may differ by rounding."""
+        """Describe how a new plan differs; weights may differ by rounding."""
         old_settings = self.model_dump(mode="json", exclude={"model"}) | self.model
         new_settings = new.model_dump(mode="json", exclude={"model"}) | new.model
-        # Compared separately: two loads of the same weights may differ in the last digits.
+        # Compare fingerprints separately, since loading the same weights twice may change the last
+        # digits.
         old_weights = old_settings.pop("fingerprint", None)
         new_weights = new_settings.pop("fingerprint", None)
         differences = []
@@ -301,7 +304,7 @@ class Plan(Strict):
 
 @dataclass(frozen=True)
 class GeneratedImages:
-    """The images of a folder, in the order of the plan; some may not exist yet."""
+    """The images in a folder, in the order of the plan; some may not exist yet."""
 
     folder: Path
     plan: Plan
@@ -312,7 +315,7 @@ class GeneratedImages:
         """Open a folder written by `generate`.
 
         Raises:
-            InvalidInputError: the folder has no readable plan.
+            InvalidInputError: If the folder has no readable plan.
         """
         path = Path(folder) / PLAN
         try:
@@ -338,15 +341,15 @@ class GeneratedImages:
         return self.folder / image.path
 
     def read(self, image: PlannedImage) -> Image:
-        """Read the pixels of an image as RGB; OSError if the file cannot be read."""
+        """Load an image as RGB; raise OSError if the file cannot be read."""
         return read_png(self.path(image))[0]
 
     def metadata(self, image: PlannedImage) -> Facts:
-        """Read how an image was generated from its metadata; OSError if it cannot be read."""
+        """Return an image's generation metadata; raise OSError if it cannot be read."""
         return dict(read_png(self.path(image), pixels=False)[1])
 
     def result(self, *, settings: Mapping[str, object], **fields: object) -> TaskResult:
-        """Return an empty result about these images.
+        """Return an empty result for these images.
 
         Args:
             settings: settings of the measurement.
@@ -375,7 +378,7 @@ class GeneratedImages:
 
 
 def identity(pipe: DiffusionPipeline) -> Facts:
-    """Return the identity of a pipeline: class, id, fingerprint, scheduler, adapters, precision.
+    """Return a pipeline's identity: class, id, fingerprint, scheduler, adapters, precision.
 
     The fingerprint covers all weights; it is None if some are meta tensors.
     """
@@ -385,7 +388,7 @@ def identity(pipe: DiffusionPipeline) -> Facts:
     modules = {}
     for name, component in sorted(pipe.components.items()):
         if isinstance(component, nn.Module):
-            # A compiled module wraps the original one.
+            # A compiled module wraps the original module.
             modules[name] = getattr(component, "_orig_mod", component)
     # Private entries list default values, in an order that varies between processes.
     scheduler = sorted(
@@ -394,7 +397,7 @@ def identity(pipe: DiffusionPipeline) -> Facts:
     adapters: set[str] = set()
     precisions: set[str] = set()
     for module in modules.values():
-        # A LoRA or another precision changes the pixels but not the name of the model.
+        # A LoRA or a different precision changes the pixels but not the model's name.
         adapters |= set(getattr(module, "peft_config", None) or ())
         precisions |= {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
     return {
@@ -408,14 +411,14 @@ def identity(pipe: DiffusionPipeline) -> Facts:
 
 
 def _joint_fingerprint(modules: Mapping[str, nn.Module]) -> Facts | None:
-    """Return one fingerprint of all modules; None if a module has weights without values."""
+    """Return one fingerprint for all modules, or None if a module has weights without values."""
     from vldebias.hosts.host import weights_fingerprint
 
     structures = []
     tensors: list[list[float]] = []
     for module in modules.values():
         fingerprint = weights_fingerprint(module)
-        # A fingerprint of only some weights would look like one of all.
+        # A fingerprint of only some weights would look like one of all weights.
         if fingerprint is None:
             return None
         structures.append(fingerprint.structure)

@@ -1,7 +1,7 @@
 """Judge generated images, store the answers, and measure quality with CLIPScore and FID.
 
-CLIPScore (Hessel et al., 2021) has the biases of its CLIP: a model that associates nurses with
-women gives a man in a nurse's uniform a lower score. Use another backbone than the one that was
+CLIPScore (Hessel et al., 2021) inherits the biases of its CLIP: a model that associates nurses with
+women gives a man in a nurse's uniform a lower score. Use a different backbone from the one that was
 debiased, and compare with `recognised` and human labels. FID (Heusel et al., 2017) uses the
 features of a CLIP (Kynkäänniemi et al., 2023), with the unedited pipeline as the reference. A
 debiased pipeline should move away from biased images, so a larger distance is not necessarily a
@@ -31,7 +31,7 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import file_slug
 
 BATCH = 64
-ENOUGH = 2048  # images for an FID with a small bias
+ENOUGH = 2048  # number of images for an FID with a small bias
 ABOUT = {
     "CLIPScore": (
         "CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the"
@@ -48,10 +48,10 @@ ABOUT = {
 def judge_images(
     judge: Judge, images: GeneratedImages, progress: Progress = SILENT
 ) -> Probabilities:
-    """Return attribute -> probabilities (n, values) for n images, in their order.
+    """Return attribute -> probabilities (n, values) for n images, in order.
 
-    Answers are cached in the folder by path and hash of the image, so only new and changed images
-    are judged.
+    Answers are cached in the folder by image path and hash, so only new and changed images are
+    judged.
 
     Args:
         judge: the judge.
@@ -59,7 +59,7 @@ def judge_images(
         progress: progress bars.
 
     Raises:
-        InvalidInputError: images are missing, or the judge returns arrays of the wrong shape.
+        InvalidInputError: If images are missing, or the judge returns arrays of the wrong shape.
     """
     missing = [image.path for image in images if not images.path(image).is_file()]
     if missing:
@@ -80,7 +80,7 @@ def judge_images(
         for start in range(0, len(unjudged), BATCH):
             batch = list(unjudged)[start : start + BATCH]
             predicted = predict(judge, [images.read(unjudged[key]) for key in batch])
-            # Round before use as well, so that cached and new answers give the same figures.
+            # Also round before use, so that cached and new answers give the same figures.
             rows = {name: np.round(chances, 6).tolist() for name, chances in predicted.items()}
             for place, key in enumerate(batch):
                 answer = {attribute: chances[place] for attribute, chances in rows.items()}
@@ -97,9 +97,9 @@ def judge_images(
 
 
 def answers_file(judge: Judge, images: GeneratedImages) -> Path:
-    """Return the file of a judge's answers; create it with the judge's name and values if needed.
+    """Return the file for a judge's answers; create it with the judge's name and values if needed.
 
-    A judge with the same name but other weights has another file.
+    A judge with the same name but different weights uses a different file.
 
     Args:
         judge: the judge.
@@ -124,7 +124,7 @@ def scored(
     resamples: int = 2000,
     seed: int = 0,
 ) -> list[TaskResult]:
-    """Return the results of CLIPScore and FID for images of prompts that state no value.
+    """Return CLIPScore and FID results for images whose prompts do not state a value.
 
     Args:
         generated: the images.
@@ -133,14 +133,14 @@ def scored(
         name: name of the task.
         clip: whether to compute CLIPScore.
         fid: whether to compute FID.
-        resamples: number of resamples of CLIPScore.
+        resamples: number of resamples for CLIPScore.
         seed: random seed.
     """
     # "none", which FID compares with, is the first variant.
     images_of_variant: dict[str, list[PlannedImage]]
     images_of_variant = {variant: [] for variant in generated.plan.variants}
     for image in generated:
-        # For a prompt that states a value, the score would measure whether the value is shown.
+        # If a prompt states a value, the score would measure whether that value is shown.
         if image.stated is None:
             images_of_variant[image.variant].append(image)
     # variant -> (n, d) of its images
@@ -171,7 +171,7 @@ def _block(
     n: Mapping[str, int],
     settings: Mapping[str, object],
 ) -> TaskResult:
-    """Return an empty result of a quality metric, with its description."""
+    """Return an empty result for a quality metric, with its description."""
     return generated.result(
         task=f"{name}: {quality}",
         title=f"{quality} of generated images",
@@ -191,14 +191,14 @@ def _clip_scores(
     resamples: int,
     seed: int,
 ) -> TaskResult:
-    """Return the result of CLIPScore; `prompts` are the prompts of each image of a variant."""
+    """Return the CLIPScore result; `prompts` contains the prompt of each image in a variant."""
     names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
     text_rows = normalize(texts.embed(names.tolist()).double(), dim=1)[index]
     values = {}
     for variant, rows in features.items():
         # Hessel et al., section 3: clipped at zero per image; torchmetrics clips the mean.
         scores = 100 * (normalize(rows, dim=1) * text_rows).sum(1).clamp(min=0).numpy()
-        # Resample prompt means, or images if there is a single prompt.
+        # Resample prompt means, or images if there is only one prompt.
         if len(sizes) > 1:
             scores = np.bincount(index, weights=scores) / sizes
         values[variant] = scores
@@ -218,7 +218,7 @@ def _clip_scores(
 
 
 class _Features(nn.Module):
-    """Stands in for the network of torchmetrics, since the features are computed already."""
+    """Stands in for the torchmetrics network, since the features are already computed."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class _Features(nn.Module):
 def _frechet_distances(
     generated: GeneratedImages, encoder: ImageEncoder, name: str, features: Mapping[str, Tensor]
 ) -> TaskResult:
-    """Return the result of FID of each variant against the images without a method."""
+    """Return the FID result for each variant, compared with images without a method."""
     count, dim = features[NONE].shape
     # With fewer images than dimensions, the covariance is singular and FID mostly bias.
     enough = max(ENOUGH, dim + 1)
@@ -240,7 +240,7 @@ def _frechet_distances(
             f"FID of {count} images: fewer than {enough} bias it upwards; only compare figures with"
             " the same number of images"
         )
-    # Keep the features of "none" after `reset`: they are the reference of every variant.
+    # Keep the features of "none" after `reset`: they are the reference for every variant.
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
         _Features(dim), reset_real_features=False
     )

@@ -1,4 +1,4 @@
-"""Read cached answers of judges in a folder of generated images, without torch."""
+"""Read cached judge answers from a folder of generated images, without torch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from vldebias.data import UNKNOWN, Labels
 from vldebias.judge.plan import GeneratedImages
 from vldebias.utils.files import digest
 
-NO_VALUE = "unknown"  # answer of a judge that names no value
+NO_VALUE = "unknown"  # answer of a judge that does not name a value
 SURE = 0.8  # default minimum probability of an answer
 
 
 @dataclass
 class StoredAnswers:
-    """Store the content of a file of answers.
+    """Store the content of an answer file.
 
     Attributes:
         name: name of the judge.
         names: attribute -> values, in the order of the probabilities.
-        answers: key of an image (see `image_keys`) -> attribute -> probabilities.
+        answers: image key (see `image_keys`) -> attribute -> probabilities.
     """
 
     name: str = ""
@@ -45,8 +45,8 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
         sure: minimum probability of an answer.
     """
     best = probabilities.max(axis=1)
-    # The remainder is the probability of none of the values: with .45 man and .05 woman, the answer
-    # is “neither”, regardless of `sure`.
+    # The remainder is the probability of none of the values: with 0.45 man and 0.05 woman, the
+    # answer is "neither", regardless of `sure`.
     rest = 1 - probabilities.sum(axis=1)
     known = (best >= sure) & (best >= rest)
     return Labels(np.where(known, probabilities.argmax(axis=1), UNKNOWN), tuple(names))
@@ -55,7 +55,7 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
 def last_judgements(
     images: GeneratedImages, attribute: str, values: Sequence[str]
 ) -> tuple[str, list[str], np.ndarray] | None:
-    """Return the newest judgements in a folder by a judge that knows these values.
+    """Return the latest judgements in a folder by a judge with these values.
 
     Args:
         images: the generated images.
@@ -71,7 +71,7 @@ def last_judgements(
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         stored = stored_answers(path)
         names = stored.names.get(attribute, [])
-        # Another judge may know other values: two tones instead of five.
+        # A different judge may use different values: two tones instead of five.
         if not set(values) <= set(names):
             continue
         # Zeros mark images without an answer: `decide` maps them to "unknown".
@@ -98,7 +98,7 @@ def image_keys(images: GeneratedImages) -> list[str]:
 
 
 def stored_answers(path: Path) -> StoredAnswers:
-    """Read a file of answers; skip incomplete lines."""
+    """Load an answer file, skipping incomplete lines."""
     stored = StoredAnswers()
     for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Compute contrastive losses of images and captions, or of two views of the images.
+"""Compute contrastive losses for images and captions, or for two views of each image.
 
 Each loss is available as a function, as a module that stores its settings, and as a declaration
 that can be read without torch.
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from vldebias.losses.supcon_loss import SupConLoss as SupConLoss
     from vldebias.losses.supcon_loss import supcon as supcon
 
-# Imported on first use, so that the declarations can be read without torch. No module may have the
-# name of a function, because importing the module would hide the function.
+# Imported on first use, so that declarations can be read without torch. Modules must not share a
+# name with a function, because importing the module would shadow the function.
 _NAMES_OF_HOME: dict[str, set[str]] = {
     "vldebias.losses.bounds": {"mutual_information_bound", "wasserstein_dependency_bound"},
     "vldebias.losses.catalog": {"LOSSES", "Loss", "register_loss"},

@@ -1,8 +1,7 @@
-"""Compute the lower bounds on dependence that the losses maximise: mutual information and
-Wasserstein dependency.
+"""Compute lower bounds on mutual information and Wasserstein dependency from expected losses.
 
-Source: chapter 6 of the thesis. Both take the expected loss; the value of a single batch may
-exceed the true dependence.
+Source: chapter 6 of the thesis. Both bounds take the expected loss; the value for an individual
+batch may exceed the true dependence.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from vldebias.losses.checks import check_interval, check_temperature
 
 
 def mutual_information_bound(loss: float | Tensor, *, negatives: int) -> float:
-    """Return a lower bound on the mutual information of the representations in nats, section 6.1.
+    """Return a lower bound on the representations' mutual information in nats (section 6.1).
 
         log K - E[L_InfoNCE] <= I(phi(X), phi(V))
 
     Args:
-        loss: expected `info_nce`. If some pairs are wrong, the bound is on the mutual information
-            of the wrong and correct pairs together.
+        loss: expected `info_nce`. If some pairs are wrong, the bound applies to the mutual
+            information of the mixture of wrong and correct pairs.
         negatives: K >= 1 negatives per row, n - 1 in a batch of n. The bound also holds with
             log(K + 1) instead of log K.
     """
@@ -39,23 +38,23 @@ def wasserstein_dependency_bound(
     eta: float = 0.0,
     lipschitz: float = 1.0,
 ) -> float:
-    """Return a lower bound on the Wasserstein dependency of the representations.
+    """Return a lower bound on the representations' Wasserstein dependency.
 
     Theorem 6.1 (eta = 0) and theorem 6.2, for q = 1:
 
         -E[L_RINCE] <= (1 - eta) Lip(f) (1 - lam) e^{1/t} / t * I_W,   I_W = W1(P_XV, P_X P_V)
 
-    W1 uses the metric ||x - x'|| + ||v - v'||. The pairs are samples of (1 - eta) P_XV +
-    eta P_X P_V, with a share eta of wrong pairs, but the bound is on the dependency WITHOUT this
-    noise: RINCE maximises the dependency of the correct pairs even if some pairs are wrong.
+    W1 uses the metric ||x - x'|| + ||v - v'||. The pairs are samples of (1 - eta) P_XV + eta P_X
+    P_V, with a share eta of wrong pairs, but the bound applies to the dependency WITHOUT this
+    noise: RINCE maximises the dependency of correct pairs even if some pairs are wrong.
 
     Theorem 6.2 assumes a larger lam, but its last step needs only lam K >= 1 - lam, the condition
     of theorem 6.1, which is checked here. The default lam of `rince`, 1 / (K + 1), satisfies it
     with equality.
 
     Args:
-        loss: expected `rince` with q = 1 and the same lam and temperature. Use float64, whose
-            values are not rescaled down to t = 1/300; float32 values are, below t = 1/30.
+        loss: expected `rince` with q = 1 and the same lam and temperature. Use float64, for which
+            values are only rescaled below t = 1/300; float32 values are rescaled below t = 1/30.
         negatives: K >= 1.
         temperature: t > 0, the temperature of the loss.
         lam: lambda, in (0, 1).
@@ -63,7 +62,7 @@ def wasserstein_dependency_bound(
         lipschitz: Lip(f) of the projection head f, whose outputs have norm 1; 1 without a head.
 
     Raises:
-        InvalidInputError: lam K < 1 - lam, or an argument is outside its interval.
+        InvalidInputError: If lam K < 1 - lam, or an argument is outside its interval.
     """
     check_temperature(temperature)
     check_interval("negatives", negatives, "[1, inf)")

@@ -1,8 +1,8 @@
-"""Declare each loss once: name, purpose, source, settings and inputs. Importing it needs no torch.
+"""Declare each loss once: name, purpose, source, settings and inputs, without importing torch.
 
-`vldebias train`, `vldebias losses`, the tables in the documentation and the tests all read these
+`vldebias train`, `vldebias losses`, the tables in the documentation and the tests all use these
 declarations. The mathematics is in the module that each declaration refers to. To add a loss, write
-its module and add a row to `BUILT_IN`.
+its module and add an entry to `BUILT_IN`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Column = Literal["", "index", "labels", "captions"]
 
 
 class NoSettings(BaseModel):
-    """Settings of a loss without settings of its own."""
+    """Settings for losses without their own settings."""
 
 
 class RINCESettings(BaseModel):
-    """Settings of `rince`."""
+    """Settings for `rince`."""
 
     q: float = Field(0.4, gt=0, le=1, description="from 0 (InfoNCE) to 1 (symmetric, most robust).")
     q_start: float | None = Field(None, gt=0, le=1, description="warm q up from here to q.")
@@ -37,7 +37,7 @@ class RINCESettings(BaseModel):
 
 
 class DebiasedSettings(BaseModel):
-    """Settings of `debiased_contrastive`."""
+    """Settings for `debiased_contrastive`."""
 
     tau_plus: float = Field(0.1, ge=0, lt=1, description="share of false negatives.")
     floor: float | None = Field(
@@ -52,7 +52,7 @@ class DebiasedSettings(BaseModel):
 
 
 class HardNegativeSettings(DebiasedSettings):
-    """Settings of `hard_negative_contrastive`."""
+    """Settings for `hard_negative_contrastive`."""
 
     beta: float = Field(1.0, ge=0, description="concentration on hard negatives.")
     beta_changes: int | None = Field(
@@ -61,7 +61,7 @@ class HardNegativeSettings(DebiasedSettings):
 
 
 class SogCLRSettings(BaseModel):
-    """Settings of `GlobalContrastiveLoss` without margins."""
+    """Settings for `GlobalContrastiveLoss` without margins."""
 
     gamma: float = Field(
         0.8, gt=0, le=1, description="weight of the new estimate in the moving average."
@@ -69,7 +69,7 @@ class SogCLRSettings(BaseModel):
 
 
 class NUCLRSettings(SogCLRSettings):
-    """Settings of `GlobalContrastiveLoss` with learned margins."""
+    """Settings for `GlobalContrastiveLoss` with learned margins."""
 
     zeta_init: float = Field(
         0.0, description="initial margin of every item; -0.05 in the paper on CC3M."
@@ -81,7 +81,7 @@ class NUCLRSettings(SogCLRSettings):
 
 
 class SpreadSettings(BaseModel):
-    """Settings of `spread`."""
+    """Settings for `spread`."""
 
     spread_alpha: float = Field(
         0.5, ge=0, le=1, description="weight of attraction against repulsion."
@@ -89,7 +89,7 @@ class SpreadSettings(BaseModel):
 
 
 class GCESettings(BaseModel):
-    """Settings of `generalized_cross_entropy`."""
+    """Settings for `generalized_cross_entropy`."""
 
     gce_q: float = Field(
         0.7, ge=0, le=1, description="from 0 (cross-entropy) to 1 (mean absolute error)."
@@ -106,21 +106,22 @@ class Loss:
     Attributes:
         name: value of `--loss`; no spaces or commas.
         title: name in tables, such as "RINCE".
-        summary: what the loss is for, in a few words.
+        summary: the purpose of the loss, in a few words.
         source: paper and equation.
         module: class of the loss, or its import path ("package.module:Class"), which avoids
             importing torch. Usually a subclass of `vldebias.losses.ContrastiveLoss`.
-        function: public function of `vldebias.losses` that computes the loss, if there is one.
-        formula: the loss of a pair in LaTeX.
-        settings: pydantic model of the settings of this loss, each with a default. They are
-            passed as `--set name=value`.
-        reads: column of the batch that the loss takes after the features: the row numbers in the
-            data set ("index"), the classes ("labels") or the captions ("captions").
-        least_temperature: lower limit for a temperature that is taken from the model.
-        fixed_temperature: why the temperature cannot be learned; empty if it can.
+        function: public function in `vldebias.losses` that computes the loss, if any.
+        formula: the loss for one pair, in LaTeX.
+        settings: pydantic model of this loss's settings, each with a default. They are passed as
+            `--set name=value`.
+        reads: batch column that the loss takes after the features: the row numbers in the data set
+            ("index"), the classes ("labels") or the captions ("captions").
+        least_temperature: lower limit for a temperature taken from the model.
+        fixed_temperature: reason why the temperature cannot be learned; empty if it can.
 
     Raises:
-        InvalidInputError: an empty summary, a setting without a default, or an unknown column.
+        InvalidInputError: If the summary is empty, a setting has no default, or a column is
+            unknown.
 
     >>> from vldebias.losses import LOSSES
     >>> LOSSES["rince"].title
@@ -169,7 +170,7 @@ class Loss:
         """Return the class of the loss; import it if necessary.
 
         Raises:
-            InvalidInputError: the class does not exist, or is not a loss.
+            InvalidInputError: If the class does not exist, or is not a loss.
         """
         module: object = self.module
         if isinstance(module, str):
@@ -182,7 +183,7 @@ class Loss:
         return self._check_module(module)
 
     def _check_module(self, module: object) -> type[nn.Module]:
-        """Return the class; raise an error if `vldebias train` cannot build and call it."""
+        """Return the class after checking that `vldebias train` can build and call it."""
         where = f"loss {self.name!r}"
         if not isinstance(module, type):
             label = getattr(module, "__name__", repr(module))
@@ -231,7 +232,7 @@ class Loss:
         self._check_keywords(module, [p.name for p in parameters if p.kind is p.KEYWORD_ONLY])
 
     def _check_keywords(self, module: Any, keywords: list[str]) -> None:
-        """Raise an error if the loss function does not take a setting, which would be ignored."""
+        """Raise an error if the loss function does not accept a setting, which would be ignored."""
         from vldebias.losses.contrast import ContrastiveLoss  # the module has imported torch
 
         inherited = ContrastiveLoss.from_settings.__func__  # type: ignore[attr-defined]
@@ -247,14 +248,14 @@ class Loss:
 
 
 LOSSES: Registry[Loss] = Registry("loss", "vldebias.losses", Loss)
-"""All losses by name: built in, registered, and from entry points."""
+"""All losses by name: built-in, registered, and from entry points."""
 
 
 def register_loss(loss: Loss) -> Loss:
     """Register a loss for `vldebias train` and `vldebias losses`, and return it.
 
     Raises:
-        InvalidInputError: not a `Loss`, or the name is taken.
+        InvalidInputError: If it is not a `Loss`, or the name is taken.
 
     >>> from vldebias.losses import LOSSES, InfoNCELoss, Loss
     >>> loss = register_loss(
@@ -289,7 +290,7 @@ BUILT_IN = (
             r" + \frac{(\lambda (e^{s^+} + \sum_i e^{s_i^-}))^q}{q}"
         ),
         settings=RINCESettings,
-        # The weight of a pair is e^(q s / t): at CLIP's .01, a few pairs outweigh all others.
+        # The weight of a pair is e^(q s / t): at CLIP's 0.01, a few pairs outweigh all others.
         least_temperature=0.1,
         fixed_temperature="its value falls without bound as t falls, whatever the features are",
     ),
@@ -381,6 +382,6 @@ BUILT_IN = (
         reads="captions",
     ),
 )
-"""The losses of this package, in the order in which they are listed."""
+"""This package's losses, in listing order."""
 for _loss in BUILT_IN:
     register_loss(_loss)

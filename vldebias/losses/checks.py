@@ -1,4 +1,4 @@
-"""Validate the arguments that all losses share."""
+"""Validate arguments shared by all losses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tensor]:
-    """Validate both features (n, d) and return them; promote half precision to float32.
+    """Validate and return both features (n, d), promoting half precision to float32.
 
     Args:
         image_features: (n, d), of a floating point type.
         text_features: (n, d), of the same type and on the same device.
 
     Raises:
-        InvalidInputError: not floating point, or different shapes, dtypes or devices.
+        InvalidInputError: If features are not floating point, or differ in shape, dtype or device.
     """
     for name, features in (("image_features", image_features), ("text_features", text_features)):
         if not isinstance(features, Tensor):
@@ -49,8 +49,8 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
             "expected features of the same dtype, got"
             f" {image_features.dtype} and {text_features.dtype}; convert one of them"
         )
-    # bfloat16 has 8 significant bits. Logits at t = .01 lie between 64 and 128, where its numbers
-    # are .5 apart, so a logit would be off by up to .25.
+    # bfloat16 has 8 significant bits. Logits at t = 0.01 lie between 64 and 128, where its numbers
+    # are 0.5 apart, so a logit would be off by up to 0.25.
     if image_features.dtype in _HALF:
         return image_features.float(), text_features.float()
     return image_features, text_features
@@ -59,7 +59,7 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
 def check_temperature(temperature: float | Tensor) -> None:
     """Raise an error unless the temperature is a positive number or a floating point tensor ().
 
-    The sign of a tensor is not checked, because reading it would wait for the GPU.
+    The sign of a tensor is not checked, because that would wait for the GPU.
     """
     if isinstance(temperature, Tensor):
         if temperature.ndim or not temperature.is_floating_point():
@@ -91,7 +91,7 @@ def check_interval(name: str, value: float, interval: str) -> None:
 
 
 def check_count(name: str, value: int, least: int) -> None:
-    """Raise an error unless a value is a whole number of at least `least`.
+    """Raise an error unless a value is an integer of at least `least`.
 
     Args:
         name: name of the argument, for the message.
@@ -118,12 +118,12 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_labels(name: str, labels: Tensor, n: int) -> None:
-    """Raise an error unless labels are integers (n,), one per row of the features.
+    """Raise an error unless labels are integers (n,), one per feature row.
 
     Args:
         name: name of the argument, for the message.
         labels: value of the argument.
-        n: number of rows of the features.
+        n: number of feature rows.
     """
     received = type(labels).__name__
     if isinstance(labels, Tensor):

@@ -1,7 +1,7 @@
-"""Define the data flow and the options that all losses share, and the base class of their modules.
+"""Define the data flow and options shared by all losses, and the base class for their modules.
 
-A loss of n pairs is a function of s+ (n,), the similarity of each pair, and of sums (2, n) over its
-negatives: row 0 with the images as anchors, row 1 with the texts. `Contrast` computes both, and
+The loss for n pairs is a function of s+ (n,), the similarity of each pair, and of sums (2, n) over
+its negatives: row 0 with the images as anchors, row 1 with the texts. `Contrast` computes both, and
 implements both directions, negatives within a view, gathering across processes, and blocks.
 """
 
@@ -32,9 +32,9 @@ _PRECISIONS = {
 
 
 def _factor_dtype(precision: str, device: str) -> torch.dtype | None:
-    """Return the dtype to which factors of similarities are rounded; None if they are not.
+    """Return the dtype to which similarity factors are rounded, or None if they are not.
 
-    Autocast rounds them on GPUs only, because few CPUs multiply half precision faster.
+    Autocast rounds them only on GPUs, because few CPUs multiply faster in half precision.
     """
     if precision == "autocast" and device == "cuda" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -45,7 +45,7 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class BatchOptions(TypedDict, total=False):
-    """Options of a loss for reading its batch; see `vldebias.losses.info_nce`."""
+    """Options that control how a loss uses its batch; see `vldebias.losses.info_nce`."""
 
     reduction: Literal["mean", "none"]
     chunk_size: int | None
@@ -55,13 +55,13 @@ class BatchOptions(TypedDict, total=False):
 
 
 class LossOptions(BatchOptions, total=False):
-    """Options of every loss function; see `vldebias.losses.info_nce`."""
+    """Options for every loss function; see `vldebias.losses.info_nce`."""
 
     temperature: Required[float | Tensor]
 
 
 class ModuleOptions(BatchOptions, total=False):
-    """Options of every loss module; see `ContrastiveLoss`."""
+    """Options for every loss module; see `ContrastiveLoss`."""
 
     temperature: Required[float]
     learnable_temperature: bool
@@ -69,13 +69,13 @@ class ModuleOptions(BatchOptions, total=False):
 
 
 class Contrast:
-    """Compute similarities of n pairs and sums over their negatives.
+    """Compute the similarities of n pairs and sums over their negatives.
 
     Options and Raises: see `vldebias.losses.info_nce`.
 
     Attributes:
-        anchors: images and texts of this process, (n, d) each, divided by the temperature.
-        joint: images and texts of all processes, (N, d) each.
+        anchors: images and texts in this process, (n, d) each, divided by the temperature.
+        joint: images and texts in all processes, (N, d) each.
         rows: slice of the rows of `joint` that belong to this process.
         whole: True if all rows belong to this process.
         positive: (n,) s+, the scaled similarity of each pair.
@@ -119,14 +119,14 @@ class Contrast:
                 )
             self.whole = joint == len(image)
             start = 0 if self.whole else rank() * len(image)
-            self.rows = slice(start, start + len(image))  # of this process
+            self.rows = slice(start, start + len(image))  # rows of this process
             self.positive = (self.anchors[0] * self.joint[1][self.rows]).sum(1)
         self.count = (joint - 1) * (2 if self.within_view else 1)
 
     def precise(self) -> torch.autocast:
-        """Return a context without autocast, which would round similarities.
+        """Return a context that disables autocast, which would round similarities.
 
-        The division by t makes them large, so the rounding errors would be large too.
+        Dividing by t makes similarities large, so rounding errors would be large too.
         """
         return torch.autocast(self._device, enabled=False)
 
@@ -165,7 +165,7 @@ class Contrast:
                 directions = [self._row_sums(scales, k, 1 - k, margin) for k in (0, 1)]
                 sums = torch.stack(directions, dim=1)
             if self.within_view:
-                # Within a view, the diagonal is the anchor itself, which is left out like a pair.
+                # Within a view, the diagonal is the anchor itself, which is excluded like a pair.
                 within = [self._row_sums(scales, k, k, margin) for k in (0, 1)]
                 sums = torch.logaddexp(sums, torch.stack(within, dim=1))
             return list(sums)
@@ -186,14 +186,14 @@ class Contrast:
                 for a, b in matrices
             ]
             if self.whole:
-                # The matrix counts for the anchors in its rows and for those in its columns.
+                # The matrix contributes to the anchors in its rows and to those in its columns.
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
     def _row_sums(self, scales: tuple[float, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
-        """Return the sums (T, n) of the anchors of side k over the joint rows of side j.
+        """Return the sums (T, n) for the anchors on side k over the joint rows on side j.
 
-        Side 0 are the images, side 1 the texts.
+        Side 0 denotes images, side 1 texts.
         """
         a = self.anchors[k]
         b = self.joint[j]
@@ -217,7 +217,7 @@ class Contrast:
         """
         with self.precise():
             n = len(self.positive)
-            # Without blocks, and with all rows in this process, both directions share a product.
+            # Without blocks, and with all rows in this process, both directions share one product.
             shared: tuple[Tensor, Tensor] | None = None
             if self.chunk_size is None and self.whole:
                 scores = _Scores.apply(self.anchors[0], self.joint[1], 0, self._dtype)
@@ -241,14 +241,14 @@ class Contrast:
             for k in (0, 1):
                 blocks = []
                 for block in row_blocks(n, self.chunk_size):
-                    # Blocks are recomputed in the backward pass; otherwise all (n, N) similarities
+                    # Recompute blocks in the backward pass; otherwise, all (n, N) similarities
                     # would be kept.
                     blocks.append(checkpoint(loss_of_block, k, block, use_reentrant=False))
                 losses.append(torch.cat(blocks))
             return torch.stack(losses)
 
     def column_labels(self, labels: Tensor) -> Tensor:
-        """Return the labels of the columns that `each_row` passes, from those of the rows (n,)."""
+        """Return the labels of the columns passed by `each_row`, given the row labels (n,)."""
         joint = gather_rows(labels) if self.gather else labels
         return torch.cat([joint, joint]) if self.within_view else joint
 
@@ -267,9 +267,9 @@ class Contrast:
             )
 
     def reduce(self, losses: Tensor) -> Tensor:
-        """Reduce the losses (2, n) of both directions to those of pairs (n,), or to their mean ().
+        """Reduce per-direction losses (2, n) to per-pair losses (n,) or to a scalar mean ().
 
-        The `reduction` decides; the mean is over the joint batch of all processes.
+        The result depends on `reduction`; the mean is over the joint batch of all processes.
         """
         # Some losses combine both directions in one row.
         if losses.ndim != 2 or losses.shape[1] != len(self.positive):
@@ -294,7 +294,7 @@ def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
 
 
 class _ScoresContext(FunctionCtx):
-    """Values that `_Scores` keeps for the backward pass."""
+    """Values that `_Scores` stores for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
     pair: int
@@ -304,7 +304,7 @@ class _ScoresContext(FunctionCtx):
 class _Scores(torch.autograd.Function):
     """Compute S = A B^T (n, N), with -inf at row i and column `pair` + i, which are a pair.
 
-    The factors are rounded to `dtype`, see `product`. Autocast affects neither this product nor
+    The factors are rounded to `dtype`; see `product`. Autocast affects neither this product nor
     those of the gradient.
     """
 
@@ -323,7 +323,7 @@ class _Scores(torch.autograd.Function):
     def backward(ctx: _ScoresContext, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
         a, b = ctx.saved_tensors
         slope = outer[0].clone()
-        # The scores of pairs are constants. Their gradients may be NaN, because they are -inf.
+        # The scores of pairs are constant. Their gradients may be NaN, because they are -inf.
         slope.diagonal(ctx.pair).zero_()
         dtype = slope_dtype(ctx.dtype)
         with torch.autocast(a.device.type, enabled=False):
@@ -333,7 +333,7 @@ class _Scores(torch.autograd.Function):
 
 
 class Temperature(nn.Module):
-    """A temperature that is fixed, or learned as in CLIP: as its logarithm, and at least `minimum`.
+    """A temperature that is fixed, or learned as in CLIP (its logarithm, bounded by `minimum`).
 
     The parameter is clamped before it is used, outside the graph: inside, its gradient would be
     zero forever once it had crossed the bound. Exclude it from weight decay, which would pull the
@@ -341,7 +341,7 @@ class Temperature(nn.Module):
 
     Args:
         temperature: the temperature, or its initial value.
-        learnable: learn the temperature.
+        learnable: whether to learn the temperature.
         minimum: lower bound of a learned temperature.
     """
 
@@ -370,23 +370,23 @@ class Temperature(nn.Module):
 
 
 class ContrastiveLoss(nn.Module, Generic[Settings]):
-    """Base class of loss modules, which store the settings of a loss function.
+    """Base class for loss modules, which store a loss function's settings.
 
-    Settings are the keyword arguments of `function` and those below. They are attributes, and may
-    change from step to step. The module must be part of the module that DistributedDataParallel
-    wraps; otherwise each process learns its own temperature.
+    Settings are the keyword arguments of `function` and those below. They are attributes and may
+    change between steps. The module must be part of the module wrapped by DistributedDataParallel;
+    otherwise, each process learns its own temperature.
 
     Attributes:
         function: the loss function, which subclasses set.
         reads_labels: True if the function takes an integer per row after the features.
 
     Args:
-        temperature: t, or its initial value if it is learned; .07 is the initial value of CLIP.
-        learnable_temperature: learn t.
-        minimum_temperature: lower bound of a learned t. The default of .01 corresponds to CLIP,
+        temperature: t, or its initial value if it is learned; 0.07 is CLIP's initial value.
+        learnable_temperature: whether to learn t.
+        minimum_temperature: lower bound of a learned t. The default of 0.01 corresponds to CLIP,
             which clips 1/t at 100.
         settings: keyword arguments of `function`, and reduction, chunk_size, gather, within_view
-            and precision, see `vldebias.losses.info_nce`.
+            and precision; see `vldebias.losses.info_nce`.
     """
 
     function: ClassVar[Callable[..., Tensor]]
@@ -402,7 +402,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         **settings: object,
     ) -> None:
         super().__init__()
-        # First the keywords of the function itself, then those that it passes to `Contrast`.
+        # First the function's own keywords, then those that it passes to `Contrast`.
         defaults = {**_keywords(self.function), **_keywords(Contrast)}
         unknown = [name for name in settings if name not in defaults]
         if unknown:
@@ -416,7 +416,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         self.keywords = tuple(defaults)
         for name, value in (defaults | settings).items():
             setattr(self, name, value)
-        # The function validates the settings, so it is called once on two rows.
+        # Call the function once on two rows, because it validates the settings.
         rows = torch.eye(2)
         labels = (torch.arange(2),) if self.reads_labels else ()
         self.function(
@@ -425,13 +425,13 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
 
     @classmethod
     def from_settings(cls, settings: Settings, **options: Unpack[ModuleOptions]) -> Self:
-        """Build the loss of a training run.
+        """Build the loss for a training run.
 
-        Override it if the name of a setting differs from the keyword of the function.
+        Override this if a setting's name differs from the function's keyword.
 
         Args:
-            settings: the settings that the loss declares, `Loss.settings`.
-            options: other keyword arguments of the constructor, such as temperature.
+            settings: the settings declared by the loss (`Loss.settings`).
+            options: further keyword arguments for the constructor, such as temperature.
         """
         known = _keywords(cls.function)
         values = {name: value for name, value in settings if name in known}
@@ -449,7 +449,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
     def forward(
         self, image_features: Tensor, text_features: Tensor, *values: object, **named: object
     ) -> Tensor:
-        """Return the loss of a batch.
+        """Return the loss for a batch.
 
         Args:
             image_features: (n, d), rows of norm 1.
@@ -473,9 +473,9 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
 
 
 def _keywords(function: Callable[..., object]) -> dict[str, Any]:
-    """Return the defaults of the keyword-only parameters of a function or class.
+    """Return the default values of a function's or class's keyword-only parameters.
 
-    The temperature is left out.
+    The temperature is excluded.
     """
     defaults = {}
     for parameter in inspect.signature(function).parameters.values():

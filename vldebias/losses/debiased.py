@@ -1,4 +1,4 @@
-"""Compute DCL and HCL: correct the negatives for false negatives, and weight them by hardness."""
+"""Compute DCL and HCL, which correct for false negatives and weight negatives by hardness."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def _log_debiased(
     If the estimate is below the floor, g is the floor (eq. 3.6) or, with "biased", the mean over
     all negatives, `log_all` (appendix A.1.1).
     """
-    # There is nothing to correct, and log tau+ is undefined.
+    # If tau+ is 0, there is nothing to correct, and log tau+ is undefined.
     if tau_plus == 0:
         if below_floor == "biased":
             return log_all
         return torch.where(log_all > log_floor, log_all, log_floor)
-    # If the ratio is 1 or more (its log 0 or more), the correction exceeds the mean.
+    # If the ratio is at least 1 (its log at least 0), the correction exceeds the mean.
     ratio = log_positive + math.log(tau_plus) - log_all
     defined = ratio < 0
-    # The branch that is not taken must not compute log(0), whose gradient is infinite.
+    # The unused branch must not compute log(0), whose gradient is infinite.
     safe = torch.where(defined, ratio, -1.0)
     # log(e^all - e^positive) = all + log(1 - e^ratio); expm1 loses no digits near 0.
     log_g = log_all + torch.log(-torch.expm1(safe)) - math.log1p(-tau_plus)
@@ -92,7 +92,7 @@ def debiased_contrastive(
     below_floor: BelowFloor = "floor",
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return the debiased contrastive loss (DCL), mean of both directions.
+    """Return the debiased contrastive loss (DCL), averaged over both directions.
 
     With N negatives u and M positives v per row (eq. 3.6 of the thesis):
 
@@ -112,14 +112,14 @@ def debiased_contrastive(
         text_features: (n, d), rows of norm 1.
         positives: (n, M, d), M samples v of each row's class for both directions, such as further
             views; or a tuple of two: samples that the images are compared with, such as M other
-            captions of each, and samples that the texts are compared with. (Cosines between images
-            and cosines between images and texts are on different scales.) Default: the other half
-            of the pair, M = 1.
+            captions each, and samples that the texts are compared with. (Cosines between images and
+            cosines between images and texts are on different scales.) Default: the other half of
+            the pair, M = 1.
         tau_plus: tau+ in [0, 1), probability that a randomly sampled row has the anchor's class.
         floor: lower bound of g. Default: e^{-1/t}, its minimum for features of norm 1. Use 0 for
             other features.
-        below_floor: how to treat rows whose estimate is below the floor, of which there are many
-            at CLIP's temperature of .01. "floor": use the floor, as in eq. 3.6; the negatives of
+        below_floor: how to treat rows whose estimate is below the floor, of which there are many at
+            CLIP's temperature of 0.01. "floor": use the floor, as in eq. 3.6; the negatives of
             these rows then get no gradient. "biased": do not correct these rows, the authors' rule
             for low temperatures (appendix A.1.1).
         options: temperature and the other options of `info_nce`.
@@ -171,7 +171,7 @@ def hard_negative_contrastive(
         text_features: (n, d), rows of norm 1.
         positives: see `debiased_contrastive`.
         tau_plus: see `debiased_contrastive`.
-        beta: concentration on hard negatives, >= 0. The thesis uses .2 to 2; 6 is too much.
+        beta: concentration on hard negatives, >= 0. The thesis uses 0.2 to 2; 6 is too large.
         floor: see `debiased_contrastive`.
         below_floor: see `debiased_contrastive`.
         options: temperature and the other options of `info_nce`.
@@ -233,7 +233,7 @@ class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
 
     @classmethod
     def from_settings(cls, settings: DebiasedSettings, **options: Unpack[ModuleOptions]) -> Self:
-        """Build the loss; warn if many estimates would be below the floor."""
+        """Build the loss, warning if many estimates would be below the floor."""
         _warn_of_floor("debiased", settings, options["temperature"])
         return super().from_settings(settings, **options)
 
@@ -258,7 +258,7 @@ class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
     def from_settings(
         cls, settings: HardNegativeSettings, **options: Unpack[ModuleOptions]
     ) -> Self:
-        """Build the loss; warn if many estimates would be below the floor."""
+        """Build the loss, warning if many estimates would be below the floor."""
         _warn_of_floor("hard_negative", settings, options["temperature"])
         return super().from_settings(settings, **options)
 
@@ -266,7 +266,7 @@ class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
         """Lower beta in `settings.beta_changes` equal steps, if set (appendix A.2.2).
 
         Args:
-            settings: the settings that the loss declares.
+            settings: the settings declared by the loss.
             step: index of the next update, from 0.
             steps: total number of updates.
         """
@@ -276,7 +276,7 @@ class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
 
 
 def _warn_of_floor(name: str, settings: DebiasedSettings, temperature: float) -> None:
-    """Warn if the temperature is so low that the negatives of many rows get no gradient."""
+    """Warn if the temperature is so low that many rows' negatives get no gradient."""
     has_floor = settings.below_floor == "floor" and settings.floor != 0
     # Without tau_plus, nothing is corrected.
     if has_floor and settings.tau_plus > 0 and temperature < _FLOORED:

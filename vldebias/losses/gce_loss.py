@@ -1,5 +1,4 @@
-"""Compute the generalised cross-entropy over the distinct captions of a batch; each distinct
-caption is a class."""
+"""Compute the generalised cross-entropy, treating each distinct caption in a batch as a class."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def generalized_cross_entropy(
     smoothing: float = 0.0,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return (1 - p^q) / q for the probability p of the correct caption, mean of both directions.
+    """Return (1 - p^q) / q, with p the correct caption's probability, averaged over directions.
 
         p_i = a_i(c_i) / sum_c a_i(c),   a_i(c) = mean of e^{s_ij} over the rows j with caption c
 
@@ -35,9 +34,9 @@ def generalized_cross_entropy(
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         captions: (n,) integers, equal for rows with the same caption.
-        q: in [0, 1]; .7 in the paper.
+        q: in [0, 1]; 0.7 in the paper.
         smoothing: label smoothing in [0, 1): the weight of the cross-entropy with a uniform
-            distribution over the captions of the batch.
+            distribution over the captions in the batch.
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -55,13 +54,13 @@ def generalized_cross_entropy(
     batch = Contrast(image_features, text_features, **options)
     columns = batch.column_labels(captions)
     _, place, counts = torch.unique(columns, return_inverse=True, return_counts=True)
-    # A caption with k rows is represented by the mean of e^s, so each row has the weight 1/k.
+    # A caption with k rows is represented by the mean of e^s, so each row has weight 1/k.
     weight = -counts[place].to(batch.positive.dtype).log()
     positions = torch.arange(len(columns), device=columns.device)
     pairs = positions[batch.rows]
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
-        # The scores are -inf at the pairs; insert the similarities of the pairs.
+        # The scores are -inf at the pairs; insert the pairs' similarities.
         s = torch.where(positions == pairs[rows, None], batch.positive[rows, None], s)
         is_class = captions[rows, None] == columns
         weighted = s + weight
@@ -70,12 +69,12 @@ def generalized_cross_entropy(
         if q == 0:
             loss = -log_p
         else:
-            # (1 - p^q) / q, without losing digits if p is near 1.
+            # Compute (1 - p^q) / q without losing digits if p is near 1.
             loss = -torch.expm1(q * log_p) / q
         if not smoothing:
             return loss
         counted = s > -torch.inf
-        # Infinite scores are replaced, so that the gradient stays finite.
+        # Replace infinite scores, so that the gradient stays finite.
         finite = torch.where(counted, s, 0.0)
         surprise = torch.where(counted, total[:, None] - finite, 0.0) * weight.exp()
         return (1 - smoothing) * loss + smoothing * surprise.sum(1) / len(counts)
@@ -100,5 +99,5 @@ class GCELoss(ContrastiveLoss[GCESettings]):
 
     @classmethod
     def from_settings(cls, settings: GCESettings, **options: Unpack[ModuleOptions]) -> Self:
-        """Build the loss of a training run."""
+        """Build the loss for a training run."""
         return cls(q=settings.gce_q, smoothing=settings.smoothing, **options)

@@ -1,4 +1,4 @@
-"""Estimate a softmax over a whole data set from small batches, and the popularity of its items."""
+"""Estimate a softmax over an entire data set from small batches, and its items' popularity."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ class GlobalContrastiveLoss(nn.Module):
         tau log(e^{-xi/tau} + phi_i)
         phi_i = sum_{j != i} exp((E_ij - E_ii - zeta_j) / tau),   E_ij = <image_i, text_j>
 
-    A batch of B contains only B - 1 of the n - 1 terms, and the logarithm of an estimate from one
-    batch is biased. Therefore, each item has a moving average u_i <- (1 - gamma) u_i + gamma
+    A batch of B contains only B - 1 of the n - 1 terms, and the logarithm of a single-batch
+    estimate is biased. Therefore, each item has a moving average u_i <- (1 - gamma) u_i + gamma
     phi_i(batch), initialised with the first estimate, and the gradient is tau / (e^{-xi/tau} + u_i)
     times the gradient of phi_i (eq. 15).
 
     zeta_j is the margin of item j. It is learned with eq. 14 until e^{zeta_j/tau} is proportional
-    to the popularity of the item, which `estimate_popularity` computes from all similarities at
-    once. Popular items, often false negatives, are pushed away less. xi is the largest |zeta| so
-    far. With popularity_lr = 0, the default, zeta is constant: zeta_init = 0 gives SogCLR (Yuan et
-    al., 2022), which equals tau times `info_nce` if the batch is the whole data set. NUCLR sets
+    to the item's popularity, which `estimate_popularity` computes from all similarities at once.
+    Popular items, which are often false negatives, are pushed away less. xi is the largest |zeta|
+    so far. With popularity_lr = 0, the default, zeta is constant: zeta_init = 0 gives SogCLR (Yuan
+    et al., 2022), which equals tau times `info_nce` if the batch is the entire data set. NUCLR sets
     popularity_lr > 0 after a few epochs.
 
     The value is the running estimate of the objective; its gradient is eq. 15, with u as a
     constant. The state is only updated in training mode with gradients enabled, so a second pass
     over the same batch, as in SAM, must run in evaluation mode. It is stored in buffers (2, n), row
     0 for images as anchors and row 1 for texts, so that a run resumes exactly from a checkpoint. u
-    is stored as its logarithm, because e^{2/t} overflows at t = .01.
+    is stored as its logarithm, because e^{2/t} overflows at t = 0.01.
 
     zeta fluctuates by about its step size. Instead of the paper's momentum, `log_popularity` is
-    therefore computed from zeta_mean, an average over the visits of an item that gives later ones
-    more weight (Shamir and Zhang, 2013, eta = 3).
+    therefore computed from zeta_mean, an average over an item's visits that gives later visits more
+    weight (Shamir and Zhang, 2013, eta = 3).
 
     Args:
         dataset_size: n, the number of items that `index` refers to.
         temperature: tau, which is fixed because the state depends on it. The paper tunes it between
-            .01 and .07.
+            0.01 and 0.07.
         gamma: in (0, 1], weight of the new estimate in u.
-        popularity_lr: step size of zeta, >= 0; use .1 to .3 for every n. A visit of item j changes
+        popularity_lr: step size of zeta, >= 0; use 0.1 to 0.3 for any n. A visit of item j changes
             zeta_j/tau by popularity_lr (r_j - 1), with the ratio r_j of the popularity in the batch
             to e^{zeta_j/tau}. About 4 / popularity_lr visits of each item are needed. It may be
             changed before every step.
-        zeta_init: initial value of zeta; 0 or -.05 in the paper.
-        options: reduction, chunk_size, gather, within_view and precision, see `info_nce`. With
+        zeta_init: initial value of zeta; 0 or -0.05 in the paper.
+        options: reduction, chunk_size, gather, within_view and precision; see `info_nce`. With
             `gather`, all processes have the same state.
 
     >>> import torch
@@ -113,10 +113,10 @@ class GlobalContrastiveLoss(nn.Module):
         temperature: float,
         **options: Unpack[BatchOptions],
     ) -> Self:
-        """Build the loss of a training run; the margins of SogCLR are zero.
+        """Build the loss for a training run; SogCLR's margins are zero.
 
         Args:
-            settings: the settings that the loss declares.
+            settings: the settings declared by the loss.
             dataset_size: see `GlobalContrastiveLoss`.
             temperature: see `GlobalContrastiveLoss`.
             options: see `GlobalContrastiveLoss`.
@@ -131,10 +131,10 @@ class GlobalContrastiveLoss(nn.Module):
         )
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
-        """Start to learn the popularity after `popularity_wait` of the steps; SogCLR never does.
+        """Start learning popularity after a share `popularity_wait` of the steps (NUCLR only).
 
         Args:
-            settings: the settings that the loss declares.
+            settings: the settings declared by the loss.
             step: index of the next update, from 0.
             steps: total number of updates.
         """
@@ -144,16 +144,16 @@ class GlobalContrastiveLoss(nn.Module):
 
     @property
     def log_popularity(self) -> Tensor:
-        """Return the log popularity (2, n) up to a constant: row 0 of texts, row 1 of images."""
+        """Return the log popularity (2, n) up to a constant: row 0 for texts, row 1 for images."""
         return self.zeta_mean / self.temperature
 
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
-        """Return the loss of a batch.
+        """Return the loss for a batch.
 
         Args:
             image_features: (n, d), rows of norm 1.
             text_features: (n, d), rows of norm 1.
-            index: (n,) different integers in 0 .. dataset_size - 1, the items of the rows.
+            index: (n,) distinct integers in 0 .. dataset_size - 1, the items in the rows.
         """
         batch = Contrast(
             image_features,
@@ -183,7 +183,7 @@ class GlobalContrastiveLoss(nn.Module):
         # state.
         zeta = self.zeta[:, items].to(batch.positive.dtype).requires_grad_(learning)
         (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
-        # Log phi (2, n): the sum over `count` negatives is scaled to all n - 1 (twice that with
+        # Log phi (2, n): the sum over `count` negatives is scaled to all n - 1 (or twice that with
         # both views).
         negatives = (self.dataset_size - 1) * (2 if self.within_view else 1)
         log_phi = log_sum - batch.positive + math.log(negatives) - math.log(batch.count)
@@ -198,7 +198,7 @@ class GlobalContrastiveLoss(nn.Module):
         gradient = self._popularity_gradient(batch, zeta, log_phi, log_u) if learning else None
         xi = self.xi[:, None].to(log_u.dtype)
         log_denominator = torch.logaddexp(log_u[:, batch.rows], -xi / self.temperature)
-        # Its value is subtracted again, so that it only contributes a gradient: eq. 15 with u as a
+        # Subtract its value again, so that it only contributes a gradient: eq. 15 with u as a
         # constant.
         weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator) * log_phi
         if moving:

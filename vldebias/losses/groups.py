@@ -1,4 +1,4 @@
-"""Weight the loss of a batch with group DRO, which raises the weight of groups with a high loss."""
+"""Weight a batch's loss with group DRO, which raises the weight of groups with a high loss."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from vldebias.losses.processes import (
 
 
 class GroupWeights(nn.Module):
-    """Weight the loss of each group with online group DRO, Algorithm 1 of Sagawa et al. (2020).
+    """Weight each group's loss with online group DRO (Sagawa et al., 2020, Algorithm 1).
 
         sum_g q_g L_g,   q_g <- q_g exp(step L_g), normalised
 
-    L_g is the mean loss of the rows of group g in the batch, 0 if it has none. The weights are
-    stored in the buffer log_weights (G,). In training mode with gradients enabled, they are updated
-    before they are used; otherwise they are constant. Group DRO helps the worst group after few
-    steps or with strong regularisation (section 3 of the paper).
+    L_g is the mean loss over the rows of group g in the batch, or 0 if there are none. The weights
+    are stored in the buffer log_weights (G,). In training mode with gradients enabled, they are
+    updated before they are used; otherwise they are constant. Group DRO helps the worst group after
+    few steps or with strong regularisation (section 3 of the paper).
 
     Args:
         groups: G >= 2, the number of groups.
-        step: step size of the weights per unit of the loss, > 0; .01 in the paper, for a
+        step: step size of the weights per unit of the loss, > 0; 0.01 in the paper, for a
             cross-entropy.
-        gather: use the losses of all processes, each of which passes its own rows.
+        gather: whether to use the losses from all processes, each of which passes its own rows.
 
     >>> import torch
     >>> weights = GroupWeights(groups=2, step=1.0)
@@ -51,7 +51,7 @@ class GroupWeights(nn.Module):
         self.register_buffer("log_weights", torch.full((groups,), 1 / groups).log())
 
     def forward(self, losses: Tensor, groups: Tensor) -> Tensor:
-        """Return the weighted loss () of a batch.
+        """Return the weighted loss () for a batch.
 
         Args:
             losses: (n,), the loss of each row.
@@ -63,7 +63,7 @@ class GroupWeights(nn.Module):
         highest = int(joint_groups.max())
         if highest >= size:
             raise InvalidInputError(f"groups: expected at most {size - 1}, got {highest}")
-        # -1 is a row whose group is unknown.
+        # -1 marks rows whose group is unknown.
         known = joint_groups[joint_groups >= 0]
         # (G,); at least 1, so that the mean of a group without rows is 0.
         counts = torch.bincount(known, minlength=size).clamp(min=1).to(losses.dtype)
@@ -78,6 +78,6 @@ class GroupWeights(nn.Module):
         total = (self.log_weights.exp().to(losses.dtype) / counts * sums).sum()
         if self.gather:
             # Each process divides the sums of its own rows by the counts of all processes, so the
-            # values of the processes are added.
+            # processes' values are added.
             return mean_over_processes(total) * world_size()
         return total

@@ -14,27 +14,27 @@ from vldebias.losses.sums import softplus
 def info_nce(
     image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]
 ) -> Tensor:
-    """Return InfoNCE, eq. 5.2 of the thesis, mean of both directions.
+    """Return InfoNCE (eq. 5.2 of the thesis), averaged over both directions.
 
         -log e^{s+} / (e^{s+} + sum_i e^{s_i}),   s = <image, text> / t
 
-    The rows i of both features are a pair; the other rows are its K negatives (van den Oord et al.,
+    Rows i of both features form a pair; the other rows are its K negatives (van den Oord et al.,
     2018; for images and captions, Radford et al., 2021).
 
     Args:
         image_features: (n, d), rows of norm 1. Pass two views of one modality as images and texts.
         text_features: (n, d), rows of norm 1.
         temperature: t > 0, a number or a tensor (), which receives a gradient.
-        reduction: "mean", or "none" for the loss (n,) of every pair.
-        chunk_size: number of rows of the similarity matrix that are computed at once; each block
-            is recomputed in the backward pass. Value and gradient are the same, and memory is
-            linear in n. Default: keep the n x n similarities.
-        gather: use negatives from all processes of torch.distributed, with gradients. The value
-            and, after averaging by DistributedDataParallel, the gradient are those of one process
-            with the joint batch. With reduction "none", the losses of this process are returned.
-        within_view: also use the other rows of the anchor's own view as negatives, as in SimCLR,
-            K = 2 (n - 1).
-        precision: dtype to which the factors of similarities and of their gradients are rounded:
+        reduction: "mean", or "none" for per-pair losses (n,).
+        chunk_size: number of rows of the similarity matrix to compute at once; each block is
+            recomputed in the backward pass. Value and gradient are the same, and memory is linear
+            in n. Default: keep the n x n similarities.
+        gather: whether to use negatives from all torch.distributed processes, with gradients. The
+            value and, after averaging by DistributedDataParallel, the gradient equal those of one
+            process with the joint batch. With reduction "none", this process's losses are returned.
+        within_view: whether to also use the other rows of the anchor's own view as negatives, as in
+            SimCLR, K = 2 (n - 1).
+        precision: dtype to which the factors in similarities and in their gradients are rounded:
             "float32" (no rounding), "bfloat16", "float16" or "autocast". The latter is the dtype of
             autocast on GPUs, where it doubles the speed, and no rounding on CPUs. Sums,
             exponentials and similarities are always float32; the value changes by less than 1e-3.
@@ -44,8 +44,8 @@ def info_nce(
             autocast is disabled.
 
     Raises:
-        InvalidInputError: different shapes or dtypes, n < 2, a temperature that is not positive, an
-            unknown reduction, chunk_size < 1, or processes with different numbers of rows.
+        InvalidInputError: If shapes or dtypes differ, n < 2, the temperature is not positive, the
+            reduction is unknown, chunk_size < 1, or processes have different numbers of rows.
 
     >>> import torch
     >>> images = torch.eye(4)  # each image is like its own caption alone

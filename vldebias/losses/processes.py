@@ -1,4 +1,4 @@
-"""Gather the joint batch of all processes, with gradients, to compute the loss of the joint batch.
+"""Gather the joint batch from all processes, with gradients, to compute its loss.
 
 As in `torch.distributed.nn`, each process receives the gradient of the sum of all processes'
 losses. Since every process computes the same mean loss, the gradient is world size times the
@@ -16,23 +16,23 @@ from vldebias.errors import InvalidInputError
 
 
 def world_size() -> int:
-    """Return the number of processes; 1 without a process group."""
+    """Return the number of processes, or 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Return the rank of this process; 0 without a process group."""
+    """Return the rank of this process, or 0 without a process group."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 class _GatherContext(FunctionCtx):
-    """Values that `_GatherRows` keeps for the backward pass."""
+    """Values that `_GatherRows` stores for the backward pass."""
 
     n: int
 
 
 class _GatherRows(torch.autograd.Function):
-    """Gather rows (n, ...) of all processes as (world size * n, ...).
+    """Gather rows (n, ...) from all processes as (world size * n, ...).
 
     The backward pass sums the gradients of all processes for the rows of this process.
     """
@@ -63,10 +63,10 @@ class _MeanOverProcesses(torch.autograd.Function):
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """Return the rows of all processes, ordered by rank; differentiable.
+    """Return the rows from all processes, ordered by rank (differentiable).
 
     Raises:
-        InvalidInputError: the processes have different numbers of rows.
+        InvalidInputError: If the processes have different numbers of rows.
 
     >>> import torch
     >>> rows = torch.eye(2)
@@ -75,7 +75,7 @@ def gather_rows(rows: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return rows
-    # all_gather hangs or fails in the backend if sizes differ, so they are compared first.
+    # all_gather hangs or fails in the backend if sizes differ, so compare them first.
     counts = [torch.empty(1, dtype=torch.long, device=rows.device) for _ in range(world_size())]
     dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
     if len({int(count) for count in counts}) > 1:
@@ -87,7 +87,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def mean_over_processes(value: Tensor) -> Tensor:
-    """Return the mean of `value` over the processes; differentiable."""
+    """Return the mean of `value` over the processes (differentiable)."""
     return value if world_size() == 1 else _MeanOverProcesses.apply(value)
 
 

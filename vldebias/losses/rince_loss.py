@@ -14,12 +14,12 @@ from vldebias.losses.catalog import RINCESettings
 from vldebias.losses.checks import check_interval
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
 
-# Larger exponents are reduced. Adam computes squares of gradients, and the square of e^30 / t does
+# Exponents above these limits are reduced. Adam squares gradients, and the square of e^30 / t does
 # not overflow in float32. The gradient of float16 features is float16, so e^x / t itself must be
 # below the largest number, with a factor of 4 for gradients that add up.
 _LARGEST_EXPONENT = {torch.float32: 30.0, torch.float64: 300.0}
 _LARGEST_HALF = torch.finfo(torch.float16).max / 4
-# Gradients below e^-x underflow: in half precision the entry itself, else its square.
+# Gradients below e^-x underflow: in half precision the entry itself, otherwise its square.
 _SMALLEST_EXPONENT = {
     torch.float16: 16.0,
     torch.bfloat16: 43.0,
@@ -27,7 +27,7 @@ _SMALLEST_EXPONENT = {
     torch.float64: 350.0,
 }
 _LONGEST = 1.1  # largest norm of a normalised row, with rounding
-# Pull and push balance at lam K = 1. Above this value, the push of the negatives dominates.
+# Pull and push balance at lam K = 1. Above this value, the negatives' push dominates.
 _LARGEST_LAM_TIMES_NEGATIVES = 3.0
 _STEEP = 20  # above this q / t, a few pairs outweigh all others
 
@@ -51,8 +51,8 @@ def _warn_of_lost_gradients(
 ) -> None:
     """Warn about gradients that underflow, and about features that are not normalised.
 
-    Only values on the CPU are checked, because reading values on a GPU would wait for it. `limit`
-    () is the largest exponent whose gradient does not overflow in the dtype of the features.
+    Only values on the CPU are checked, because reading values from a GPU would block. `limit` () is
+    the largest exponent whose gradient does not overflow in the dtype of the features.
     """
     if temperature.device.type == "cpu":
         # The exponent of a pair with cosine c is x - (1 - c) q/t. Its gradient underflows below the
@@ -86,27 +86,27 @@ def rince(
     lam: float | None = None,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return Robust InfoNCE, mean of both directions.
+    """Return Robust InfoNCE, averaged over both directions.
 
         -e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q
 
     Section 5.2 of the thesis (Chuang et al., 2022). q interpolates between two losses. As q -> 0,
     value and gradient approach those of `info_nce` + log lam (Lemma 5.2), which learns from hard
     pairs. With q = 1, the loss is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and robust to
-    wrong pairs, such as wrong captions. The thesis uses q in [.1, .5] with a warm-up
-    (`vldebias.losses.q_warmup`), and lam = .01 for images and .025 for graphs.
+    wrong pairs, such as wrong captions. The thesis uses q in [0.1, 0.5] with a warm-up
+    (`vldebias.losses.q_warmup`), and lam = 0.01 for images and 0.025 for graphs.
 
     A safe lam depends on the number K of negatives. If all similarities are equal, pull and push
-    balance at lam = 1 / (K + 1), the default. A lam several times as large pushes all pairs apart:
-    with q = .4, a pretrained model is ruined if lam K exceeds 5 to 10 (`batch_sizes` in
-    eval/experiments). The thesis's .01 is thus for batches of up to about 300, and a warning is
-    issued if lam exceeds 3 / K.
+    balance at lam = 1 / (K + 1), the default. A lam several times larger pushes all pairs apart:
+    with q = 0.4, a pretrained model is ruined if lam K exceeds 5 to 10 (`batch_sizes` in
+    eval/experiments). The thesis's 0.01 is thus suitable for batches of up to about 300, and a
+    warning is issued if lam exceeds 3 / K.
 
     The value is often negative: its minimum is near -e^{q/t} (1 - lam^q) / q, not 0.
 
     For features of norm 1, s <= 1/t, so exponents are at most q/t (plus the logarithm of n). If q/t
-    exceeds a limit x, as for q = .5 at CLIP's t = .01, the loss and its gradient are multiplied by
-    the constant e^{x - q/t}, which changes neither the minimisers nor the direction of the
+    exceeds a limit x, as for q = 0.5 at CLIP's t = 0.01, the loss and its gradient are multiplied
+    by the constant e^{x - q/t}, which changes neither the minimisers nor the direction of the
     gradient. x is 30, 300 for float64 features, and log(16376 t) for float16 features, whose
     gradient is float16 although similarities and sums are float32. If q/t exceeds x + 43 (x + 16
     for float16), the gradient of some pairs underflows and a warning is issued.
@@ -115,8 +115,9 @@ def rince(
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         q: in (0, 1].
-        lam: in (0, 1], weight of the denominator. Default: 1 / (K + 1), with the K negatives of
-            this call (of all processes with `gather`, of both views with `within_view`).
+        lam: in (0, 1], weight of the denominator. Default: 1 / (K + 1), with K the number of
+            negatives in this call (in all processes with `gather`, in both views with
+            `within_view`).
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -147,7 +148,7 @@ def rince(
     gap = torch.where(is_total_larger, positive - total, total - positive)
     sign = torch.where(is_total_larger, -1.0, 1.0)
     # For features of norm 1, the largest exponent is q/t. If it exceeds the limit for gradients in
-    # the dtype of the features, all exponents are reduced by the excess, a constant factor. It is
+    # the features' dtype, all exponents are reduced by the excess, a constant factor. It is
     # detached, because a learned t must not change to rescale the loss.
     temperature = options["temperature"]
     if isinstance(temperature, Tensor):
@@ -181,8 +182,8 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
 
     @classmethod
     def from_settings(cls, settings: RINCESettings, **options: Unpack[ModuleOptions]) -> Self:
-        """Build the loss; warn if a few pairs would outweigh all others."""
-        # At t = .01 and q = .4, the weight of a pair whose cosine is lower by .1 is 55 times less.
+        """Build the loss, warning if a few pairs would outweigh all others."""
+        # At t = 0.01 and q = 0.4, a pair whose cosine is lower by 0.1 has 55 times less weight.
         steepness = settings.q / options["temperature"]
         if steepness > _STEEP:
             warn(
@@ -195,7 +196,7 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
         """Warm up q, if `q_start` is set.
 
         Args:
-            settings: the settings that the loss declares.
+            settings: the settings declared by the loss.
             step: index of the next update, from 0.
             steps: total number of updates.
         """
@@ -204,7 +205,7 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
 
 
 def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0.4) -> float:
-    """Return q of RINCE at a step of a linear warm-up (section 5.3.3 of the thesis).
+    """Return RINCE's q at a step of a linear warm-up (section 5.3.3 of the thesis).
 
     A small q explores; a large q ignores pairs that turn out to be wrong.
 

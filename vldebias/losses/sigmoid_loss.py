@@ -1,4 +1,4 @@
-"""Compute SigLIP's sigmoid loss, for comparison: each pair of rows is classified on its own."""
+"""Compute SigLIP's sigmoid loss, for comparison: each pair of rows is classified independently."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def sigmoid(
 
         1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)})
 
-    Zhai et al., Sigmoid Loss for Language Image Pre-Training (2023), eq. 1. Both directions are the
-    same sum, so their mean is the paper's loss; the loss of a pair is the mean of the sums over its
+    Zhai et al., Sigmoid Loss for Language Image Pre-Training (2023), eq. 1. Both directions give
+    the same sum, so their mean is the paper's loss; a pair's loss is the mean of the sums over its
     row and over its column. Unlike in `info_nce`, rows do not compete with each other, and the bias
     compensates for n - 1 negatives per positive.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
-        bias: added to every similarity, a number or a tensor (). SigLIP learns it, with the initial
-            value -10, and t, with the initial value .1.
+        bias: added to every similarity, a number or a tensor (). SigLIP learns it, with an initial
+            value of -10, and t, with an initial value of 0.1.
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -49,7 +49,7 @@ def sigmoid(
         )
     batch = Contrast(image_features, text_features, **options)
     offset = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
-    # The mean needs one sum over the whole matrix; losses of pairs need the sums of all rows.
+    # The mean needs one sum over the entire matrix; per-pair losses need the sums of all rows.
     if batch.reduction == "mean":
         negatives = batch.mean_total(offset)[None]
     else:
@@ -80,11 +80,11 @@ class SigmoidLoss(ContrastiveLoss[NoSettings]):
         super().__init__(
             temperature=temperature, learnable_temperature=learnable_temperature, **settings
         )
-        # A parameter cannot have the name of an existing attribute.
+        # A parameter cannot share a name with an existing attribute.
         self.bias = nn.Parameter(torch.tensor(float(self.__dict__.pop("bias"))))
 
     @classmethod
     def from_settings(cls, settings: NoSettings, **options: Unpack[ModuleOptions]) -> Self:
-        """Build the loss of a training run, without negatives within a view."""
+        """Build the loss for a training run, without negatives within a view."""
         options["within_view"] = False
         return super().from_settings(settings, **options)

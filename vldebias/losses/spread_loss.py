@@ -1,5 +1,4 @@
-"""Compute the spread loss: items of a class attract and repel each other, so that subclasses stay
-distinct."""
+"""Compute the spread loss, in which items of a class attract and repel each other."""
 
 from __future__ import annotations
 
@@ -27,17 +26,17 @@ def spread(
         L_attract = -1/|P| sum_{p in P} log e^{s_p} / (e^{s_p} + sum_{a in N} e^{s_a})
         L_repel   = -log e^{s+} / sum_{p in P} e^{s_p}
 
-    Eq. 1-3 of Fu et al., The Details Matter (2022). P are the rows of the batch that have the
-    anchor's class, including the anchor's other view s+ but not the anchor; N are the rows of other
-    classes. By default, the batch contains both views; pass `within_view=False` to use only the
-    opposite view, as for images and captions. alpha = 1 is a supervised contrastive loss, with
-    which each class collapses to a point; alpha = 0 with a single class is `info_nce`.
+    Eq. 1-3 of Fu et al., The Details Matter (2022). P is the set of rows in the batch with the
+    anchor's class, including the anchor's other view s+ but not the anchor; N is the set of rows of
+    other classes. By default, the batch contains both views; pass `within_view=False` to use only
+    the opposite view, as for images and captions. alpha = 1 is a supervised contrastive loss, under
+    which each class collapses to a point; alpha = 0 with one class is `info_nce`.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         labels: (n,) integers, the class of each row.
-        alpha: in [0, 1]; the paper tunes it from .16 to .67.
+        alpha: in [0, 1]; the paper tunes it between 0.16 and 0.67.
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -60,7 +59,7 @@ def spread(
         has_same_class = labels[rows, None] == columns
         log_negatives = torch.logsumexp(s.masked_fill(has_same_class, -torch.inf), dim=1)
         counted = has_same_class & (s > -torch.inf)
-        # Infinite scores are replaced, so that the gradient stays finite.
+        # Replace infinite scores, so that the gradient stays finite.
         finite = torch.where(counted, s, 0.0)
         rest = torch.where(counted, softplus(log_negatives[:, None] - finite), 0.0).sum(1)
         # Eq. 2, the mean over the positives, including the other view of the anchor.
@@ -92,5 +91,5 @@ class SpreadLoss(ContrastiveLoss[SpreadSettings]):
 
     @classmethod
     def from_settings(cls, settings: SpreadSettings, **options: Unpack[ModuleOptions]) -> Self:
-        """Build the loss of a training run."""
+        """Build the loss for a training run."""
         return cls(alpha=settings.spread_alpha, **options)

@@ -1,4 +1,4 @@
-"""Compute log-sums over the rows and the columns of a similarity matrix together, in blocks.
+"""Compute log-sums over both rows and columns of a similarity matrix, in blocks.
 
 Most losses are functions of a few sums per anchor, log sum_j e^{scale s_ij} over the negatives j.
 The anchors are the rows of S = A B^T in one direction and its columns in the other. Computing both
@@ -27,7 +27,7 @@ from vldebias.errors import InvalidInputError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# Rows per block on a CPU: 256 rows and a batch of 2,000 are 2 MB in float32, which fit in a cache.
+# Rows per block on a CPU: 256 rows and a batch of 2,000 take 2 MB in float32, which fits in cache.
 _CACHED = 256
 # Similarities per block on a GPU, a quarter of a gigabyte in float32.
 _AT_ONCE = 1 << 26
@@ -54,41 +54,42 @@ def matrix_sums(
     """Return log-sums over the negatives of all rows of S = A B^T and, with `both`, of all columns.
 
     Args:
-        scales: T factors of the similarities; there is a sum for each.
+        scales: T factors for the similarities, each of which gives one sum.
         a: (n, d), divided by the temperature if `b` is not.
         b: (N, d).
         pair: column that is the pair of row 0; the pair of row i is column `pair` + i.
-        chunk_size: rows per block. Default: keep the whole matrix for the backward pass.
-        both: use the columns as anchors too, which requires N = n.
-        dtype: dtype to which the factors of products are rounded, see `product`.
+        chunk_size: rows per block. Default: keep the entire matrix for the backward pass.
+        both: whether to also use columns as anchors, which requires N = n.
+        dtype: dtype to which the factors of products are rounded; see `product`.
 
     Returns:
-        log sum_j e^{scale s_ij} of the rows (T, n) and, with `both`, of the columns (T, N).
+        log sum_j e^{scale s_ij} for the rows (T, n) and, with `both`, for the columns (T, N).
     """
     sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, scales, pair, chunk_size, both, dtype)
     return sums
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return A B (n, N) in the dtype of A, with factors that are rounded to half precision.
+    """Return A B (n, N) in the dtype of A, with factors rounded to half precision.
 
     Terms are summed in float32, as in tensor cores, and the result is not rounded. For unit rows
-    divided by t = .01, the error of a similarity is about .005; rounding it would cause .25.
+    divided by t = 0.01, the error of a similarity is about 0.005; rounding the result would cause
+    errors of 0.25.
 
     Args:
         a: (n, d).
         b: (d, N).
-        dtype: dtype to which the factors are rounded. None: do not round.
+        dtype: dtype to which the factors are rounded. If None, they are not rounded.
     """
     if dtype is None:
         return a @ b
     rounded_a = a.to(dtype)
     rounded_b = b.to(dtype)
     if a.device.type == "cuda" and a.dtype == torch.float32:
-        # Tensor cores multiply in half precision and add in float32. Without out_dtype, the sum
+        # Tensor cores multiply in half precision and add in float32. Without out_dtype, the result
         # would be rounded.
         return torch.mm(rounded_a, rounded_b, out_dtype=torch.float32)
-    # Other devices multiply the rounded factors in float32: the same numbers, but slower.
+    # Other devices multiply the rounded factors in float32, with the same result but more slowly.
     return rounded_a.to(a.dtype) @ rounded_b.to(a.dtype)
 
 
@@ -101,12 +102,12 @@ def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
 
 
 def _scores(a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None, out: Tensor) -> Tensor:
-    """Write all similarities into `out` and return it, with -inf for pairs, see `matrix_sums`."""
+    """Write all similarities into `out` and return it, with -inf for pairs; see `matrix_sums`."""
     if dtype is None:
         torch.mm(a, b.T, out=out)
     else:
         out.copy_(product(a, b.T, dtype))
-    # Pairs are not negatives; e^-inf = 0 leaves them out of every sum.
+    # Pairs are not negatives; e^-inf = 0 excludes them from every sum.
     out.diagonal(pair).fill_(-torch.inf)
     return out
 
@@ -117,7 +118,7 @@ def _scaled(s: Tensor, scale: float) -> Tensor:
 
 
 def _once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
-    """Raise an error if a gradient is differentiated again.
+    """Raise an error if a gradient is differentiated a second time.
 
     With torch's decorator of the same name, `torch.autograd.grad` returns a wrong second
     derivative, because the node that would raise an error is not on the path to the inputs.
@@ -137,7 +138,7 @@ def _once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
 
 
 class _SumsContext(FunctionCtx):
-    """Values that `_MatrixSums` keeps for the backward pass."""
+    """Values that `_MatrixSums` stores for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
     scales: Sequence[float]
@@ -196,7 +197,7 @@ class _MatrixSums(torch.autograd.Function):
         with torch.autocast(a.device.type, enabled=False):
             slope_of_a = torch.empty_like(a)
             slope_of_b = torch.zeros_like(b)
-            # Buffers of one block: slope, weights and, unless they were kept, the scores.
+            # Buffers for one block: slope, weights and, unless they were kept, the scores.
             count = 3 if kept is None else 2
             buffers = [a.new_empty(min(ctx.size, len(a)), len(b)) for _ in range(count)]
             for block in row_blocks(len(a), ctx.size):
@@ -249,7 +250,7 @@ def _add_slopes(
 ) -> None:
     """Backpropagate the gradient `slope` of a block of similarities to A and B.
 
-    The rows of A are written, and the block's contribution is added to the gradient of B.
+    The gradient for the rows of A is written, and the block's contribution to that of B is added.
     """
     if dtype is None:
         # S = A B^T gives dA = slope B, and dB = slope^T A, which is summed over the blocks.
@@ -289,7 +290,7 @@ def matrix_total(
 
 
 class _TotalContext(FunctionCtx):
-    """Values that `_SoftplusTotal` keeps for the backward pass."""
+    """Values that `_SoftplusTotal` stores for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]
@@ -320,7 +321,7 @@ class _SoftplusTotal(torch.autograd.Function):
             s.diagonal(pair + block.start).fill_(-torch.inf)
             total += softplus(s).sum()
             if needs_gradient:
-                # The derivative of log(1 + e^s) overwrites s, which is not needed any more.
+                # The derivative of log(1 + e^s) overwrites s, which is no longer needed.
                 slope = s.sigmoid_()
                 slope_of_bias += slope.sum()
                 _add_slopes(slope, a, b, block, dtype, slope_of_a, slope_of_b)
@@ -338,8 +339,8 @@ class _SoftplusTotal(torch.autograd.Function):
 def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
     """Return the default number of rows per block.
 
-    On a CPU, the similarities of a block fit in its cache. On a GPU, the buffers of the backward
-    pass are small compared to the whole matrix.
+    On a CPU, a block's similarities fit in cache. On a GPU, the buffers for the backward pass are
+    small compared to the entire matrix.
     """
     if rows.device.type == "cpu":
         return _CACHED
@@ -347,7 +348,7 @@ def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
 
 
 def row_blocks(n: int, size: int) -> Iterator[slice]:
-    """Yield the slice of rows of each block.
+    """Yield the row slice of each block.
 
     Args:
         n: number of rows.

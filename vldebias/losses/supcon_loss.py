@@ -19,10 +19,10 @@ def supcon(
 
         -1/|P| sum_{p in P} log e^{s_p} / sum_{a in A} e^{s_a}
 
-    A are all rows of the batch except the anchor; P are those that have the anchor's class,
-    including its other view. If no two items share a class, this is `info_nce`. Unlike in the
-    attracting part of `spread`, the denominator includes the other positives. By default, the batch
-    contains both views; pass `within_view=False` for images and captions.
+    A is the set of all rows in the batch except the anchor; P is the subset with the anchor's
+    class, including its other view. If no two items share a class, this is `info_nce`. Unlike in
+    the attraction term of `spread`, the denominator includes the other positives. By default, the
+    batch contains both views; pass `within_view=False` for images and captions.
 
     Args:
         image_features: (n, d), rows of norm 1.
@@ -45,7 +45,7 @@ def supcon(
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
         pair = batch.positive[rows]
-        # (c, N). Scores are -inf for the anchor itself, and for its pair, which is added below.
+        # (c, N). Scores are -inf for the anchor itself and for its pair, which is added below.
         is_positive = (labels[rows, None] == columns) & (s > -torch.inf)
         log_all = torch.logaddexp(torch.logsumexp(s, dim=1), pair)
         positives = torch.where(is_positive, s, 0.0).sum(1) + pair

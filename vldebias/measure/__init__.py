@@ -1,1 +1,1 @@
-"""Measure arrays: rows with intervals out."""
+"""Compute metrics from arrays, as rows with intervals."""

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Bounds = tuple[float, float]
-Statistic = Callable[[Counts, Counts], Floats]  # of hits and sizes (..., g)
+Statistic = Callable[[Counts, Counts], Floats]  # function of hits and sizes (..., g)
 
 
 def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
@@ -64,8 +64,7 @@ def accuracy_gap(hits: Counts, size: Counts) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Reweighted:
-    """Compute sum_g w_g acc_g / sum_g w_g over groups with images, for weights (g,) such as
-    training group sizes."""
+    """Compute group accuracies averaged with weights (g,), such as training group sizes."""
 
     weights: Floats
 
@@ -91,8 +90,8 @@ def interval_of(
 ) -> tuple[float, Bounds, tuple[float, float, float]]:
     """Return the value of a statistic with a method, its interval, and its paired change.
 
-    If all deciding images are right, or all wrong, resamples do not vary, and Wilson's interval is
-    used. If several groups may be the worst, the observed minimum is biased downwards, and the
+    If all relevant images are right, or all are wrong, resamples do not vary, and Wilson's interval
+    is used. If several groups may be the worst, the observed minimum is biased downwards, and the
     minimum of a resample even more, so the interval is extended up to `_most_of_worst`.
 
     Args:
@@ -103,16 +102,16 @@ def interval_of(
     Returns:
         The value, its interval, and the change with its interval.
     """
-    # cells[g, 1, :] were right without the method, cells[g, :, 1] with it: (g,) hits of each
+    # cells[g, 1, :] were right without the method, cells[g, :, 1] with it; each gives hits (g,)
     before = cells[:, 1].sum(-1)
     hits = cells[:, :, 1].sum(-1)
     size = cells.sum((-1, -2))
     value = float(statistic(hits, size))
     sizes = resampled.sum((-1, -2))
-    with np.errstate(invalid="ignore"):  # NaN for a resample without images of the groups
+    with np.errstate(invalid="ignore"):  # NaN for a resample without images from the groups
         draws_after = statistic(resampled[..., 1].sum(-1), sizes)
         draws_before = statistic(resampled[:, :, 1].sum(-1), sizes)
-    # The same resamples for both sides, so that the interval of the change is paired.
+    # Use the same resamples for both, so that the change has a paired interval.
     known = np.isfinite(draws_after)
     low, high = percentile_interval((draws_after - draws_before)[known])
     change = (value - float(statistic(before, size)), low, high)
@@ -141,11 +140,11 @@ def interval_of(
 
 
 def _most_of_worst(hits: Counts, size: Counts) -> float:
-    """Return the upper end of the lowest accuracy if several groups may have it, or the accuracy.
+    """Return the upper end of the lowest accuracy if several groups may be the worst.
 
-    Candidates are the groups whose Wilson intervals overlap with the lowest one. Their intervals
-    have a Bonferroni-corrected level, since the worst group exceeds the lowest upper end only if
-    one of them does.
+    Otherwise, the accuracy itself is returned. Candidates are the groups whose Wilson intervals
+    overlap with the lowest one. Their intervals have a Bonferroni-corrected level, since the worst
+    group exceeds the lowest upper end only if one of them does.
     """
     has_images = np.flatnonzero(size)
     intervals = [wilson_interval(int(hits[g]), int(size[g])) for g in has_images]
@@ -169,7 +168,8 @@ def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
     accuracy = hits[used] / size[used]
     intervals = [wilson_interval(right, n) for right, n in zip(hits[used], size[used], strict=True)]
     low, high = np.array(intervals).T
-    # Separately per side: Wilson's intervals are asymmetric, and a symmetric one could exceed 1.
+    # Treat each side separately, since Wilson's intervals are asymmetric and a symmetric interval
+    # could exceed 1.
     below = float(np.linalg.norm(share * (accuracy - low)))
     above = float(np.linalg.norm(share * (high - accuracy)))
     mean = float(share @ accuracy)
@@ -189,7 +189,7 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
     """Compute the accuracy of each group.
 
     Args:
-        predictions: predicted classes (n,), texts or numbers.
+        predictions: predicted classes (n,), strings or numbers.
         labels: true classes (n,), of the same type.
         groups: group labels (n,).
 
@@ -197,8 +197,8 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
         Accuracy and size by group, and the worst and average accuracy.
 
     Raises:
-        InvalidInputError: shapes differ from (n,), there are no rows, values are NaN, texts are
-            mixed with numbers, or predictions are scores.
+        InvalidInputError: If shapes differ from (n,), there are no rows, values are NaN, strings
+            are mixed with numbers, or predictions are scores.
 
     >>> found = group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
     >>> found.worst, found.average
@@ -210,7 +210,7 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
             "predictions and labels: expected both as texts or both as numbers, got"
             f" {predicted.dtype} and {true.dtype}; convert one of them"
         )
-    # 0.0 and 1.0 may be labels stored as floats; .37 is a probability or score.
+    # 0.0 and 1.0 may be labels stored as floats; 0.37 is a probability or score.
     is_fraction = predicted.dtype.kind == "f" and bool((predicted != np.round(predicted)).any())
     if is_fraction and not np.isin(predicted, true).all():
         raise InvalidInputError(
@@ -237,7 +237,7 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
         groups: see `group_accuracy`.
 
     Raises:
-        InvalidInputError: an argument is invalid for `group_accuracy`.
+        InvalidInputError: If an argument is invalid for `group_accuracy`.
 
     >>> worst_group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
     0.5
@@ -250,7 +250,7 @@ def share_below(scores: np.ndarray, compared: np.ndarray) -> Floats:
 
     Args:
         scores: scores (n,).
-        compared: scores (m,) to compare with; ties count half.
+        compared: scores (m,) to compare with; ties count as half.
     """
     ordered = np.sort(compared)
     below = np.searchsorted(ordered, scores, "left")
@@ -270,8 +270,8 @@ def worst_areas(
 
     Draws are normal with the covariance of all methods (DeLong et al., "Comparing the areas under
     two or more correlated receiver operating characteristic curves", 1988), independent between
-    groups; the lowest area is selected again in each draw. Groups with a single class have no area
-    and are left out.
+    groups; the lowest area is selected again in each draw. Groups with only one class have no area
+    and are excluded.
 
     Args:
         margins: method -> scores (n,), high for positive rows.
@@ -291,10 +291,10 @@ def worst_areas(
     images = 0
     for code in range(groups.max() + 1):
         rows = np.flatnonzero(groups == code)
-        # Sorted, so that the result does not depend on the order of the rows.
+        # Sort them, so that the result does not depend on the order of the rows.
         rows = rows[np.lexsort((first_method[rows], positive[rows]))]
         is_positive = positive[rows]
-        # The area compares positive with negative rows.
+        # The area compares positive and negative rows.
         if is_positive.all() or not is_positive.any():
             continue
         scores = [margin[rows] for margin in margins.values()]
@@ -317,8 +317,7 @@ def worst_areas(
 
 
 def _areas_of_group(scores: Sequence[np.ndarray], is_positive: Mask) -> tuple[Floats, Floats]:
-    """Return the areas (m,) of the methods, and the symmetric square root (m, m) of their
-    covariance (DeLong et al., 1988)."""
+    """Return the areas (m,) and a square root (m, m) of their covariance (DeLong et al., 1988)."""
     m = len(scores)
     of_positives = []
     of_negatives = []
@@ -330,9 +329,10 @@ def _areas_of_group(scores: Sequence[np.ndarray], is_positive: Mask) -> tuple[Fl
     covariance = np.zeros((m, m))
     for parts in (np.stack(of_positives), np.stack(of_negatives)):
         # DeLong's S10 / m + S01 / n, the covariances of both kinds of rows. ddof=0 over n - 1 is
-        # the same as ddof=1 over n, and gives 0 and not NaN for a single row.
+        # the same as ddof=1 over n, and gives 0 instead of NaN for one row.
         covariance = covariance + np.cov(parts, ddof=0).reshape(m, m) / max(parts.shape[1] - 1, 1)
-    # By eigenvalues: the covariance of methods with equal scores is singular, so Cholesky fails.
+    # Use eigenvalues, since the covariance of methods with equal scores is singular and Cholesky
+    # fails.
     spectrum, vectors = np.linalg.eigh(covariance)
     # The symmetric root does not depend on the choice of eigenvectors.
     root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T
@@ -342,7 +342,7 @@ def _areas_of_group(scores: Sequence[np.ndarray], is_positive: Mask) -> tuple[Fl
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     """Return the AUROC of finding wrong rows by low scores: P(wrong score < right score).
 
-    Ties count half; 0.5 is chance. Source: Hanley and McNeil, "The meaning and use of the area
+    Ties count as half; 0.5 is chance. Source: Hanley and McNeil, "The meaning and use of the area
     under a ROC curve" (1982).
 
     Args:
@@ -356,7 +356,7 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     values, mask = vectors(scores=scores, wrong=wrong)
     if values.dtype.kind not in "iufb":
         raise InvalidInputError(f"scores: expected numbers, got {values.dtype}")
-    if np.unique(mask).tolist() != [0, 1]:  # the text "0" and -1 would count as true
+    if np.unique(mask).tolist() != [0, 1]:  # the string "0" and -1 would count as true
         raise InvalidInputError(
             f"wrong: expected both True and False, got {np.unique(mask)[:8].tolist()}"
         )
@@ -370,8 +370,8 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     """Return the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
 
     It is small if the features of a class are concentrated. The distance between two subsets is the
-    cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint pairs are
-    sampled as possible (Lemma 8.5).
+    cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint pairs as
+    possible are sampled (Lemma 8.5).
 
     Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised as in
     definition 8.1 of Chuang's thesis.
@@ -383,7 +383,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
         seed: random seed.
 
     Raises:
-        InvalidInputError: features are not (n, d) with finite values and n >= 2, or k is outside
+        InvalidInputError: If features are not (n, d) with finite values and n >= 2, or k is outside
             1 .. n // 2.
 
     >>> import numpy as np
@@ -436,8 +436,8 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     alpha = 1 - D_o / D_e over units with at least two answers: D_o is the proportion of unequal
     pairs of answers within units, and D_e the proportion among all pairable answers (Krippendorff,
     "Computing Krippendorff's Alpha-Reliability", 2011). Units are resampled, as recommended by Zapf
-    et al., "Measuring inter-rater reliability for nominal data" (2016). Resamples with a single
-    value have no alpha and are left out.
+    et al., "Measuring inter-rater reliability for nominal data" (2016). Resamples with only one
+    value have no alpha and are excluded.
 
     Args:
         labels: codes (annotators, units) of the answers, from 0; NaN and negative codes are missing
@@ -446,8 +446,8 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         seed: random seed.
 
     Raises:
-        InvalidInputError: the shape is wrong, no unit has two answers, or all answers are equal, so
-            that alpha is 0 / 0.
+        InvalidInputError: If the shape is wrong, no unit has two answers, or all answers are equal,
+            which makes alpha 0 / 0.
 
     >>> agreement([[0, 0, 1, 1], [0, 0, 1, 0]]).alpha.value
     0.5333333333333333
@@ -460,7 +460,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         )
     values = np.unique(array[array >= 0])
     counts = (array[..., None] == values).sum(axis=0).astype(np.float64)  # (units, values)
-    # A unit with a single answer has no pairs.
+    # A unit with only one answer has no pairs.
     counts = counts[counts.sum(1) >= 2]
     occurring = (counts.sum(0) > 0).sum()
     if occurring < 2:
@@ -481,7 +481,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     totals = sums[:, :-2]
     observed = sums[:, -2]
     n = totals.sum(1)
-    with np.errstate(invalid="ignore"):  # alpha is 0 / 0 if only one value is left
+    with np.errstate(invalid="ignore"):  # alpha is 0 / 0 if only one value remains
         expected = (n**2 - (totals**2).sum(1)) / (n * (n - 1))
         alphas = 1 - observed / n / expected
     return Agreement(

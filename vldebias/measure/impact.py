@@ -1,4 +1,4 @@
-"""Compare selection rates of groups by impact ratios: the rate of a group over the highest rate.
+"""Compare group selection rates by impact ratios: a group's rate over the highest rate.
 
 The interval of an impact ratio must allow for the highest rate being selected from the same data.
 The ratio to the truly highest rate is the minimum of the ratios to all groups. The lower end of its
@@ -18,12 +18,12 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval, wilson_interval
 
 LEVEL = 0.95
-SMALL = 0.02  # share of the rows below which a category may be excluded
+SMALL = 0.02  # share of rows below which a category may be excluded
 
 
 @dataclass(frozen=True)
 class Category:
-    """Store the selection rate and the impact ratio of a category.
+    """Store a category's selection rate and impact ratio.
 
     Attributes:
         name: name of the category, such as "female".
@@ -47,18 +47,18 @@ class Category:
 def impact_ratios(
     names: Sequence[str], applicants: Sequence[int], selected: Sequence[int]
 ) -> list[Category]:
-    """Compute the selection rate and the impact ratio of each category.
+    """Compute each category's selection rate and impact ratio.
 
     Args:
         names: names of the categories.
-        applicants: number of rows of each category.
-        selected: number of selected rows of each category.
+        applicants: number of rows in each category.
+        selected: number of selected rows in each category.
 
     Returns:
         The categories, in the order of their names.
 
     Raises:
-        InvalidInputError: a number is negative, or exceeds the number of rows.
+        InvalidInputError: If a number is negative, or exceeds the number of rows.
 
     >>> women, men = impact_ratios(["female", "male"], [100, 100], [30, 60])
     >>> women.ratio.value, men.ratio.value
@@ -82,10 +82,10 @@ def impact_ratios(
 
 
 def _ratio_to_highest(counts: tuple[int, int], compared: Sequence[tuple[int, int]]) -> Interval:
-    """Return the ratio of the rate of a category to the highest rate, with its interval.
+    """Return the ratio of a category's rate to the highest rate, with its interval.
 
     Args:
-        counts: number of selected rows and of all rows of the category.
+        counts: number of selected rows and of all rows in the category.
         compared: the same numbers for every category, including this one.
     """
     hits, n = counts
@@ -106,10 +106,10 @@ def _ratio_to_highest(counts: tuple[int, int], compared: Sequence[tuple[int, int
 def ratio_interval(
     counts: tuple[int, int], reference: tuple[int, int], level: float = LEVEL
 ) -> tuple[float, float]:
-    """Return an interval of the ratio of two rates, by the method of variance estimates recovery.
+    """Return an interval for the ratio of two rates, by the method of variance estimates recovery.
 
     Args:
-        counts: number of selected rows and of all rows of the numerator.
+        counts: number of selected rows and of all rows in the numerator.
         reference: the same numbers for the denominator.
         level: coverage in (0, 1).
 
@@ -127,7 +127,7 @@ def ratio_interval(
     denominator_above = reference_low * (2 * reference_rate - reference_low)
     below = product**2 - low * (2 * rate - low) * denominator_below
     above = product**2 - high * (2 * rate - high) * denominator_above
-    # If the rate of the denominator may be 0, the ratio has no upper bound.
+    # If the denominator's rate may be 0, the ratio has no upper bound.
     upper = math.inf
     if denominator_above > 0:
         upper = (product + math.sqrt(max(above, 0.0))) / denominator_above
@@ -135,6 +135,6 @@ def ratio_interval(
     if denominator_below > 0:
         lower = max(0.0, (product - math.sqrt(max(below, 0.0))) / denominator_below)
     elif hits:
-        # The interval of the denominator is very wide: divide by its upper end.
+        # The denominator's interval is very wide, so divide by its upper end.
         lower = low / reference_high
     return lower, upper

@@ -1,9 +1,9 @@
-"""Cost of a query edit without captions: the share of the first hits of each value that are kept.
+"""Cost of a query edit without captions: the share of each value's top hits that are kept.
 
 An edit should change how many of the first images show each value, but not which ones. The images
 of each value are therefore ranked separately, and the first k / groups before and after are
 compared. A hit that is replaced by an equally good one counts as lost, so 1 - share is an upper
-bound of the cost.
+bound on the cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def hits_of_value(k: int, groups: int) -> int:
-    """Return the number of results per group among the first k, for even shares.
+    """Return the number of results per group among the first k, given equal shares.
 
     Args:
         k: number of results.
@@ -33,7 +33,7 @@ def hits_of_value(k: int, groups: int) -> int:
 
 
 def kept_share(before: Rows, after: Rows, first: int) -> float:
-    """Return the share of the first rows of one ranking that are also among the first of another.
+    """Return the share of a ranking's first rows that are also among another ranking's first.
 
     Args:
         before: rows (m,) of one value, best first.

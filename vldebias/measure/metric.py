@@ -1,7 +1,7 @@
 """Metrics, with their titles, kinds and directions.
 
 Define your own metric as a `Metric` and register it with `register_metric`, or declare it as an
-entry point of the group "vldebias.metrics". `TaskResult.add` then accepts its name, and tables and
+entry point in the group "vldebias.metrics". `TaskResult.add` then accepts its name, and tables and
 pages use its title, kind and direction. If it has `compute`, every task with the inputs that it
 `reads` measures it.
 """
@@ -34,8 +34,8 @@ SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
 BOTH = (-1.0, 1.0)
 ROUNDING = 1e-6
-# Value of a method minus the value with a threshold at the median, on the same images; the subset
-# is the title of the metric.
+# A method's value minus the value with a threshold at the median, on the same images; the subset is
+# the metric's title.
 TO_MEDIAN = "difference_to_median"
 
 
@@ -50,7 +50,7 @@ class Metric:
             far they move embeddings) or "fact" (no change is reported).
         better: direction, "higher", "lower" or "neither".
         bounds: smallest and largest possible value; intervals are clipped to them.
-        reads: "texts" if no image is used; otherwise the arguments of `compute`:
+        reads: "texts" if images are not used; otherwise the arguments of `compute`:
 
             - "groups": hits and sizes (..., g), the correct images and all images of each group;
             - "shares": counts (..., |A|) of images that show each value of an attribute;
@@ -105,7 +105,7 @@ class Metric:
             self._check_compute(self.compute)
 
     def _check_compute(self, compute: object) -> None:
-        """Raise an error if the function cannot be called with what the metric reads."""
+        """Raise an error if the function cannot be called with the metric's inputs."""
         arguments = ARGUMENTS[self.reads]
         expected = f"metric {self.name!r}: compute: expected a function of ({arguments})"
         if not callable(compute):
@@ -122,7 +122,7 @@ METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
 
 
 def register_metric(metric: Metric) -> Metric:
-    """Register a metric for all tasks, tables and pages of this process.
+    """Register a metric for all tasks, tables and pages in this process.
 
     Args:
         metric: the metric.
@@ -131,7 +131,7 @@ def register_metric(metric: Metric) -> Metric:
         The metric.
 
     Raises:
-        InvalidInputError: it is not a `Metric`, or its name is taken.
+        InvalidInputError: If it is not a `Metric`, or its name is taken.
 
     >>> from vldebias.metrics import METRICS, Metric
     >>> metric = register_metric(Metric("moved", "moved", "similarity", "lower", (0, 2)))
@@ -142,17 +142,18 @@ def register_metric(metric: Metric) -> Metric:
 
 
 def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
-    """Return the metric of a row; "max_skew@10" gives "max_skew" with k in its title.
+    """Return a row's metric; "max_skew@10" gives "max_skew" with k in its title.
 
     Args:
         name: a name, such as "max_skew@10", or a metric.
-        strict: raise an error for unknown names. Otherwise create a metric, for rows that were
-            measured by another package.
+        strict: whether to raise an error for unknown names. Otherwise, a metric is created, for
+            rows measured by other packages.
     """
     if isinstance(name, Metric):
         return name
     base, _, k = name.partition("@")
-    # A metric of a package that is not installed: treated as a bias, so that conclusions cover it.
+    # The metric belongs to a package that is not installed. Treat it as a bias, so that conclusions
+    # cover it.
     if not strict and base not in METRICS:
         return Metric(name, name.replace("_", " "), "bias")
     metric = METRICS[base]
@@ -169,7 +170,7 @@ def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
         if metric.reads != reads or metric.compute is None:
             continue
         compute = metric.compute
-        # Built-in functions stay as they are: their intervals depend on which function it is.
+        # Leave built-in functions unwrapped, since intervals depend on the function's identity.
         if metric not in BUILT_IN:
             compute = partial(_values, metric, compute)
         metrics.append((metric, compute))
@@ -202,7 +203,7 @@ def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndar
     return values
 
 
-# most metrics of bias and of utility
+# most bias and utility metrics
 _bias = partial(Metric, kind="bias", better="lower")
 _utility = partial(Metric, kind="utility", better="higher", bounds=SHARE)
 BUILT_IN = (
@@ -225,7 +226,7 @@ BUILT_IN = (
     _bias("cosine_spread", "spread of cosines over the attribute", reads="texts"),
     _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
     _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
-    # Compared with the other prior, if the gallery is uneven.
+    # Used with the other prior if the gallery is unbalanced.
     _bias("max_skew_dataset", "MaxSkew against the gallery's own shares", bounds=POSITIVE),
     _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE),
     _bias(
@@ -278,7 +279,7 @@ BUILT_IN = (
     _bias(
         "deviation_ratio", "deviation ratio", bounds=SHARE, reads="shares", compute=deviation_ratios
     ),
-    # Costs of a method, in the order in which a conclusion names them.
+    # Costs of a method, in the order used in conclusions.
     _utility("precision", "precision", reads="rankings"),
     _utility("recall", "recall"),
     _utility("kept", "hits kept"),
@@ -342,9 +343,9 @@ BUILT_IN = (
 )
 for _metric in BUILT_IN:
     register_metric(_metric)
-# Suffix of the title of a judge's metric after its correction with human labels.
+# Title suffix for a judge's metric after correction with human labels.
 CORRECTED = " of all images together, corrected by people"
-# Metrics of a judge, corrected with human labels.
+# Judge metrics, corrected with human labels.
 for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):
     _base = METRICS[_name]
     _title = f"{_base.title}{CORRECTED}"

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Groups = NDArray[np.integer]
-# Exact scores (q, m) of the first items, best first, and their places.
+# Exact scores (q, m) of the top items, best first, and their places.
 Leaders = tuple[Floats, NDArray[np.int64]]
 _SCORES = 1 << 24  # maximum number of scores in memory
-_READ = 1 << 12  # maximum number of items to read at once
-# decimals of a score, so that equal images tie regardless of the order of summation
+_READ = 1 << 12  # maximum number of items loaded at once
+# number of decimals of a score, so that equal images tie regardless of the order of summation
 _ROUND = 12
 
 
 class Blocks(Protocol):
-    """Splits rows (n, d) into blocks, as a tensor does; lazy rows read a block when it is due."""
+    """Splits rows (n, d) into blocks like a tensor; lazy rows load each block on demand."""
 
     def split(self, size: int) -> Iterable[Tensor]:
-        """Return the rows in blocks of this size."""
+        """Return the rows in blocks of a given size."""
 
 
 def max_skew(
@@ -66,8 +66,8 @@ def max_skew(
         The skew in nats.
 
     Raises:
-        InvalidInputError: shapes do not match, k > n, groups are fractions, or the prior is not a
-            distribution.
+        InvalidInputError: If shapes do not match, k > n, groups are fractions, or the prior is not
+            a distribution.
 
     >>> # log 2: one group where there should be two
     >>> max_skew([0.9, 0.8, 0.7, 0.1], [0, 0, 1, 1], k=2)
@@ -101,7 +101,7 @@ def min_skew(
         The skew in nats.
 
     Raises:
-        InvalidInputError: `floor` is not a share, or an argument is invalid for `max_skew`.
+        InvalidInputError: If `floor` is not a share, or an argument is invalid for `max_skew`.
 
     >>> min_skew([0.9, 0.8, 0.7, 0.6, 0.1], [0, 0, 0, 1, 1], k=4)
     -0.6931471805599453
@@ -128,7 +128,7 @@ def ndkl(
     Args:
         scores: see `max_skew`.
         groups: see `max_skew`.
-        k: length of the ranking; None: all n rows.
+        k: length of the ranking. If None, all n rows.
         prior: see `max_skew`.
         n_groups: see `max_skew`.
 
@@ -203,7 +203,7 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     Args:
         groups: group codes (r, k).
         prior: shares (g,) or (r, g).
-        floor: lower bound of the shares; None: half an image.
+        floor: lower bound for the shares. If None, half an image.
     """
     if floor is None:
         floor = 1 / (2 * groups.shape[1])
@@ -214,10 +214,10 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
 
 
 def _log_ratios(groups: Groups, prior: Floats) -> Floats:
-    """Return log(r_a / p_a) (r, g), NaN for groups with prior 0."""
+    """Return log(r_a / p_a) (r, g), or NaN for groups with prior 0."""
     shares = counts_of_groups(groups, prior.shape[-1]) / groups.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        # A resample of the gallery may lack a group; its share is then 0.
+        # A resample of the gallery may lack a group, whose share is then 0.
         return np.where(prior > 0, np.log(shares / prior), np.nan)
 
 
@@ -236,7 +236,8 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     count, k = groups.shape
     g = prior.shape[-1]
     places = np.arange(1, k + 1)
-    # The sum of the discounts is Z, so NDKL is a mean over places that weighs the first ones most.
+    # The sum of the discounts is Z, so NDKL is a mean over places that gives the first ones most
+    # weight.
     discount = 1 / np.log2(places + 1)
     # Total weight of place j in all prefixes that contain it.
     later = np.cumsum((discount / places)[::-1])[::-1]
@@ -256,7 +257,7 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
 
 
 def leaders(queries: Tensor, items: Blocks, k: int, place: NDArray[np.int64]) -> Leaders:
-    """Return the first k items of each query, with float64 scores rounded to twelve decimals.
+    """Return the top k items for each query, with float64 scores rounded to twelve decimals.
 
     Args:
         queries: queries (q, d).
@@ -278,7 +279,7 @@ def leaders(queries: Tensor, items: Blocks, k: int, place: NDArray[np.int64]) ->
         places = place[start : start + len(block)]
         start = start + len(block)
         if first[0].shape[1] == k:  # skip rows that rank after k rows of every query
-            # Keep ties, which are decided by place.
+            # Keep ties, which are resolved by place.
             near = (scores >= first[0][:, -1:]).any(axis=0)
             scores = scores[:, near]
             places = places[near]
@@ -291,7 +292,7 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
 
     Args:
         first: leaders among some of the items.
-        second: leaders among other items.
+        second: leaders among the remaining items.
         k: number of items to keep.
     """
     scores = np.concatenate([first[0], second[0]], axis=1)
@@ -302,7 +303,7 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
 
 
 def reach(k: int, n: int) -> int:
-    """Return how many of n ranked rows contain k rows of a resample, up to probability 1e-14.
+    """Return how many of n ranked rows cover k rows of a resample, up to probability 1e-14.
 
     Args:
         k: number of first rows.
@@ -316,7 +317,7 @@ def reach(k: int, n: int) -> int:
 def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
     """Return the places (b, k) of the first k rows of each resample in a ranking.
 
-    A row that was sampled twice appears twice. Only as many rows are read as needed.
+    A row that was sampled twice appears twice. Only as many rows as needed are examined.
 
     Args:
         ranking: ranked rows (m,).
@@ -324,7 +325,7 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
         k: number of first rows.
 
     Raises:
-        InvalidInputError: a resample contains fewer than k of the rows.
+        InvalidInputError: If a resample contains fewer than k of the rows.
     """
     n_read = 0
     sizes = np.zeros(1, dtype=np.intp)
@@ -347,7 +348,7 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
 def resampled_quota(ranking: Rows, weights: Groups, k: int, labels: Groups) -> Groups:
     """Return the places (b, k) of the first k rows of each resample in a re-ranked list.
 
-    Each resample is re-ranked separately: a label keeps its places and fills them with its first
+    Each resample is re-ranked separately: each label keeps its places and fills them with its first
     rows in the resample. If a label has too few rows to do so in every resample, the list itself is
     resampled.
 

@@ -1,8 +1,8 @@
-"""Multi-group proportional representation (MPR) and rank-weighted exposure of groups (AWRF).
+"""Multi-group proportional representation (MPR) and rank-weighted group exposure (AWRF).
 
 Sources: Oesterling et al., "Multi-Group Proportional Representation in Retrieval" (NeurIPS 2024);
 Sapiezynski et al., "Quantifying the Impact of User Attention on Fair Group Representation in Ranked
-Lists" (2019), as the TREC Fair Ranking track computes it (2021).
+Lists" (2019), as computed by the TREC Fair Ranking track (2021).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def representation_gap(
         The gap in [0, 1].
 
     Raises:
-        InvalidInputError: shapes do not match, or nothing is selected.
+        InvalidInputError: If shapes do not match, or nothing is selected.
 
     >>> # all results are from one of two groups with equal shares in the population
     >>> groups = [[1, 0], [1, 0], [0, 1], [0, 1]]
@@ -83,9 +83,9 @@ def fitted_function(
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
     max_depth: int = 3,
 ) -> Floats:
-    """Return the values (n + m,) of the function in which selection and population differ most.
+    """Return the values (n + m,) of the function on which selection and population differ most.
 
-    This is the function of the class that is closest to the signed weights.
+    This is the function in the class that is closest to the signed weights.
 
     Args:
         rows: inputs (n + m, d): the selected rows, followed by the population.
@@ -111,7 +111,7 @@ def fitted_function(
 
 
 def representation_gaps(groups: NDArray[np.integer], prior: Floats) -> Floats:
-    """Return MPR (r,) of the first k results against k images with the shares of the prior.
+    """Return MPR (r,) of the first k results against k images with the prior's shares.
 
     Every function of one label is linear in its one-hot code, so linear functions and trees give
     the same value, sqrt(1/2 sum_a (r_a - p_a)^2 / (r_a + p_a)). It is 0 if the shares equal the
@@ -158,12 +158,12 @@ def exposure_shares(groups: NDArray[np.integer], g: int, weights: Floats) -> Flo
 def counts_of_groups(
     groups: NDArray[np.integer], g: int, weights: Floats | None = None
 ) -> np.ndarray:
-    """Return the count, or the total weight of the places, of each group in each ranking (r, g).
+    """Return each group's count, or the total weight of its places, in each ranking (r, g).
 
     Args:
         groups: group codes (r, k).
         g: number of groups.
-        weights: weights (k,) of the places; None: count the places.
+        weights: weights (k,) of the places. If None, places are counted.
     """
     # One bincount for all rankings: group a of ranking r is cell r g + a.
     cells = np.arange(len(groups))[:, None] * g + groups

@@ -1,4 +1,4 @@
-"""Validate and resample the arrays of metrics, and compute intervals.
+"""Validate and resample metric arrays, and compute intervals.
 
 All methods share the same resamples, so differences between methods are paired, and the worst group
 is selected again in each resample. Resample what was sampled independently, such as the images of a
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 # Tensors are recognised by their methods, so that torch is not imported.
 Values: TypeAlias = "Tensor | ArrayLike"
-_BLOCK = 1 << 20  # entries of a block of resampled rows: bounds the memory
-_WEIGHTS = 1 << 23  # entries of a block of weights
-_REPEATED = 8  # rows per distinct row from which counts are resampled instead of rows
+_BLOCK = 1 << 20  # entries per block of resampled rows; bounds memory use
+_WEIGHTS = 1 << 23  # entries per block of weights
+_REPEATED = 8  # at this many rows per distinct row, resample counts instead of rows
 
 
 def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
     """Return non-empty arrays of the same length and without NaN.
 
     Args:
-        ndim: required number of axes; None: any.
-        named: name for messages -> values.
+        ndim: required number of axes. If None, any number.
+        named: name used in messages -> values.
     """
     array_of_name = {name: _array(name, values, ndim) for name, values in named.items()}
     lengths = {name: len(array) for name, array in array_of_name.items()}
@@ -54,7 +54,7 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
         values = values.double() if values.is_floating_point() else values
     array = np.asarray(values)
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):
-        array = array.astype(str)  # a column of pandas
+        array = array.astype(str)  # a pandas column
     has_shape = array.size > 0 and array.ndim > 0 and ndim in (None, array.ndim)
     if array.dtype == object or not has_shape:
         expected = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
@@ -62,7 +62,7 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
             f"{name}: expected a non-empty array {expected}, got shape {array.shape} of"
             f" {array.dtype}"
         )
-    # NaN is not dropped: the caller decides which rows are unknown, and counts them.
+    # NaN is not dropped, since the caller must decide which rows are unknown and count them.
     if array.dtype.kind in "fc" and np.isnan(array).any():
         raise InvalidInputError(
             f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
@@ -78,10 +78,10 @@ def codes(
     Args:
         groups: group labels (n,).
         n_groups: number of groups, if some may be empty; labels are then 0 .. n_groups - 1.
-        name: name of the labels in messages.
+        name: name of the labels, for messages.
 
     Raises:
-        InvalidInputError: the labels are fractions or outside the range.
+        InvalidInputError: If the labels are fractions or out of range.
     """
     names, index = np.unique(groups, return_inverse=True)
     if n_groups is None:
@@ -91,7 +91,7 @@ def codes(
                 " scores, and the arguments in another order?"
             )
         return names, index
-    # Codes below 0 usually mean "unknown", and np.bincount would refuse or shift them.
+    # Codes below 0 usually mean "unknown", and np.bincount would reject or shift them.
     if groups.dtype.kind not in "iub" or names[0] < 0 or names[-1] >= n_groups:
         raise InvalidInputError(
             f"{name}: with n_groups={n_groups} expected integers 0 .. {n_groups - 1}, got"
@@ -139,13 +139,13 @@ def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tupl
         draws: draws (b,) of the statistic.
         level: coverage in (0, 1).
     """
-    # Example: a value of .30 with draws around .34, [.26, .42], gives [.22, .38].
+    # Example: a value of 0.30 with draws around 0.34, [0.26, 0.42], gives [0.22, 0.38].
     low, high = np.add(percentile_interval(draws, level), value - draws.mean()).tolist()
     return min(value, low), max(value, high)
 
 
 def wilson_interval(hits: float, n: float, level: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval (1927) of a proportion.
+    """Return Wilson's score interval (1927) for a proportion.
 
     Its width is positive even if `hits` is 0 or `n`.
 
@@ -175,13 +175,13 @@ def images_for_width(width: float) -> tuple[int, int]:
         width: width of the interval, in (0, 1).
 
     Returns:
-        The number if all images show the same value, and the number for a share of one half.
+        The number needed if all images show the same value, and the number for a share of one half.
 
     >>> images_for_width(0.1)
     (35, 381)
 
     Raises:
-        InvalidInputError: the width is not between 0 and 1.
+        InvalidInputError: If the width is not between 0 and 1.
     """
     if not 0 < width < 1:
         raise InvalidInputError(
@@ -216,7 +216,7 @@ def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
 def resampled_weights(n: int, resamples: int, seed: int, size: int) -> Iterator[NDArray[np.int32]]:
     """Yield blocks (b, size) of how often each of `size` rows occurs in resamples of n rows.
 
-    The number of draws that fall on a subset of the rows is binomial.
+    The number of draws that fall on a subset of rows is binomial.
 
     Args:
         n: number of rows.
@@ -227,7 +227,7 @@ def resampled_weights(n: int, resamples: int, seed: int, size: int) -> Iterator[
     rng = np.random.default_rng(seed)
     for b in _blocks(_WEIGHTS, size, resamples):
         block = np.empty((b, size), dtype=np.int32)
-        for weights in block:  # resample by resample: its counts stay in the cache
+        for weights in block:  # one resample at a time, so that its counts stay in cache
             # Of n draws with replacement from n rows, Binomial(n, size / n) fall on these rows.
             draws = n if size == n else rng.binomial(n, size / n)
             weights[:] = np.bincount(rng.integers(size, size=draws), minlength=size)
@@ -239,13 +239,13 @@ def resampled_counts(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield blocks (b, *counts.shape) of resampled counts.
 
-    Rows of a cell are interchangeable, so the counts are multinomial, at a cost independent of n.
+    Rows in a cell are interchangeable, so the counts are multinomial, at a cost independent of n.
 
     Args:
         counts: table of counts.
         resamples: number of resamples.
         seed: random seed.
-        size: rows per resample, by default n. With n - 1, the variance of a mean of few rows is
+        size: rows per resample; n by default. With n - 1, the variance of a mean of few rows is
             unbiased (Rao and Wu, 1988, "Resampling inference with complex survey data").
     """
     rng = np.random.default_rng(seed)
@@ -266,7 +266,7 @@ def resampled_values(
 
     Args:
         values: name -> values (n, ...).
-        statistic: function from resampled values (b, n, ...) to (b,); None: the mean of values
+        statistic: function from resampled values (b, n, ...) to (b,). If None, the mean of values
             (n,).
         resamples: number of resamples.
         seed: random seed.
@@ -320,7 +320,7 @@ def bootstrap_interval(
         The value with its interval.
 
     Raises:
-        InvalidInputError: an argument is invalid, texts have no statistic, or the statistic does
+        InvalidInputError: If an argument is invalid, a text has no statistic, or the statistic does
             not return a finite number.
 
     >>> bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)

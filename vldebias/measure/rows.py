@@ -1,4 +1,4 @@
-"""Rows of a result, one per value with its interval and paired change, and their provenance."""
+"""Result rows, one per value with its interval and paired change, and their provenance."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
     from PIL.Image import Image
 
-# Method of rows for the unedited model, the baseline of all changes.
+# Method name in rows for the unedited model, the baseline of all changes.
 NONE = "none"
-# Method of rows for random rankings and draws: their mean, and their central 95%.
+# Method name in rows for random rankings and draws: their mean and central 95%.
 CHANCE = "random"
-# Method of rows for shares that are as even as possible: the chance level of a method that assigns
-# values to images.
+# Method name in rows for shares that are as equal as possible: the chance level for methods that
+# assign values to images.
 EVEN_ASSIGNMENT = "even assignment"
-# Method of rows for the unedited model with its threshold at the median of its scores.
+# Method name in rows for the unedited model with a threshold at its median score.
 MEDIAN = "none@median"
 # Suffix of methods whose lambda was chosen on a labelled validation split.
 ON_VAL = "@val"
-# Methods of rows that measure no method.
+# Method names in rows that do not measure a method.
 CHANCES = (CHANCE, EVEN_ASSIGNMENT)
-# Suffix of files of images that show who got worse.
+# File suffix for images that show who got worse.
 WORSE_STRIP = "-worse-strip"
 NUMBERS = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
 COLUMNS = (
@@ -61,7 +61,7 @@ class Measurement(BaseModel, extra="forbid"):
         n: what was resampled -> its number.
         subset: part of the data, such as a group, a query or "unseen professions"; "" for all.
         lam, strength: parameters of the method, if it has them.
-        uses_labels: whether the method uses labels of images.
+        uses_labels: whether the method uses image labels.
     """
 
     task: str
@@ -79,7 +79,7 @@ class Measurement(BaseModel, extra="forbid"):
 
 
 class TaskProvenance(BaseModel, extra="forbid"):
-    """Store what a task did, in enough detail to repeat it.
+    """Store what a task did, in enough detail to reproduce it.
 
     Attributes:
         task: name of the task.
@@ -87,7 +87,7 @@ class TaskProvenance(BaseModel, extra="forbid"):
         model: name of the model.
         fingerprint: fingerprint of its weights.
         prompts, prompts_hash: prompt set and its hash.
-        split: part of the data.
+        split: split of the data.
         methods: name -> lam, strength, prompts, the choice of the default method, title, colour in
             charts, and whether the method assigns values to images.
         seeds: random seeds.
@@ -117,7 +117,7 @@ class TaskProvenance(BaseModel, extra="forbid"):
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """Store rows of images for the first screen of a page; the images of a column share a seed.
+    """Store image rows for the first screen of a page; images in a column share a seed.
 
     Attributes:
         caption: caption of the strip.
@@ -132,12 +132,12 @@ class Strip:
 
 @dataclass
 class TaskResult:
-    """Store the rows of one task, in the order in which they were added, with their provenance.
+    """Store the rows of one task in insertion order, with their provenance.
 
     Attributes:
         provenance: what the task did.
         rows: the rows.
-        pictures: file stem -> (caption, plot or image), for what rows cannot show.
+        pictures: file stem -> (caption, plot or image), for results that rows cannot show.
         strips: file stem -> rows of images.
     """
 
@@ -164,7 +164,7 @@ class TaskResult:
             metric: a metric or its name.
             method: name of the method.
             value: the value.
-            interval: its 95% interval; None: the value is exact.
+            interval: its 95% interval. If None, the value is exact.
             n: unit -> sample size; the first unit is the one that was resampled.
             change: paired difference from "none", with its interval; ignored for "none", random
                 rankings and facts.
@@ -172,7 +172,7 @@ class TaskResult:
             details: lam, strength and uses_labels; default: the values in the provenance.
 
         Raises:
-            InvalidInputError: the metric is unknown.
+            InvalidInputError: If the metric is unknown.
         """
         known_metric = get_metric(metric)
         columns: dict[str, object] = {}
@@ -181,7 +181,7 @@ class TaskResult:
             if facts.get(key) is not None:
                 columns[key] = facts[key]
         columns |= details
-        # A change of the baseline, of chance or of a fact would be read as an effect.
+        # A change in the baseline, chance or a fact would be mistaken for an effect.
         if method in (NONE, *CHANCES) or known_metric.kind == "fact":
             change = None
         if interval is None:
@@ -214,7 +214,7 @@ class TaskResult:
         Args:
             metric: a metric or its name.
             values: method -> value.
-            draws: method -> values in shared resamples (b,); None: the values are exact.
+            draws: method -> values in shared resamples (b,). If None, the values are exact.
             n: what was resampled -> its number.
             interval: function that returns the interval of a value with these draws; default: the
                 central 95% of the draws. It is clipped to the bounds of the metric.
@@ -256,15 +256,15 @@ class TaskResult:
     ) -> None:
         """Add a row per method with percentile intervals over units and paired changes.
 
-        These intervals reach their coverage with a few tens of different units. A width of 0 only
-        means that resamples do not vary.
+        These intervals reach their nominal coverage with a few tens of distinct units. A width of 0
+        only means that resamples do not vary.
 
         Args:
             metric: a metric or its name.
             values: method -> values (n,) of the same n units.
             n: what was resampled -> its number.
             subset: part of the data; "" for all.
-            statistic: function from resampled values (b, n) to (b,); None: the mean.
+            statistic: function from resampled values (b, n) to (b,). If None, the mean.
             resamples: number of resamples.
             seed: random seed.
         """

@@ -1,4 +1,4 @@
-"""Shares of values, their distance from even shares, and their correction with human labels.
+"""Value shares, their distance from equal shares, and their correction with human labels.
 
 `corrected_shares` combines a judge's answers about all images with human answers about some:
 Angelopoulos et al., "Prediction-Powered Inference" (2023), with the power tuning of "PPI++" (2023),
@@ -29,7 +29,7 @@ NOT_LABELLED = -1
 LEAST = 10
 FEW = 30
 LEVEL = 0.95
-_WEIGHTS = 8  # maximum number of strata by weight; more distinct weights are binned
+_WEIGHTS = 8  # maximum number of strata by weight; beyond that, weights are binned
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.integer]
@@ -37,22 +37,22 @@ Counts = Codes | Floats
 
 
 def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) -> float:
-    """Return sqrt(sum_a (f_a - 1/|A|)^2), with f_a the frequency of value a (eq. 7.2); 0 is even.
+    """Return sqrt(sum_a (f_a - 1/|A|)^2), with f_a the share of value a (eq. 7.2); 0 is equal.
 
-    The maximum is sqrt(1 - 1/|A|): .707 for two values, .894 for five. It is biased upwards for few
-    images: n fair draws have about sqrt((1 - 1/|A|) / n).
+    The maximum is sqrt(1 - 1/|A|): 0.707 for two values, 0.894 for five. It is biased upwards for
+    few images: n fair draws have about sqrt((1 - 1/|A|) / n).
 
     Args:
         labels: integers (n,) 0 .. n_groups - 1.
         n_groups: number of values |A|; some may not occur.
-        unknown: label for "cannot tell", such as -1 or n_groups. These rows are left out; report
+        unknown: label for "cannot tell", such as -1 or n_groups. These rows are excluded; report
             their rate.
 
     Returns:
-        The distance from even shares.
+        The distance from equal shares.
 
     Raises:
-        InvalidInputError: labels are outside the range, or all are unknown.
+        InvalidInputError: If labels are out of range, or all are unknown.
 
     >>> discrepancy([0, 0, 0, 1], 2)
     0.3535533905932738
@@ -74,7 +74,7 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
 
 
 def _shares(counts: Counts) -> Floats:
-    """Return shares (..., |A|); without counts, the shares furthest from even: all of one value."""
+    """Return shares (..., |A|); without counts, the most unequal shares (all of one value)."""
     n = counts.sum(axis=-1, keepdims=True)
     return np.where(n > 0, counts / np.where(n > 0, n, 1), np.eye(counts.shape[-1])[0])
 
@@ -137,7 +137,7 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
     # Effective counts are fractions: round 24.9999999 to 25, but 24.6 to 24.
     n = (total + 1e-9).astype(np.int64)
     centres = (counts * (n / np.maximum(total, 1))[:, None] + 1) / (n + values)[:, None]
-    # Without counts, the largest possible distance from even shares.
+    # Without counts, use the largest possible distance from equal shares.
     radius = np.full(len(counts), np.sqrt(1 - 1 / values))
     for i in np.flatnonzero(n):
         # (resamples, |A|)
@@ -148,7 +148,7 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
 
 @dataclass(frozen=True, eq=False)
 class CorrectedShares:
-    """Corrected shares of all images that a judge answered about.
+    """Store corrected shares over all images that a judge answered about.
 
     Attributes:
         shares: shares (c,) of human answers; they sum to 1.
@@ -175,7 +175,7 @@ class CorrectedShares:
             values: number of answers that name a value; they come first.
 
         Raises:
-            InvalidInputError: no labelled image has a known value.
+            InvalidInputError: If no labelled image has a known value.
         """
         known = self.shares[:values]  # answers that name a value
         draws = self.draws[..., :values]
@@ -183,11 +183,11 @@ class CorrectedShares:
             raise InvalidInputError(
                 "people: no labelled image has a known value; label more images"
             )
-        # Student's t over the normal quantile: the variance of few labels is uncertain.
+        # Use Student's t over the normal quantile, since a variance from few labels is uncertain.
         stats = need("scipy.stats")
         upper = (1 + LEVEL) / 2
         wider = float(stats.t.ppf(upper, self.labels - 1) / stats.norm.ppf(upper))
-        lows, highs = np.quantile(draws, [1 - upper, upper], axis=1)  # of each prior
+        lows, highs = np.quantile(draws, [1 - upper, upper], axis=1)  # under each prior
         # The outer ends of both priors, widened for few labels.
         low = known + wider * (np.minimum(lows.min(axis=0), known) - known)
         high = known + wider * (np.maximum(highs.max(axis=0), known) - known)
@@ -203,10 +203,11 @@ class CorrectedShares:
         return [*intervals, _gap(shares, reach_of_gap), log_skew(shares, reach_of_skew)]
 
     def more_labels(self) -> int | None:
-        """Return how many more labels halve the intervals; None if labels alone cannot."""
+        """Return how many more labels would halve the intervals, or None if labels alone cannot."""
         variance = float(self.draws.var(axis=1).sum(-1).mean())
         variance_of_labels = max(variance - self.noise, 0.0)
-        allowed = variance / 4 - self.noise  # half of the width is a quarter of the variance
+        # Half the width corresponds to a quarter of the variance.
+        allowed = variance / 4 - self.noise
         if allowed <= 0:
             return None
         needed = self.labels * variance_of_labels / allowed
@@ -241,7 +242,7 @@ def log_skew(shares: Floats, reach: float) -> Interval:
 
 
 def as_judged(judged: Codes, values: int) -> list[Interval]:
-    """Return shares, discrepancy and MaxSkew of a judge's answers, assumed to be correct.
+    """Return the shares, discrepancy and MaxSkew of a judge's answers, taken as correct.
 
     Args:
         judged: codes (n,); codes >= `values` are unknown.
@@ -264,15 +265,16 @@ def corrected_shares(
     resamples: int = 2000,
     seed: int = 0,
 ) -> CorrectedShares:
-    """Correct the shares of a judge's answers with human labels of some images.
+    """Correct the shares in a judge's answers with human labels for some images.
 
     Args:
-        judged: answers (n,) of the judge, including "unknown"; their names do not matter.
-        people: human answers (n,) as codes 0 .. answers - 1, including answers that name no value;
-            NOT_LABELLED if an image was not labelled.
+        judged: the judge's answers (n,), including "unknown"; their names do not matter.
+        people: human answers (n,) as codes 0 .. answers - 1, including answers that do not name a
+            value; NOT_LABELLED if an image was not labelled.
         answers: number of possible human answers.
-        weights: one over the probability (n,) that an image was selected for labelling; default:
-            equal. Select images at random: labels of images that look odd bias the correction.
+        weights: the reciprocal of the probability (n,) that an image was selected for labelling;
+            default: equal. Select images at random: labels of images that look odd bias the
+            correction.
         resamples: number of posterior draws.
         seed: random seed.
 
@@ -280,12 +282,12 @@ def corrected_shares(
         The corrected shares with their draws.
 
     Raises:
-        InvalidInputError: lengths differ, codes are outside the range, fewer than 10 images are
+        InvalidInputError: If lengths differ, codes are out of range, fewer than 10 images are
             labelled, or weights are not positive.
 
     Warns:
-        SuspectInputWarning: fewer than 30 images are labelled, or no image with one of the judge's
-            answers is.
+        SuspectInputWarning: If fewer than 30 images are labelled, or one of the judge's answers has
+        no labelled image.
 
     >>> from vldebias.measure.shares import NOT_LABELLED
     >>> judged = [0] * 60 + [1] * 40
@@ -317,7 +319,7 @@ def corrected_shares(
     as_elsewhere = (overall * labels + 0.5) / (labels + 0.5 * answers)
     draws = _posterior(sizes * n, counts, (uniform, as_elsewhere), resamples, seed)
     shares = sizes @ theta
-    # Between strata: the variance for n new images if the shares of each stratum were known.
+    # Between strata: the variance for n new images if each stratum's shares were known.
     variance_of_images = float(((theta**2).T @ sizes - shares**2).sum())
     return CorrectedShares(shares, draws, labels, n, noise=variance_of_images / n)
 
@@ -344,7 +346,7 @@ def _check_labels(answered: np.ndarray, worth: np.ndarray, answers: int) -> None
 
 
 def _weighted_shares(answered: np.ndarray, worth: np.ndarray, rows: Codes, answers: int) -> Floats:
-    """Return the weighted shares (answers,) of human answers about some rows."""
+    """Return the weighted shares (answers,) of human answers for some rows."""
     weights = worth[rows]
     return np.bincount(answered[rows], weights, minlength=answers) / weights.sum()
 
@@ -352,10 +354,10 @@ def _weighted_shares(answered: np.ndarray, worth: np.ndarray, rows: Codes, answe
 def _strata(
     answers_of_judge: np.ndarray, answered: np.ndarray, worth: np.ndarray, overall: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the size, the shares of human answers, and the effective label counts of each stratum.
+    """Return each stratum's size, shares of human answers, and effective label counts.
 
-    A stratum contains images with the same answer of the judge and the same probability of being
-    labelled. Answers of the judge without any label get the overall shares.
+    A stratum contains images with the same judge answer and the same probability of being labelled.
+    Judge answers without any label get the overall shares.
 
     Returns:
         Share of all images (s,), shares of human answers (s, answers), effective numbers of labels
@@ -372,7 +374,7 @@ def _strata(
             shares.append(overall)
             counts.append(np.zeros(len(overall)))
             continue
-        # Images with another sampling probability are another stratum.
+        # Images with a different sampling probability form a different stratum.
         weights = worth[rows]
         edges = np.unique(weights)
         # If all weights differ, as in uncertainty sampling, every stratum would have one label.
@@ -404,8 +406,8 @@ def _posterior(
     """
     rng = np.random.default_rng(seed)
     strata, answers = counts.shape
-    # The sizes of the strata are uncertain too: among 200 other images, the judge might call 110
-    # women instead of 100.
+    # Stratum sizes are uncertain too: among 200 different images, the judge might call 110 women
+    # instead of 100.
     sizes = rng.dirichlet(images + 1 / strata, resamples)
     draws = np.zeros((len(priors), resamples, answers))
     for draws_of_prior, prior in zip(draws, priors, strict=True):
@@ -421,16 +423,16 @@ def corrected_squares(
 
     The share of a prompt is predicted from the judge's answers over all prompts, plus the mean
     error of this prediction among its labelled images. The variance is subtracted from the square,
-    so single values may be negative; use their mean over prompts. NaN for prompts with fewer than
-    two labelled images.
+    so individual values may be negative; use their mean over prompts. NaN for prompts with fewer
+    than two labelled images.
 
     Args:
         prompts: prompt (n,) of each image.
-        judged: answers (n,) of the judge.
-        people: human answers (n,) as codes; the code `values` names no value, and NOT_LABELLED
-            marks images that were not labelled.
+        judged: the judge's answers (n,).
+        people: human answers (n,) as codes; the code `values` does not name a value, and
+            NOT_LABELLED marks unlabelled images.
         values: number of values.
-        weights: one over the probability (n,) that an image was selected for labelling.
+        weights: the reciprocal of the probability (n,) that an image was selected for labelling.
     """
     is_labelled = people != NOT_LABELLED
     truth = np.eye(values + 2, values)[people]  # (n, values), all 0 if no value is named
@@ -445,10 +447,10 @@ def corrected_squares(
     worth = np.where(has_labels[:, None], means, share @ means / share.sum())
     predicted = worth[code]
 
-    # Centred, so that both have mean 0 for even shares.
+    # Centre them, so that both have mean 0 for equal shares.
     guess = predicted - predicted.sum(1, keepdims=True) / values
     error = truth - truth.sum(1, keepdims=True) / values - guess
-    # NaN: a single label has no variance to subtract.
+    # NaN, because one label has no variance to subtract.
     squares = np.full(int(prompts.max()) + 1, np.nan)
     for prompt in range(len(squares)):
         rows = np.flatnonzero(prompts == prompt)

@@ -1,7 +1,7 @@
-"""Attach methods and fit edits: the closed forms, the defaults, and other papers' methods.
+"""Attach methods and fit edits: closed forms, defaults, and methods from other papers.
 
-`METHODS` maps names to methods. Add one with `register_method`, or an entry point of the group
-"vldebias.methods".
+`METHODS` maps names to methods. Add a method with `register_method`, or through the entry point
+group "vldebias.methods".
 """
 
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vldebias.methods.results import Compared, Rerank, get_compared
     from vldebias.methods.target_shares import RankShares, TargetShares
 
-# Loaded when first used: declarations are read without torch.
+# Load lazily, so that declarations can be read without torch.
 _NAMES_OF_HOME = {
     "vldebias.methods.attaching": ("AttachSettings",),
     "vldebias.methods.balanced": ("Balanced",),

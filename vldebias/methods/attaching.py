@@ -1,4 +1,4 @@
-"""Attach fitted edits of embeddings, with the settings of `vldebias.debias`."""
+"""Attach fitted embedding edits, with the settings of `vldebias.debias`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAMPLING = "use method='balanced-prompts' or 'cross-attention'"
 
 @dataclass(frozen=True)
 class AttachSettings:
-    """Store the settings with which a method attaches; see `vldebias.debias` for each.
+    """Store a method's settings for attaching; see `vldebias.debias` for each.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -36,14 +36,14 @@ class AttachSettings:
     follow_seeds: bool = True
 
     def log(self) -> CallLog:
-        """Return a new log of calls; raise InvalidInputError if `on_call` cannot be called."""
+        """Return a new call log; raise InvalidInputError if `on_call` is not callable."""
         return CallLog(self.on_call, self.follow_seeds)
 
     def refuse_sampling(self, subject: str) -> None:
         """Raise InvalidInputError if `on_call` or `shares` is set.
 
         Args:
-            subject: the object that samples no values, for the message.
+            subject: what it is that samples no values, for the message.
         """
         self.log()
         if self.on_call is not None:
@@ -55,7 +55,7 @@ class AttachSettings:
             raise InvalidInputError(f"shares: {subject} samples no values; {_SAMPLING}")
 
     def refuse_embeddings(self, name: str) -> None:
-        """Raise InvalidInputError if `negative` or `keep_stated` is set, which concern embeddings.
+        """Raise InvalidInputError if `negative` or `keep_stated` is set.
 
         Args:
             name: name of the method that samples values, for the message.
@@ -69,21 +69,21 @@ class AttachSettings:
 
 
 def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings) -> EditAttachment:
-    """Check that edits were fitted on this host, and attach them by an `EditAttachment`.
+    """Check that edits were fitted on this host, and attach them with an `EditAttachment`.
 
     Args:
         host: the host of a model or pipeline.
-        edits: role -> edit. Roles of one space share an edit.
+        edits: role -> edit. Roles in the same space share an edit.
         settings: `strength`, `keep_stated` and `side` apply.
 
     Raises:
-        ProjectionMismatchError: an edit was fitted on another model.
-        InvalidInputError: a role without an edit, or a side on which the edits change nothing.
+        ProjectionMismatchError: If an edit was fitted on a different model.
+        InvalidInputError: If a role has no edit, or the edits change nothing on one side.
 
     Warns:
-        SuspectInputWarning: an edit does not record which model it was fitted on.
+        SuspectInputWarning: If an edit does not record which model it was fitted on.
     """
-    stated_words: dict[str, None] = {}  # each word and label once, in order
+    stated_words: dict[str, None] = {}  # distinct words and labels, in order
     labels: dict[str, None] = {}
     for edit in edits.values():
         labels[edit.provenance.prompts or "projection"] = None
@@ -109,12 +109,12 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
 
 
 def _at_side_of_edits(host: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
-    """Return the host with the roles of the side that the edits change, unless a side is named."""
+    """Return the host with roles for the side that the edits change, unless `side` is given."""
     beyond_texts = [edit for edit in edits.values() if edit.side != "text"]
     if not beyond_texts:
         return host
     edit = beyond_texts[0]
-    # An attachment without any effect would look like a mitigation.
+    # An attachment without any effect could be mistaken for a mitigation.
     if side == "text" and edit.side == "image":
         raise InvalidInputError(
             f"method {edit.method!r} acts on images, so side='text' would change nothing;"

@@ -1,4 +1,4 @@
-"""Balanced prompts: state a sampled value of the attribute in the prompt of each image."""
+"""Balanced prompts: state a sampled attribute value in each image's prompt."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
     from vldebias.wording import Balancer
 
 Find = Callable[[str], int | None]
-"""Prompt -> character offset at which the words of a value are written; None: unchanged."""
+"""Function from a prompt to the character offset for a value's words, or None for no change."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Balanced(Method):
-    """State a sampled value of the attribute in the prompt of each image of a pipeline.
+    """State a sampled attribute value in the prompt of each image that a pipeline generates.
 
-    `attach` returns a `PromptAttachment`, which gets its values from a new `Balancer`.
+    `attach` returns a `PromptAttachment`, whose values come from a new `Balancer`.
 
     Args:
-        shares: value -> share of the images; None: even shares.
-        seed: seed of the sampling; None: each attachment draws one, `attachment.seed`. With a seed,
-            a call with `generator=` shows the same persons in every process.
-        find: prompt -> character offset at which the words are written, or None to leave it
-            unchanged; by default the subject is found by grammar (`vldebias.balance_prompts`).
-        groups: how several persons are treated, see `vldebias.balance_prompts`.
-        decide: a function that returns which values the facts of a prompt allow, see
+        shares: value -> share of the images. If None, shares are equal.
+        seed: sampling seed. If None, each attachment draws one (`attachment.seed`). With a fixed
+            seed, a call with `generator=` shows the same people in every process.
+        find: a function from a prompt to the character offset at which the words are inserted, or
+            None to leave the prompt unchanged. By default, the subject is found by grammar
+            (`vldebias.balance_prompts`).
+        groups: how several people are treated; see `vldebias.balance_prompts`.
+        decide: a function that returns the values compatible with facts stated in a prompt; see
             `vldebias.balance_prompts`.
 
     >>> import vldebias
@@ -79,29 +80,29 @@ class Balanced(Method):
 
 
 def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
-    """Return a `Balancer` of prompt sets that has loaded its word lists.
+    """Return a `Balancer` for prompt sets, with its word lists already loaded.
 
     Args:
         sets: the prompt sets.
         settings: see `vldebias.wording.Balancer`.
     """
-    # Imported here, because this loads the grammars of eleven languages.
+    # Imported here, because it loads the grammars for eleven languages.
     from vldebias.wording import Balancer, balance_prompts
 
-    # Reading a prompt loads the word lists, for which the first picture would wait otherwise.
+    # Parsing a prompt loads the word lists, which would otherwise delay the first picture.
     balance_prompts("A photo of a person.", "gender", seed=0)
-    # The values of a single set are strings, not tuples.
+    # With only one set, values are strings instead of tuples.
     return Balancer(sets[0] if len(sets) == 1 else sets, **settings)
 
 
 def why_not_balanced(problem: Problem) -> str | None:
-    """Return why a pipeline's prompts cannot be balanced by default; None if they can."""
-    if problem.host.edits_images:  # which already show persons
+    """Return why a pipeline's prompts cannot be balanced by default, or None if they can."""
+    if problem.host.edits_images:  # input images already show people
         return "the pipeline edits given images"
     if not problem.host.rewrites:
         return "this host does not rewrite prompts"
     if not all(map(can_balance, problem.attributes)):
-        return "the set has no words for values of persons"
+        return "the set has no words for values that describe people"
     if problem.max_loss is not None:
         return "max_loss bounds an edit of embeddings"
     return None

@@ -1,18 +1,18 @@
-"""Bound the loss of cosine similarity of neutral texts: weaken a projection until the bound holds.
+"""Weaken a projection until the cosine similarity lost by neutral text satisfies a bound.
 
-Equation 7.4 of the thesis, min_z |z - z0|^2 + lam z^T M z, is the Lagrangian of a problem with a
-bound: among all z with <z, z0> = 1 and a loss 1 - cos(z, z0) of at most e, z = a (I + lam M)^-1 z0
-has the least z^T M z, for some a and with lam one over the multiplier of the bound. One matrix
-serves all texts, so the largest lam that satisfies the bound is used. The loss never decreases as
-lam grows: with m = 1 / (1 + lam s) on the eigenvectors of M and the mean E over the squared
+Equation 7.4 of the thesis, min_z |z - z0|^2 + lam z^T M z, is the Lagrangian of a constrained
+problem: among all z with <z, z0> = 1 and a loss 1 - cos(z, z0) of at most e, z = a (I + lam M)^-1
+z0 minimises z^T M z, for some a and with 1 / lam as the multiplier of the constraint. One matrix is
+used for all text, so the largest lam that satisfies the bound is chosen. The loss never decreases
+as lam grows: with m = 1 / (1 + lam s) on the eigenvectors of M and the mean E over the squared
 coordinates of z0, cos = E[m] / sqrt(E[m^2]) and
 
     lam d/dlam log cos = E[m^2] / E[m] - E[m^3] / E[m^2] <= 0
     by Cauchy-Schwarz: E[m^2]^2 <= E[m] E[m^3]
 
-so bisection finds that lam. This needs P = (I + S)^-1 with a symmetric S. If P0 is part of the
-projection (P0 itself may lose more than the bound), or if P is not symmetric, the strength is
-lowered instead: along z0 + t (P z0 - z0) the angle to z0 never decreases as t grows.
+so bisection finds that lam. This requires P = (I + S)^-1 with a symmetric S. If P0 is part of the
+projection (P0 alone may exceed the bound), or if P is not symmetric, the strength is lowered
+instead: along z0 + t (P z0 - z0), the angle to z0 never decreases as t grows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
 
-_STEPS = 60  # bisection steps, for the precision of a double
+_STEPS = 60  # enough bisection steps for double precision
 
 
 def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
 
     Args:
         projection: the projection.
-        neutral: embeddings (n, d) of neutral texts.
+        neutral: embeddings (n, d) of neutral text.
     """
     return 1 - torch.cosine_similarity(neutral.double(), projection(neutral.double()), dim=1)
 
@@ -43,20 +43,20 @@ def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
 def bounded(
     edit: Edit, neutral: Tensor, max_loss: float, *, mean: bool = False
 ) -> CalibratedProjection:
-    """Return an edit under which no neutral text, or their mean, loses more than a bound.
+    """Return an edit under which the maximum or mean loss of neutral text satisfies a bound.
 
-    An edit that satisfies the bound is returned unchanged. Otherwise a projection (I + S)^-1
-    ("cali", "equalise", and both) is returned at a smaller lam, and any other one as I - t (I - P),
-    0 < t < 1, with "bounded" in the name of its method.
+    An edit that satisfies the bound is returned unchanged. Otherwise, a projection (I + S)^-1
+    ("cali", "equalise" or both) is returned with a smaller lam, and any other projection as I - t
+    (I - P), 0 < t < 1, with "bounded" in its method name.
 
     Args:
         edit: the fitted edit.
-        neutral: embeddings (n, d) of neutral texts.
-        max_loss: the largest allowed loss, 1 - cosine.
-        mean: bound the mean loss instead of the largest.
+        neutral: embeddings (n, d) of neutral text.
+        max_loss: the maximum allowed loss, 1 - cosine.
+        mean: whether to bound the mean loss instead of the maximum.
 
     Raises:
-        InvalidInputError: the edit is not a projection.
+        InvalidInputError: If the edit is not a projection.
     """
     if not isinstance(edit, CalibratedProjection):
         raise InvalidInputError(
@@ -71,14 +71,14 @@ def bounded(
 
     if holds(edit):
         return edit
-    # At t = 0 nothing is lost, so the bound always holds for some t above it.
+    # At t = 0 nothing is lost, so the bound always holds for some t > 0.
     share = largest(lambda t: holds(_weaker(edit, t)))
     return _weaker(edit, share)
 
 
 def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
-    """Return the method at t times its lam, or I - t (I - P) if P has another form."""
-    # The factors decide, since a method of another package may not record what it removed.
+    """Return the projection at t times its lam, or I - t (I - P) if P has a different form."""
+    # Decide by the factors, since another package's method may not record what it removed.
     if edit.is_resolvent:
         return edit.at_multiple(t)
     # I - t L R^T
@@ -86,7 +86,7 @@ def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
 
 
 def largest(holds: Callable[[float], bool]) -> float:
-    """Return the largest t in (0, 1) for which a condition holds.
+    """Return the largest t in (0, 1) that satisfies a condition.
 
     It must hold near 0 and fail beyond some t.
     """

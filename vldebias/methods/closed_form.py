@@ -1,19 +1,19 @@
 """Fit closed-form projections as sums of terms.
 
 A term provides differences to shrink, or directions to project out. "+" adds terms:
-`METHODS["cali"] + METHODS["equalise"]`. With the projection P0 of the spurious prompts or of the
-differences of value means, the prompt pairs S, and differences D of image means with the weights w
-of `vldebias.methods.equalise`,
+`METHODS["cali"] + METHODS["equalise"]`. With P0 projecting out the spurious prompts or the
+differences of value means, prompt pairs S, and differences D of image means with weights w (see
+`vldebias.methods.equalise`),
 
     P* = P0 (I + lam/|S| sum_S (z_i - z_j)(z_i - z_j)^T + lam P0 (sum_D w D D^T) P0)^-1
 
 P0 is applied last, as in Lemma 7.1, so A^T P* z = 0 in every sum, and without images this is
-exactly the paper's form. Differences of image means are first projected by P0, because a projected
-text depends on D only through P0 D. With D itself, P0 would make an equalised text unequal again,
-and no lam would bring the group means together.
+exactly the paper's form. Differences of image means are projected by P0 first, because projected
+text depends on D only through P0 D. With D itself, applying P0 would undo the equalisation, and no
+lam would bring the group means together.
 
-Law (tested): in every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap of
-the means goes to zero as lam grows.
+Law (tested): in every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap
+between the means goes to zero as lam grows.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from vldebias.prompts import PromptSet
 
 @dataclass(frozen=True)
 class Term:
-    """Provide rows whose span P0 removes, or scatters that are weighted by lam.
+    """Provide rows whose span P0 removes, or scatters weighted by lam.
 
     Attributes:
-        need: the input that it reads.
-        span: (problem, role) -> rows (m, d) whose span P0 removes; None for a term with scatters.
-        scatters: (problem, role) -> one scatter (n, d) per attribute, weighted by lam; None for a
-            term with a span. Neither depends on lam.
+        need: the input that it requires.
+        span: function of (problem, role) that returns rows (m, d) whose span P0 removes; None for a
+            term with scatters.
+        scatters: function of (problem, role) that returns one scatter (n, d) per attribute,
+            weighted by lam; None for a term with a span. Neither result depends on lam.
     """
 
     need: Need
@@ -50,10 +51,10 @@ class Term:
 
 @dataclass(frozen=True, repr=False)
 class ClosedForm(EditMethod):
-    """Fit P0 times the inverse of I plus the weighted scatters (eq. 7.3, 7.4).
+    """Fit P0 times the inverse of I plus the weighted scatters (eq. 7.3 and 7.4).
 
-    `fit` computes the rows of the scatters from embeddings of the prompts, and solves for the
-    matrix. P0 projects out the rows of the terms with a span.
+    `fit` computes the scatter rows from prompt embeddings and solves for the matrix. P0 projects
+    out the rows of terms with a span.
     """
 
     declaration: Declaration
@@ -69,7 +70,7 @@ class ClosedForm(EditMethod):
                 continue
             scatters_of_attributes = term.scatters(problem, role)
             if term.need is Need.IMAGES and span is not None and span.any():
-                # P0 is applied last, so the means of images are compared in the space after it.
+                # P0 is applied last, so image means are compared in the space after it.
                 project = CalibratedProjection.solve([], span)
                 scatters_of_attributes = [project(rows) for rows in scatters_of_attributes]
             scatters += scatters_of_attributes
@@ -83,27 +84,27 @@ class ClosedForm(EditMethod):
         return solved.with_provenance(method=self.name, uses_images=Need.IMAGES in self.needs)
 
     def with_images(self) -> ClosedForm:
-        """Return the method with the means of the images as a further term."""
+        """Return the method with image means as an additional term."""
         if not self.terms or self.uses_images:
             return self
         return self + EQUALISE
 
     def __add__(self, method: ClosedForm) -> ClosedForm:
-        """Return the method with the terms of both."""
+        """Return a method with the terms of both."""
         # Common terms are counted once, in the order of the first method.
         terms = tuple(dict.fromkeys((*self.terms, *method.terms)))
         return ClosedForm(self.declaration + method.declaration, terms)
 
 
 def value_differences(problem: Problem, role: str) -> Tensor:
-    """Return the mean text of each value minus their mean, for all attributes.
+    """Return each value's mean text minus the mean over values, for all attributes.
 
     Args:
         problem: the problem.
         role: the role of the texts.
 
     Returns:
-        Rows (a, d) of the a values of all attributes, stacked.
+        Rows (a, d) for the a values of all attributes, stacked.
     """
     # One matrix (a, d) per attribute, because the number of values may differ.
     units = [problem.zero_shot(prompts, role) for prompts in problem.attributes]
@@ -111,10 +112,10 @@ def value_differences(problem: Problem, role: str) -> Tensor:
 
 
 def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | None:
-    """Return class texts that define pseudo-classes, calibrated by the prompt pairs.
+    """Return class text that defines pseudo-classes, calibrated by the prompt pairs.
 
-    Without calibration, class texts are biased, and pseudo-classes would depend on the attribute
-    that is to be equalised.
+    Without calibration, class text is biased, and pseudo-classes would depend on the attribute to
+    be equalised.
 
     Args:
         problem: the problem with reference images.
@@ -122,7 +123,7 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
         role: the role of the texts.
 
     Returns:
-        (k, d); None without classes.
+        Rows (k, d), or None without classes.
     """
     # A search compares means over all images; see `Reference.within_classes`.
     if len(prompts.classes) < 2 or not problem.images.within_classes:
@@ -131,12 +132,12 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
     try:
         return CALI.fit(replace(problem, sets=(prompts,), lam=LAM_OF_MODELS), role)(texts)
     except NothingToRemoveError:
-        # The model embeds the prompts of every pair alike, so no calibration is needed.
+        # The model embeds both prompts of every pair identically, so no calibration is needed.
         return texts
 
 
 def spurious_rows(problem: Problem, role: str) -> Tensor:
-    """Return the embeddings (m, d) of the spurious prompts of all attributes, each once.
+    """Return the embeddings (m, d) of the distinct spurious prompts of all attributes.
 
     Args:
         problem: the problem.
@@ -149,7 +150,7 @@ def spurious_rows(problem: Problem, role: str) -> Tensor:
 
 
 def pair_scatters(problem: Problem, role: str) -> list[Tensor]:
-    """Return the scatter (n, d) of the prompt pairs of each attribute.
+    """Return each attribute's scatter of prompt pairs (n, d).
 
     Args:
         problem: the problem.
@@ -164,7 +165,7 @@ def pair_scatters(problem: Problem, role: str) -> list[Tensor]:
 
 
 def image_scatters(problem: Problem, role: str) -> list[Tensor]:
-    """Return the scatter (pairs, d) of the differences of image means of each attribute.
+    """Return each attribute's scatter of differences between image means (pairs, d).
 
     Args:
         problem: the problem with reference images.

@@ -1,13 +1,13 @@
-"""Fit the edit of cross-attention: a sampled value instead of the value that the denoiser prefers.
+"""Fit the cross-attention edit: a sampled value instead of the one that the denoiser prefers.
 
-The prompt is not changed. For every layer and time, with M_v the mean response over concepts to the
-texts that state value v,
+The prompt is not changed. For every layer and timestep, with M_v the mean response over concepts to
+text that states value v,
 
     center m = mean over v of M_v        effects e_v = M_v - m        (closed form, no training)
 
-See `vldebias.projection.cross_attention` for how the effects are applied. After EquiSteer
-(Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean of the values instead of neutral
-texts, and the natural size of a value instead of removed directions and a threshold.
+See `vldebias.projection.cross_attention` for how the effects are applied. The method follows
+EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean over values instead of
+neutral text, and a value's natural effect size instead of removed directions and a threshold.
 """
 
 from __future__ import annotations
@@ -54,42 +54,43 @@ THINGS = (
     "A photo of a crow on a mountain.",
     "A cup of coffee on a newspaper.",
 )
-"""Texts without a person, from which the gate learns to leave such pictures unchanged."""
+"""Prompts without a person, from which the gate learns to leave such pictures unchanged."""
 AMOUNT_OF_TWO_VALUES = 4.0
 AMOUNT_OF_MORE_VALUES = 5.0
-"""How often the effect of a value is added in the first step. It falls linearly to 0 in the last
-step, since the first steps decide who appears. Two effects are opposite, so adding one cancels the
-other; with more values, the value that the denoiser prefers has to be outweighed."""
+"""How many times a value's effect is added in the first step. It decreases linearly to 0 in the
+last step, since the first steps determine who appears. With two values, the effects are opposite,
+so adding one cancels the other; with more values, the one that the denoiser prefers must be
+outweighed."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CrossAttention(EditMethod):
-    """Add the effect of a sampled value in every cross-attention of a pipeline's denoiser.
+    """Add a sampled value's effect in every cross-attention layer of a pipeline's denoiser.
 
-    `attach` measures the effects: it generates images of prompts that state each value, and records
-    the cross-attention outputs (`fit`). Then it attaches a `DenoiserAttachment`. Prompts that state
-    a value, name a person, show nobody or show several people are left unchanged. Values along one
-    line, such as five skin tones, are hard to distinguish by their effects; use balanced prompts
-    for them (eval/results/steer.json).
+    `attach` measures the effects: it generates images for prompts that state each value, and
+    records the cross-attention outputs (`fit`). It then attaches a `DenoiserAttachment`. Prompts
+    that state a value, name a specific person, or describe nobody or several people are left
+    unchanged. Values along a single axis, such as five skin tones, are hard to distinguish by their
+    effects; use balanced prompts for them (eval/results/steer.json).
 
     Args:
-        shares: value -> share of the images; None: even shares.
-        seed: seed of the sampling; None: each attachment draws its own, `attachment.seed`.
-        find: see `vldebias.balance_prompts`, whose rules decide which prompts are open.
+        shares: value -> share of the images. If None, shares are equal.
+        seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
+        find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
         decide: see `vldebias.balance_prompts`.
-        form: "add" adds the effect of the value and removes nothing. "shift" and "set" first remove
-            the attribute's part from the mean over positions or from every position, and with it
+        form: "add" adds the value's effect and removes nothing. "shift" and "set" first remove the
+            attribute's component from the mean over positions or from every position, along with
             part of the subject (`vldebias.projection.cross_attention`).
-        amount: how often the effect of a value is added in every step. None: 4 times in the first
-            step, or 5 times if there are more than two values, falling linearly to 0 in the last
+        amount: how many times a value's effect is added in every step. If None, 4 times in the
+            first step (5 times with more than two values), decreasing linearly to 0 in the last
             step (eval/results/steer_models_choice.json).
-        rank: largest number of directions of the span; 0: all.
-        concepts: number of concepts of the prompt set in the fit.
-        steps: number of steps of the scheduler in the fit, which is the number of fitted times.
-        batch_size: images that the fit generates at once; guidance doubles the rows of the
-            denoiser. Lower it if the fit runs out of memory.
-        options: further arguments of the pipeline's call in the fit, such as {"height": 512,
-            "width": 512}; None: its defaults.
+        rank: maximum number of directions in the span; 0 means all.
+        concepts: number of the prompt set's concepts used for fitting.
+        steps: number of scheduler steps used for fitting, which is the number of fitted timesteps.
+        batch_size: number of images generated at once when fitting; guidance doubles the denoiser's
+            rows. Lower it if fitting runs out of memory.
+        options: further arguments for the pipeline call when fitting, such as {"height": 512,
+            "width": 512}. If None, the pipeline's defaults are used.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
@@ -115,7 +116,7 @@ class CrossAttention(EditMethod):
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> DenoiserAttachment:
         settings.refuse_embeddings(self.name)
-        # Created once, because the fingerprint of the denoiser is cached on this host.
+        # Create it once, because this host caches the denoiser's fingerprint.
         host = at_denoiser(problem.host, (part.name for part in problem.attributes))
         edits = self.fit_roles(replace(problem, host=host))
         return self._attach_checked(host, problem.sets, edits, settings)
@@ -127,16 +128,17 @@ class CrossAttention(EditMethod):
         edits: Mapping[str, Edit],
         settings: AttachSettings,
     ) -> DenoiserAttachment:
-        """Check edits of cross-attention, and attach them by a `DenoiserAttachment`.
+        """Check cross-attention edits, and attach them with a `DenoiserAttachment`.
 
         Args:
-            host: the host of the pipeline's denoiser.
-            sets: the prompt sets with which prompts are read.
-            edits: name of the prompt set of an attribute -> edit.
+            host: the host for the pipeline's denoiser.
+            sets: the prompt sets used to analyse prompts.
+            edits: name of an attribute's prompt set -> edit.
             settings: `strength`, `shares`, `on_call` and `follow_seeds` apply.
 
         Raises:
-            ProjectionMismatchError: an edit of another kind, or fitted on another model.
+            ProjectionMismatchError: If the edit is of a different kind, or was fitted on a
+                different model.
         """
         checked: dict[str, CrossAttentionEdit] = {}
         for role, edit in edits.items():
@@ -148,7 +150,7 @@ class CrossAttention(EditMethod):
             find=self.find,
             decide=self.decide,
             groups="leave",
-            one_person=True,  # one value is set for the whole picture
+            one_person=True,  # one value is set for the entire picture
         )
         return DenoiserAttachment(
             host,
@@ -184,18 +186,19 @@ class CrossAttention(EditMethod):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         host = problem.host
-        assert isinstance(host, CrossAttentionHost)  # `check` refuses any other
+        assert isinstance(host, CrossAttentionHost)  # `check` rejects any other
         (prompt_set,) = (part for part in problem.attributes if part.name == role)
         texts_of_value = stated_texts(prompt_set, self.concepts)
         times, rows_of_value = record(host, texts_of_value, role, self)
-        # (t, values, d): the mean over concepts.
+        # (t, values, d), averaged over concepts.
         means = torch.stack([rows.mean(1) for rows in rows_of_value.values()], dim=1)
         center = means.mean(1)
         layers = host.layers_and_widths
         stated, person = fit_gate(host, prompt_set, texts_of_value, self)
         values = means.shape[1]
         first = AMOUNT_OF_TWO_VALUES if values == 2 else AMOUNT_OF_MORE_VALUES
-        amounts = torch.linspace(first, 0, len(means)).flip(0)  # the last step has the lowest time
+        # The last step has the lowest timestep.
+        amounts = torch.linspace(first, 0, len(means)).flip(0)
         if self.amount is not None:
             amounts = torch.full((len(means),), float(self.amount))
         return CrossAttentionEdit(
@@ -219,14 +222,14 @@ class CrossAttention(EditMethod):
 
 
 def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost:
-    """Return the host of a pipeline's denoiser, with attributes as roles.
+    """Return the host for a pipeline's denoiser, with attributes as roles.
 
     Args:
-        pipeline: the host of the pipeline.
+        pipeline: the host for the pipeline.
         attributes: names of the prompt sets.
 
     Raises:
-        UnsupportedHostError: the pipeline has no denoiser with cross-attention to hook.
+        UnsupportedHostError: If the pipeline has no denoiser with cross-attention to hook.
     """
     if isinstance(pipeline, CrossAttentionHost):
         return pipeline.with_roles(attributes)
@@ -243,22 +246,22 @@ def fit_gate(
     texts_of_value: Mapping[str, Sequence[str]],
     method: CrossAttention,
 ) -> tuple[Readings, Readings]:
-    """Fit linear readings of the first pass: the stated value, and whether there is a person.
+    """Fit linear readouts of the first pass: the stated value, and whether there is a person.
 
-    A reading is C^-1 e / (e C^-1 e) with the effect e of stating it and the covariance C within
-    texts of one kind (linear discriminant): 0 for the mean of the open texts, 1 for the mean of
-    those that state it. Each layer is fitted to one half of the texts and tested on the other. The
-    layer that separates them best is fitted to all texts, with the threshold that was best on the
-    other half.
+    A readout is C^-1 e / (e C^-1 e), with the effect e of stating the value and the covariance C
+    within prompts of one kind (linear discriminant): it is 0 at the mean of prompts that do not
+    state the value, and 1 at the mean of those that do. Each layer is fitted to one half of the
+    prompts and tested on the other. The layer that separates them best is fitted to all prompts,
+    with the threshold that was best on the other half.
 
     Args:
-        host: the host of the denoiser.
+        host: the host for the denoiser.
         prompt_set: the attribute.
-        texts_of_value: value -> texts that state it.
+        texts_of_value: value -> prompts that state it.
         method: its `steps`, `batch_size` and `options` are used.
 
     Returns:
-        The readings of the values, and of a person.
+        The readouts for the values, and for a person.
     """
     count = len(next(iter(texts_of_value.values())))
     classes = prompt_set.classes or ("A photo of a person.", "A portrait of a person.")
@@ -281,22 +284,22 @@ def fit_gate(
 
 
 class Readings:
-    """Fit linear classifiers that separate kinds of texts from open ones, on the best layer.
+    """Fit linear classifiers on the best layer that separate kinds of prompts from open ones.
 
     Attributes:
         rows: (kinds, d) weights of the classifiers, which are zero for all other layers.
         offsets: (kinds,) thresholds; a response with a higher score belongs to that kind.
-        auroc: layer -> AUROC of its classifiers on held-out texts.
+        auroc: layer -> AUROC of its classifiers on held-out prompts.
     """
 
     def __init__(
         self, kinds: Sequence[Tensor], open_rows: Tensor, layers: Sequence[tuple[str, int]]
     ) -> None:
-        """Fit the readings.
+        """Fit the readouts.
 
         Args:
-            kinds: responses (n, d) to the texts of each kind, the columns of all layers.
-            open_rows: responses (m, d) to the open texts.
+            kinds: responses (n, d) to the prompts of each kind, with the columns of all layers.
+            open_rows: responses (m, d) to the open prompts.
             layers: name and width of each layer.
         """
         self.auroc: dict[str, float] = {}
@@ -319,21 +322,21 @@ class Readings:
 
 
 def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return readings that are 1 at the mean of their kind and 0 at the mean of the open rows.
+    """Return readouts that are 1 at the mean of their kind and 0 at the mean of the open rows.
 
     The covariance is shrunk by a tenth of its mean variance.
 
     Args:
-        kinds: responses (n, d) to the texts of each kind.
-        open_rows: responses (m, d) to the open texts.
+        kinds: responses (n, d) to the prompts of each kind.
+        open_rows: responses (m, d) to the open prompts.
 
     Returns:
-        The readings (kinds, d), and the mean (d,) of the open rows.
+        The readouts (kinds, d), and the mean (d,) of the open rows.
     """
     mean = open_rows.mean(0)
     within = torch.cat([kind - kind.mean(0) for kind in (*kinds, open_rows)])
     covariance = within.T @ within / len(within)
-    # A single text of each kind has no variance, so every direction gets the same weight.
+    # One prompt of each kind has no variance, so every direction gets the same weight.
     variance = float(covariance.diagonal().mean()) or 1.0
     shrunk = covariance + 0.1 * variance * torch.eye(len(covariance)).double()
     effects = torch.stack([kind.mean(0) - mean for kind in kinds])
@@ -342,7 +345,7 @@ def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Te
 
 
 def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest reading of each row, by readings fitted to the other half of the rows.
+    """Return each row's largest readout, with readouts fitted to the other half of the rows.
 
     The scores of the kinds are returned first, then those of the open rows.
     """
@@ -357,9 +360,9 @@ def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor
 
 
 def _threshold(positive: Tensor, negative: Tensor) -> float:
-    """Return the threshold with the best mean of the shares of both sides that are correct.
+    """Return the threshold with the best balanced accuracy.
 
-    If several are best, their mean is returned.
+    If several thresholds are best, their mean is returned.
     """
     scores = torch.cat([positive, negative]).sort().values
     thresholds = (scores[1:] + scores[:-1]) / 2
@@ -369,22 +372,22 @@ def _threshold(positive: Tensor, negative: Tensor) -> float:
 
 
 def _auroc(positive: Tensor, negative: Tensor) -> float:
-    """Return how often a positive score is above a negative one; ties count half."""
+    """Return how often a positive score exceeds a negative score; ties count as half."""
     above = (positive[:, None] > negative).double() + 0.5 * (positive[:, None] == negative).double()
     return float(above.mean())
 
 
 def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
-    """Return value -> texts that state it, one for each concept.
+    """Return value -> prompts that state it, one per concept.
 
-    The concepts are spread over the groups of the set.
+    The concepts are spread over the set's groups.
 
     Args:
         prompt_set: the attribute.
-        concepts: the largest number of concepts.
+        concepts: maximum number of concepts.
 
     Raises:
-        InvalidInputError: no group states every value once.
+        InvalidInputError: If no group states every value once.
     """
     complete = []
     for group in prompt_set.groups:
@@ -412,18 +415,18 @@ def record(
     title: str,
     method: CrossAttention,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Generate pictures of texts, and return the mean outputs of every cross-attention.
+    """Generate pictures for prompts, and return the mean outputs of every cross-attention layer.
 
-    Texts of one concept start from the same noise, so that they differ only in the value.
+    Prompts about one concept start from the same noise, so that they differ only in the value.
 
     Args:
-        host: the host of the denoiser.
-        texts_of_value: value -> texts that state it.
+        host: the host for the denoiser.
+        texts_of_value: value -> prompts that state it.
         title: name of the attribute, for the progress bar.
         method: its `steps`, `batch_size` and `options` are used.
 
     Returns:
-        The times (t,), and value -> the responses (t, texts, d) to its texts.
+        The timesteps (t,), and value -> the responses (t, prompts, d) to its prompts.
     """
     prompts: list[str] = []
     noise: list[int] = []
@@ -447,17 +450,17 @@ def record(
 def attach_fitted(
     host: Host, fitted: Edit | Mapping[str, Edit], settings: AttachSettings
 ) -> Attachment:
-    """Attach edits of any kind that were fitted before.
+    """Attach previously fitted edits of any kind.
 
     Args:
-        host: the host of a model or pipeline.
+        host: the host for a model or pipeline.
         fitted: role -> edit, or one edit for all roles.
         settings: see `vldebias.debias`.
 
     Raises:
-        InvalidInputError: an empty mapping, edits of both kinds, or a setting that they do not
-            accept.
-        ProjectionMismatchError: an edit was fitted on another model.
+        InvalidInputError: If the mapping is empty, contains edits of both kinds, or a setting is
+            not accepted.
+        ProjectionMismatchError: If an edit was fitted on a different model.
     """
     edits = dict(fitted) if isinstance(fitted, Mapping) else {host.roles[0]: fitted}
     if not edits:
@@ -475,16 +478,16 @@ def attach_fitted(
                 f"got {edit!r} together with edits of cross-attention; attach only one kind"
             )
         edit_of_attribute[edit.attribute] = edit
-        # Prompts are read with the words that the edits contain.
+        # Analyse prompts with the words stored in the edits.
         sets.append(prompt_set_of(edit))
     denoiser = at_denoiser(host, edit_of_attribute)
     return CrossAttention()._attach_checked(denoiser, sets, edit_of_attribute, settings)
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:
-    """Return a prompt set with which prompts are read as in the fit.
+    """Return a prompt set that analyses prompts as during fitting.
 
-    It shows which prompts state a value of the edit, and which leave it open.
+    It determines which prompts state one of the edit's values, and which leave it open.
     """
     words = tuple(words[0] for words in edit.words.values())
     return PromptSet(

@@ -1,8 +1,8 @@
-"""Declare the methods of this package: the facts that lists, tables, checks and tests need.
+"""Declare this package's methods: the facts that lists, tables, checks and tests need.
 
-This module does not import torch, so `vldebias methods` and the checks of command lines answer
-immediately. The class of a method reads its declaration from here; a method of another package
-declares itself in its own class.
+This module does not import torch, so `vldebias methods` and command-line checks respond
+immediately. A method's class takes its declaration from here; methods from other packages declare
+themselves in their own class.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from importlib.metadata import entry_points
 from vldebias.errors import InvalidInputError, did_you_mean
 
 GROUP = "vldebias.methods"
-"""The group of entry points by which other packages add methods."""
+"""The entry point group through which other packages add methods."""
 
 MODELS, PIPELINES, RESULTS = "models", "pipelines", "results"
-"""Kinds of hosts: image-text models, text-to-image pipelines, and results of a search."""
+"""Kinds of hosts: image-text models, text-to-image pipelines, and search results."""
 
 
 class Need(StrEnum):
@@ -38,20 +38,20 @@ class Declaration:
     """Describe a method.
 
     Attributes:
-        name: identifier for users.
+        name: user-facing identifier.
         title: label in reports.
-        about: what it does, in one sentence.
+        about: one sentence that describes what it does.
         source: paper and equation.
-        color: color of its bars in plots.
+        color: colour of its bars in plots.
         module: the module that registers it; empty for methods of other packages.
         hosts: the kinds of hosts that it supports: "models", "pipelines" or both; or "results".
         needs: the inputs that it requires.
-        settings: arguments of `vldebias.debias` that not every method takes: "lam", the weight of
-            the prompt pairs, and "shares" and "on_call" of methods that sample values.
-        side: which embeddings of an image-text model its edits change, see `Edit.side`.
+        settings: arguments of `vldebias.debias` that not every method accepts: "lam", the weight of
+            the prompt pairs, and "shares" and "on_call", for methods that sample values.
+        side: which embeddings of an image-text model its edits change; see `Edit.side`.
 
     Raises:
-        InvalidInputError: the name is not a text, or `needs` is not a frozenset of `Need`.
+        InvalidInputError: If the name is not a string, or `needs` is not a frozenset of `Need`.
 
     >>> from vldebias.methods import Need
     >>> declaration = Declaration(
@@ -75,7 +75,7 @@ class Declaration:
     side: str = "text"
 
     def __post_init__(self) -> None:
-        # Spaces are refused by the registry; a method that is not registered may have some.
+        # The registry rejects spaces, but the name of an unregistered method may contain some.
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInputError(
                 f"Declaration: got the name {self.name!r}; expected a text, such as"
@@ -90,11 +90,11 @@ class Declaration:
 
     @property
     def has_lam(self) -> bool:
-        """Return whether the method takes `lam`."""
+        """Return whether the method accepts `lam`."""
         return "lam" in self.settings
 
     def __add__(self, term: Declaration) -> Declaration:
-        """Return the declaration of the sum of two closed forms."""
+        """Return the declaration for the sum of two closed forms."""
         sources = dict.fromkeys((self.source, term.source))
         return replace(
             self,
@@ -110,10 +110,10 @@ class Declaration:
 
 
 def reranking_declaration(edit: Declaration, order: str) -> Declaration:
-    """Return the declaration of re-ranked results.
+    """Return the declaration for re-ranked results.
 
     Args:
-        edit: the method that edits the queries first, "none" to leave them unchanged.
+        edit: the method that edits the queries first, or "none" to leave them unchanged.
         order: "quota" or "fair", see `vldebias.rerank`.
     """
     name = "rerank"
@@ -146,7 +146,7 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
 def _closed_form(
     name: str, title: str, summary: str, source: str, color: str, *needs: Need, lam: bool = False
 ) -> Declaration:
-    """Return the declaration of a closed form; one that needs images is for models only."""
+    """Return the declaration of a closed form; those that need images only support models."""
     return Declaration(
         name,
         title,
@@ -412,14 +412,14 @@ _DECLARED = [
     ),
 ]
 DECLARED = {declaration.name: declaration for declaration in _DECLARED}
-"""Name -> declaration of each method of this package, in the order in which they are listed."""
+"""Name -> declaration of each method in this package, in listing order."""
 
 
 def declarations() -> dict[str, Declaration]:
-    """Return the declaration of every method by its name, including those of other packages.
+    """Return every method's declaration by name, including those from other packages.
 
-    The registry, which imports torch, is only used if it has more than this package's methods: if
-    another package adds some, or this process has registered one.
+    The registry, which imports torch, is only used if it contains more than this package's methods,
+    that is, if a different package adds some or this process has registered one.
     """
     found = dict(DECLARED)
     if "vldebias.methods.method" in sys.modules or entry_points(group=GROUP):
@@ -430,24 +430,24 @@ def declarations() -> dict[str, Declaration]:
 
 
 def check_methods(names: Iterable[str]) -> None:
-    """Refuse names of methods that do not exist.
+    """Reject the names of methods that do not exist.
 
-    If another package adds methods, every unknown name is accepted, because only importing that
-    package shows what it adds.
+    If a different package adds methods, every unknown name is accepted, because only importing that
+    package reveals what it adds.
 
     Args:
-        names: names of methods, as --method takes them.
+        names: method names, as passed to --method.
 
     Raises:
-        InvalidInputError: there is no method of such a name.
+        InvalidInputError: If no method has this name.
     """
     imported = sys.modules.get("vldebias.methods.method")
     for name in names:
         if name in DECLARED:
             continue
-        if imported is not None:  # the registry has all methods, or raises an error
+        if imported is not None:  # the registry contains all methods, or raises an error
             imported.METHODS[name]
-        # The name of an entry point may differ from the name of its method.
+        # An entry point's name may differ from its method's name.
         elif not entry_points(group=GROUP):
             hint = did_you_mean(name, DECLARED)
             known = ", ".join(DECLARED)

@@ -1,4 +1,4 @@
-"""Measure without images what an edit does to texts: pair distances and class signal."""
+"""Measure an edit's effect on text without images: pair distances and class signal."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from vldebias.prompts import PromptSet
 
 
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
-    """Return the variance of images along the directions of texts, relative to the average.
+    """Return the variance of images along text directions, relative to the average.
 
-    For images of the same model it is well above 1. For noise, or images of another model, it is 1
-    on average. With S the covariance of the images and M the mean projector on the k principal
-    directions of the texts with 99% of their variance, scaled to traces d and 1, its variance over
-    rotations R is (Schur's lemma on symmetric matrices)
+    For images embedded by the same model, it is well above 1. For noise, or images from a different
+    model, it is 1 on average. With S the covariance of the images and M the mean projector on the k
+    principal directions of the texts with 99% of their variance, scaled to traces d and 1, its
+    variance over rotations R is (Schur's lemma on symmetric matrices)
 
         var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2)).
 
@@ -32,21 +32,21 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
     Returns:
         The ratio, and how many standard deviations it is above 1; (0, 0) for fewer than two
-            different images or texts.
+        distinct images or texts.
     """
     rows = images.double() - images.double().mean(0)
     text_rows = texts.double() - texts.double().mean(0)
     dim = rows.shape[1]
     total = float(rows.square().sum())
     _, singular, directions = torch.linalg.svd(text_rows, full_matrices=False)
-    # Equal rows differ in no direction.
+    # Equal rows do not differ in any direction.
     if total <= 1e-12 * len(rows) or float(singular.sum()) <= 1e-9:
         return 0.0, 0.0
     share_of_variance = singular.square().cumsum(0) / singular.square().sum()
     k = int((share_of_variance < 0.99).sum()) + 1
-    # Variance per direction of the texts, over variance per direction of the space.
+    # Variance per text direction, divided by the variance per direction of the space.
     spread = float((rows @ directions[:k].T).square().sum()) / k * dim / total
-    gram = rows @ rows.T if len(rows) < dim else rows.T @ rows  # both have the same norm
+    gram = rows @ rows.T if len(rows) < dim else rows.T @ rows  # both products have the same norm
     # tr S^2 - d, with S scaled to the trace d.
     concentration = float(gram.square().sum()) * dim**2 / total**2 - dim
     variance = 2 * (1 / k - 1 / dim) * concentration / ((dim - 1) * (dim + 2))
@@ -55,16 +55,16 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Store measures of an edit's effect on the texts of a prompt set.
+    """Store measures of an edit's effect on a prompt set's text.
 
-    They are None if the set has no such texts.
+    A measure is None if the set lacks the text for it.
 
     Attributes:
-        pair_distance: mean L2 distance of the prompts of a pair, (before, after) (Table 7.6).
+        pair_distance: mean L2 distance between the prompts of a pair, (before, after) (Table 7.6).
         held_out_distance: the same for the held-out pairs.
-        spurious_spread: mean range of a class's cosines with the spurious texts, (before, after)
+        spurious_spread: mean range of a class's cosines with the spurious text, (before, after)
             (Table 7.1).
-        signal_kept: share of the distance between the classes that is left.
+        signal_kept: share of the distance between classes that remains.
         class_cosine: mean cosine between a class prompt and its edited embedding.
 
     >>> from vldebias.miniature import load_clip
@@ -86,7 +86,7 @@ class Diagnostics:
 
     @classmethod
     def from_edit(cls, host: Host, role: str, edit: Edit, prompts: PromptSet) -> Diagnostics:
-        """Measure what an edit does to the texts of a prompt set, as the host embeds them.
+        """Measure an edit's effect on a prompt set's text, as embedded by the host.
 
         Args:
             host: the host of the model or pipeline.
@@ -95,7 +95,7 @@ class Diagnostics:
             prompts: the prompt set.
 
         Raises:
-            InvalidInputError: the edit rewrites prompts, so it cannot be applied to embeddings.
+            InvalidInputError: If the edit rewrites prompts, so it cannot be applied to embeddings.
         """
         if edit.side == "denoiser":
             raise InvalidInputError(
@@ -119,7 +119,7 @@ class Diagnostics:
             classes = host.embed(prompts.classes, role)
             signal_kept, class_cosine = class_signal(classes, edit)
             if prompts.spurious:
-                # Unedited: a change of these texts must not hide the range.
+                # These stay unedited, because a change in them must not hide the range.
                 spurious = host.embed(prompts.spurious, role)
                 spurious_spread = (
                     _mean_range(classes, spurious),
@@ -129,12 +129,12 @@ class Diagnostics:
 
 
 def _mean_distance(rows: Tensor) -> float:
-    """Return the mean distance of adjacent rows (2n, d), which are pairs."""
+    """Return the mean distance between adjacent rows (2n, d), which form pairs."""
     return float((rows[0::2] - rows[1::2]).norm(dim=-1).mean())
 
 
 def _mean_range(classes: Tensor, spurious: Tensor) -> float:
-    """Return the mean range of a class's cosines with spurious texts.
+    """Return the mean range of a class's cosines with spurious text.
 
     Args:
         classes: (k, d).

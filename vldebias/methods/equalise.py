@@ -1,23 +1,23 @@
-"""Equalise texts against unlabelled images, whose group means replace the prompt pairs in eq. 7.4.
+"""Equalise text against unlabelled images, whose group means replace the prompt pairs in eq. 7.4.
 
 Unlabelled images are split by their zero-shot attribute value, within pseudo-classes if there are
-any, so that a class that correlates with the attribute is not removed with it. A text that is
-equally close to the means of two groups scores both alike on average. With d_c the difference of
-two means in class c, s2 the variance inside a group and p_c = n_ci n_cj / (n_ci + n_cj) the
+any, so that a class that correlates with the attribute is not removed along with it. Text that is
+equally close to the means of two groups gives both the same average score. With d_c the difference
+between two means in class c, s2 the variance within a group and p_c = n_ci n_cj / (n_ci + n_cj) the
 precision of d_c, the closed form is the one for prompt pairs,
 
     z* = (I + lam sum_c w_c D_c D_c^T)^-1 z0,    w_c = p_c / sum p.
 
-With few images of a class d_c is noisy, and noise would remove useful directions. So each d_c is
-shrunk towards the mean over classes, by the method of moments of DerSimonian and Laird (1986) in d
-dimensions:
+With few images of a class, d_c is noisy, and the noise would remove useful directions. Each d_c is
+therefore shrunk towards the mean over classes, using the method of moments of DerSimonian and Laird
+(1986) in d dimensions:
 
     m = sum w_c d_c
         tau2 = max(0, (sum p_c |d_c - m|^2 - (k - 1) s2) / (sum p_c - sum p_c^2 / sum p_c))
     D_c = m + tau2 / (tau2 + s2 / p_c) (d_c - m)
 
-and m is shrunk towards the difference of the value texts, t = text_i - text_j, similarly to James
-and Stein, with p = sum_c p_c, one beta and one share for all pairs of values:
+and m is shrunk towards the difference between the value embeddings, t = text_i - text_j, similarly
+to James and Stein, with p = sum_c p_c, and one beta and one share for all pairs of values:
 
     beta = sum p <m, t> / sum p |t|^2
     kept = max(0, 1 - s2 / mean p |m - beta t|^2)      m -> beta t + kept (m - beta t)
@@ -41,42 +41,42 @@ from vldebias.methods.method import Problem
 from vldebias.methods.reference import Reference, zero_shot
 from vldebias.prompts import PromptSet
 
-_FEWEST = 2  # images of a class and value; smaller groups are ignored
-# Expected cosine between the mean differences of two halves of the reference images.
+_FEWEST = 2  # images per class and value; smaller groups are ignored
+# Minimum expected cosine between the mean differences in two halves of the reference images.
 _UNSTABLE = 0.8
-_FOREIGN = 3.0  # deviations of the ratio of `spread_along` from its value for another space
-_SAMPLE = 1000  # rows that are used to compute that ratio
+_FOREIGN = 3.0  # deviations of the `spread_along` ratio from its value for an unrelated space
+_SAMPLE = 1000  # number of rows used to compute that ratio
 _TINY = torch.finfo(torch.float64).tiny
 
 
 class UnusableReferenceError(InvalidInputError):
-    """Report reference images that show only one attribute value, or are from another model."""
+    """Report reference images with only one attribute value, or from a different model."""
 
 
 class ImageSplit:
     """Split reference images by zero-shot value and pseudo-class, and compare the means.
 
     Args:
-        texts: (a, d) unit texts of the values.
-        classes: (k, d) texts of the pseudo-classes, or None.
+        texts: (a, d) unit text embeddings of the values.
+        classes: (k, d) text embeddings of the pseudo-classes, or None.
         reference: the image features.
 
     Attributes:
         counts: (k, a) images by class and value.
         sample: (n, d), the first images.
         scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
-        stability: expected cosine between the m of two halves of the images, the smallest over
-            pairs of values.
+        stability: expected cosine between the m of two halves of the images; minimum over pairs of
+            values.
 
     Raises:
-        UnusableReferenceError: no class has two values with enough rows.
+        UnusableReferenceError: If no class has two values with enough rows.
     """
 
     def __init__(self, texts: Tensor, classes: Tensor | None, reference: Reference) -> None:
         if classes is None:
-            classes = texts[:1]  # a single class of all images
+            classes = texts[:1]  # one class that contains all images
         values, width = texts.shape
-        # (k, a, 1 + d): the number of images of each class and value, then their sum.
+        # (k, a, 1 + d): the number of images per class and value, then their sum.
         cells = torch.zeros(len(classes), values, 1 + width, dtype=torch.float64)
         self.sample = texts[:0]
         for rows in reference.batches():
@@ -85,36 +85,36 @@ class ImageSplit:
             # A 1 before each row, so that their sum also counts them.
             counted_rows = pad(rows, (1, 0), value=1.0)
             cells.index_put_((pseudo_class, value), counted_rows, accumulate=True)
-            # Some rows show whether texts and images are from the same model.
+            # A sample of rows shows whether text and images are from the same model.
             self.sample = torch.cat([self.sample, rows[: _SAMPLE - len(self.sample)]])
         self.counts = cells[..., 0]
         has_pair = (self.counts >= _FEWEST).sum(1) >= 2
-        # A class with one value has no difference and would only contribute noise.
+        # A class with only one value has no difference and would only contribute noise.
         if has_pair.any():
             cells = cells[has_pair]
         else:
-            cells = cells.sum(0, keepdim=True)  # no class has two values, so classes are pooled
+            cells = cells.sum(0, keepdim=True)  # pool the classes if none has two values
         means = _PairedMeans(cells, self.counts)
         self.stability = means.stability
         self.scatter = means.scatter(texts)
 
 
 class _PairedMeans:
-    """Compare the means of each pair of values (p pairs, k classes), in the notation of the module.
+    """Compare the means of each pair of values (p pairs, k classes), in the module's notation.
 
     Args:
-        cells: (k, a, 1 + d), counts, then sums, of the classes that are compared.
-        counts_of_classes: (k, a) images of all classes, for the message.
+        cells: (k, a, 1 + d), counts and then sums, of the compared classes.
+        counts_of_classes: (k, a) image counts of all classes, for the message.
 
     Attributes:
-        first: (p,) the first value of each pair that occurs in a class.
-        second: (p,) the second value.
+        first: (p,) first value of each pair that occurs in a class.
+        second: (p,) second value of each pair.
         precision: (p, k), p_c.
         differences: (p, k, d), d_c.
         noise: s2, the variance of unit rows around the means of their cells.
 
     Raises:
-        UnusableReferenceError: no class has two values with enough rows.
+        UnusableReferenceError: If no class has two values with enough rows.
     """
 
     def __init__(self, cells: Tensor, counts_of_classes: Tensor) -> None:
@@ -123,7 +123,7 @@ class _PairedMeans:
         first, second = torch.combinations(torch.arange(counts.shape[1])).T
         n_first = counts.T[first]  # (p, k)
         n_second = counts.T[second]
-        # (p, k) bool: classes in which both values have enough images.
+        # (p, k), true for classes in which both values have enough images.
         enough = torch.minimum(n_first, n_second) >= _FEWEST
         precision = enough * n_first * n_second / (n_first + n_second).clamp(min=_TINY)
         known = precision.any(1)
@@ -138,7 +138,7 @@ class _PairedMeans:
         self.precision = precision[known]
         means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)  # (a, k, d)
         self.differences = (means[first] - means[second])[known]
-        # The sum of squares of unit rows minus the part that the means explain.
+        # The sum of squares of unit rows minus the part explained by the means.
         images = counts.sum()
         occupied = (counts > 0).sum()
         explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
@@ -146,12 +146,12 @@ class _PairedMeans:
 
     @property
     def total_precision(self) -> Tensor:
-        """Return p (p,) of each pair over its classes."""
+        """Return each pair's total precision p over its classes, (p,)."""
         return self.precision.sum(1)
 
     @property
     def mean(self) -> Tensor:
-        """Return m (p, d), the mean difference of each pair over its classes."""
+        """Return each pair's mean difference m over its classes, (p, d)."""
         # (p, k, d)
         weighted = self.precision[..., None] * self.differences
         return weighted.sum(1) / self.total_precision[:, None]
@@ -165,11 +165,11 @@ class _PairedMeans:
         return float(((length - noise) / (length + noise).clamp(min=_TINY)).min())
 
     def settled_mean(self, texts: Tensor) -> Tensor:
-        """Return m (p, d) shrunk towards the differences of the texts (a, d) of the values."""
+        """Return m (p, d) shrunk towards the differences between value embeddings (a, d)."""
         p = self.total_precision
         mean = self.mean
         text_differences = texts[self.first] - texts[self.second]
-        # beta: the multiple of the text differences nearest to the means, by least squares.
+        # beta: the least-squares multiple of the text differences.
         along = p @ (mean * text_differences).sum(1)
         beta = along / (p @ text_differences.square().sum(1)).clamp(min=_TINY)
         expected = beta * text_differences
@@ -190,18 +190,18 @@ class _PairedMeans:
         signal = tau2 * self.precision
         kept = torch.where(tau2 > 0, signal / (signal + self.noise), 0.0)[..., None]
         shrunk = self.settled_mean(texts)[:, None] + kept * deviations
-        # Roots, since the rows are squared in X^T X.
+        # Take roots, since rows are squared in X^T X.
         weights = (self.precision / p.sum()).sqrt()
         return (shrunk * weights[..., None])[self.precision > 0]
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
-    """Return a warning if images seem to be embedded by another model than the texts, otherwise "".
+    """Return a warning if images and text seem to come from different models, otherwise "".
 
     Args:
         images: unit rows (n, d).
         problem: the problem.
-        prompt_set: the attribute whose texts are compared.
+        prompt_set: the attribute whose text is compared.
         role: the role of the texts.
     """
     prompts = dict.fromkeys(chain(*prompt_set.groups, prompt_set.classes))
@@ -217,16 +217,16 @@ def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) 
 def image_scatter(
     problem: Problem, prompt_set: PromptSet, role: str, classes: Tensor | None
 ) -> Tensor:
-    """Return the scatter of the differences of image means of one attribute (`ImageSplit`).
+    """Return the scatter of differences between image means for one attribute (`ImageSplit`).
 
     Args:
         problem: the problem with reference images.
         prompt_set: the attribute.
         role: the role of the texts.
-        classes: texts (k, d) of the pseudo-classes, or None.
+        classes: text embeddings (k, d) of the pseudo-classes, or None.
 
     Warns:
-        ReferenceWarning: the images are unaligned with the texts, or too few.
+        ReferenceWarning: If the images are not aligned with the text, or too few.
     """
     # Calibrated class texts have different lengths, which would affect argmax.
     if classes is not None:

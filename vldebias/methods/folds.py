@@ -1,11 +1,11 @@
-"""Split prompts, or reference images, into a part for fitting and a part for predicting the gap.
+"""Split prompts or reference images into parts for fitting and for predicting the gap.
 
     texts   five folds of the prompt groups, or the set's held-out groups; prompts that state a
             value replace images.
     images  the two halves of the reference images with their zero-shot values; each half is the
             test part once.
 
-Seeds are fixed, so decisions on folds are reproducible.
+Seeds are fixed, so decisions based on folds are reproducible.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from vldebias.methods.reference import stating, zero_shot
 from vldebias.prompts import PromptSet
 
 FOLDS = 5
-FEWEST = 5  # concepts or groups of prompts; with fewer, resamples do not represent a new one
-_MOST_ROWS = 20_000  # images that a gap is predicted on; more only change the third decimal
+FEWEST = 5  # concepts or prompt groups; with fewer, resamples do not represent new ones
+_MOST_ROWS = 20_000  # images used to predict a gap; more would only change the third decimal
 
 
 Fold = tuple[Problem, list[PredictedGap]]
-"""The problem that an edit is fitted to, and a gap for each attribute on held-out data."""
+"""The problem that an edit is fitted to, and each attribute's gap on held-out data."""
 
 
 def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
-    """Yield folds of the groups in which prompts state two values.
+    """Yield folds over the groups in which prompts state two values.
 
     All other groups are used for fitting in every fold. There are no folds if fewer than `FEWEST`
-    groups of an attribute state two values. A fold whose sets have no prompt of some value is left
-    out.
+    groups of an attribute state two values. Folds in which some value has no prompt are skipped.
 
     Args:
         problem: the problem.
@@ -45,7 +44,7 @@ def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     for seed, (fitted, left_out) in enumerate(_splits_of_groups(problem.attributes)):
         gaps = []
         for prompts in left_out:
-            # A group is a class, so that prompts about one concept are compared.
+            # Treat each group as a class, so that prompts about the same concept are compared.
             texts, values, groups = stating(prompts)
             rows = problem.host.embed(texts, role)
             gaps.append(PredictedGap(rows, values, groups, seed=seed, resamples_classes=True))
@@ -55,7 +54,7 @@ def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
 def _splits_of_groups(
     sets: Sequence[PromptSet],
 ) -> Iterator[tuple[Sequence[PromptSet], Sequence[PromptSet]]]:
-    """Yield for each split the prompt sets to fit on and the held-out ones."""
+    """Yield, for each split, the prompt sets to fit on and the held-out sets."""
     held_out = []
     for prompts in sets:
         tested_groups = prompts.held_out_groups or prompts.groups[:1]
@@ -67,29 +66,30 @@ def _splits_of_groups(
     fewest = min(len(groups) for groups in groups_of_set)
     if fewest < FEWEST:
         return
-    number = min(FOLDS, fewest // 2)  # a single concept has no variance
+    number = min(FOLDS, fewest // 2)  # one concept alone has no variance
     for fold in range(number):
         fitted = []
         left_out = []
         for prompts, groups in zip(sets, groups_of_set, strict=True):
-            # Every k-th group, since files list similar groups (professions of one field) together.
+            # Take every k-th group, since files list similar groups (such as related professions)
+            # together.
             tested = groups[fold::number]
             fitted.append(_only(prompts, set(range(len(prompts.groups))) - set(tested)))
             left_out.append(_only(prompts, tested))
-        # Methods can only be fitted if prompts of every value remain.
+        # Methods can only be fitted if every value still has prompts.
         if all(prompts.names_values for prompts in fitted):
             yield fitted, left_out
 
 
 def _groups_of_two_values(prompts: PromptSet) -> list[int]:
-    """Return the indices of the groups in which texts state two values or more."""
+    """Return the indices of the groups in which prompts state at least two values."""
     _, values, groups = stating(prompts)
     numbers = groups.unique().tolist()
     return [number for number in numbers if len(values[groups == number].unique()) > 1]
 
 
 def _only(prompts: PromptSet, kept: Iterable[int]) -> PromptSet:
-    """Return the set with some of its groups."""
+    """Return the set restricted to some of its groups."""
     return replace(prompts, groups=tuple(prompts.groups[number] for number in sorted(kept)))
 
 
@@ -101,8 +101,8 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         role: the role of the texts.
 
     Raises:
-        UnusableReferenceError: fewer than ten different images; images of another model; or a half
-            that shows only one value.
+        UnusableReferenceError: If there are fewer than ten different images, the images come from a
+            different model, or a half shows only one value.
     """
     reference = problem.reference
     if reference is None:
@@ -118,13 +118,13 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         if doubt:
             raise UnusableReferenceError(f"reference: {doubt}")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-    rows = rows[order]  # files may alternate
+    rows = rows[order]  # files may alternate between groups
     for half in (0, 1):
         features = rows[half::2]
         unseen = rows[1 - half :: 2]
         step = -(-len(unseen) // _MOST_ROWS)  # rounded up
         tested = unseen[::step]
-        # The gap of each attribute, by zero-shot values and classes.
+        # Compute the gap for each attribute, using zero-shot values and classes.
         gaps = []
         for prompts in problem.attributes:
             values = zero_shot(tested, problem.zero_shot(prompts, role))

@@ -1,13 +1,13 @@
 """Decide whether the default may act on searches, by tests on unlabelled reference images.
 
 Most people attach a default without measuring it, so it acts only if reference images show that it
-helps on images that it was not fitted to. Texts cannot show that without images: they show the
-direction in which a query leans, but not the point at which it treats images of two values equally,
-so an edit that removes the lean of a text may turn an even search into one for a single value
-(docs/explanation/the-default.md has the measurements).
+helps on images that it was not fitted to. Text alone cannot show that: it shows the direction in
+which a query leans, but not the point at which it treats images of two values equally, so an edit
+that removes the lean may turn a balanced search into one for a single value (see
+docs/explanation/the-default.md for measurements).
 
-A classification is different. Its default acts with texts only, and `change_on_texts` tests it if
-the prompt set has enough groups.
+A classification is different. Its default only needs text, and `change_on_texts` tests it if the
+prompt set has enough groups.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-HALVINGS = 5  # of the reference images, because the result of a single one depends on chance
-# Two normals less than two deviations apart have a single mode (Ashman et al., 1994), so a split of
-# the images by the texts may split one group.
+HALVINGS = 5  # number of random halvings, because the result of a single one depends on chance
+# Two normals less than two deviations apart have a single mode (Ashman et al., 1994), so splitting
+# the images by text may split one group.
 SEPARATE = 2.0
-# Cohen's kappa between single wordings of the values and all of them, as readings of the images.
-# From .8 on it is "almost perfect" in the terms of Landis and Koch (1977).
+# Minimum Cohen's kappa between image labels from individual wordings and from all wordings. Above
+# 0.8, Landis and Koch (1977) call agreement "almost perfect".
 AGREE = 0.8
-# The same between texts that name only the values and texts that also name a concept. Below .6,
-# which Landis and Koch call "moderate", the two read different things in the images.
+# The same between text that names only the values and text that also names a concept. Below 0.6,
+# which Landis and Koch call "moderate", the two detect different things in the images.
 CONTRADICT = 0.6
-# Expected cosine between the directions of two halves of the images. Below it, each direction has
-# more noise than signal.
+# Minimum expected cosine between the directions from two halves of the images. Below it, each
+# direction contains more noise than signal.
 STABLE = 0.5
-ENOUGH = 100  # the smallest number of images that is used, if there are as many
-_WORDED_ROWS = 2000  # images used for the agreement of wordings
+ENOUGH = 100  # minimum number of images used, if available
+_WORDED_ROWS = 2000  # images used to measure agreement between wordings
 EM_STEPS = 200
 _TINY = torch.finfo(torch.float64).tiny
 
 
 def is_for_ranking(problem: Problem) -> bool:
-    """Return whether the sets are for search.
+    """Return whether the sets are meant for search.
 
-    One to four class prompts are a classification (birds, hair), in which means are equalised
-    within the classes. A set without any is for search, but cannot be tested.
+    One to four class prompts indicate a classification (birds, hair), in which means are equalised
+    within classes. A set without class prompts is for search, but cannot be tested.
     """
     fewest = min(len(prompts.classes) for prompts in problem.attributes)
     return fewest == 0 or fewest >= FEWEST
 
 
 def showing_values(problem: Problem, role: str) -> Problem:
-    """Return the problem with the half of its reference images nearest to the texts of the values.
+    """Return the problem with the half of its reference images nearest to the values' text.
 
-    At least `ENOUGH` images are used. An index also contains images or documents that show none of
-    the values, such as landscapes. Texts read a value in them too, and the means of such values
-    differ in whatever distinguishes landscapes. Images far from the texts of all values are left
-    out.
+    At least `ENOUGH` images are used. An index may also contain images or documents that show none
+    of the values, such as landscapes. They too are assigned a value by the text, and their means
+    differ in whatever distinguishes landscapes. Images far from every value's text are therefore
+    excluded.
 
     Args:
         problem: the problem with reference images.
@@ -85,11 +85,11 @@ def showing_values(problem: Problem, role: str) -> Problem:
 
 
 def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
-    """Measure what a method does to the gap of the class prompts, on held-out images.
+    """Measure how a method changes the gap of the class prompts, on held-out images.
 
     The reference images are halved. The method is fitted on each half, and the gap is measured on
-    the other one by its zero-shot values. The halving with the median upper end is used out of
-    `HALVINGS`, and the attribute with the smallest improvement.
+    the other half using zero-shot values. Among `HALVINGS` halvings, the one with the median upper
+    end is used, and among attributes, the one with the smallest improvement.
 
     Args:
         problem: the problem with reference images.
@@ -97,8 +97,8 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
         method: the method to test.
 
     Raises:
-        UnusableReferenceError: no class prompts; images of only one value; or images of another
-            model.
+        UnusableReferenceError: If there are no class prompts, the images show only one value, or
+            they come from a different model.
     """
     if not problem.neutral:
         raise UnusableReferenceError(
@@ -107,7 +107,8 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
         )
     changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReferenceWarning)  # about having half of the images
+        # Expected, since only half of the images are used.
+        warnings.simplefilter("ignore", ReferenceWarning)
         for seed in range(HALVINGS):
             for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):
                 changes_of_attribute[place].append(change)
@@ -120,20 +121,21 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
 
 
 def refuse_unclear_values(problem: Problem, role: str) -> None:
-    """Refuse reference images that do not show the values that the texts name.
+    """Reject reference images that do not show the values that the text names.
 
     Args:
         problem: the problem with reference images.
         role: the role of the texts.
 
     Raises:
-        UnusableReferenceError: fewer than five images of a value; wordings that disagree about the
-            images; images that do not fall into the values; or images of another model.
+        UnusableReferenceError: If a value has fewer than five images, the wordings disagree about
+            the images, the images do not separate into the values, or they come from a different
+            model.
     """
     rows = _reference_rows(problem)
     for prompts in problem.attributes:
         values = problem.zero_shot(prompts, role)
-        # (a,) images of each value, by the nearest text.
+        # (a,) number of images of each value, by nearest text.
         counts = zero_shot(rows, values).bincount(minlength=len(values)).tolist()
         if min(counts) < FEWEST:
             raise UnusableReferenceError(
@@ -156,11 +158,11 @@ _MEASURE = (
 def _doubt_about_values(
     problem: Problem, prompts: PromptSet, role: str, rows: Tensor
 ) -> str | None:
-    """Return why images (n, d) do not show the values of an attribute; None if they do.
+    """Return why images (n, d) do not show an attribute's values, or None if they do.
 
-    They do if they fall into separate groups along the texts, or if all wordings of the values read
-    them alike. The distance of the groups depends on the tails of few images, and may shrink with
-    more of them; the agreement of wordings does not.
+    They do if they form separate groups along the text direction, or if all wordings assign the
+    same values. The distance between groups depends on few images in the tails, and may shrink with
+    more images; agreement between wordings does not.
     """
     values = problem.zero_shot(prompts, role)
     apart = min(separation(rows @ difference) for difference in _differences(values))
@@ -180,14 +182,14 @@ def _doubt_about_values(
 
 
 def refuse_unstable_means(problem: Problem, role: str) -> None:
-    """Refuse reference images whose two halves would give different directions.
+    """Reject reference images whose two halves would give different directions.
 
     Args:
         problem: the problem with reference images.
         role: the role of the texts.
 
     Raises:
-        UnusableReferenceError: the expected cosine of the two directions is below `STABLE`.
+        UnusableReferenceError: If the expected cosine of the two directions is below `STABLE`.
     """
     for prompts in problem.attributes:
         split = ImageSplit(problem.zero_shot(prompts, role), None, problem.images)
@@ -202,7 +204,7 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
 def _floored(value: float) -> str:
     """Return a number with two decimals, rounded down.
 
-    So 1.998 is not shown as the threshold 2 that it misses.
+    This prevents 1.998 from being shown as 2, a threshold that it misses.
     """
     return f"{math.floor(value * 100) / 100:.2f}"
 
@@ -210,18 +212,18 @@ def _floored(value: float) -> str:
 def agreement_of_wordings(
     problem: Problem, prompts: PromptSet, role: str, rows: Tensor
 ) -> tuple[float, float]:
-    """Return how well wordings of the values agree with the zero-shot values of images.
+    """Return how well individual wordings agree with the zero-shot values of images.
 
     Args:
         problem: the problem.
         prompts: the attribute.
         role: the role of the texts.
-        rows: unit rows (n, d) of images.
+        rows: unit image rows (n, d).
 
     Returns:
-        The mean of Cohen's kappa over the prompt groups that state every value, each of which reads
-            the images by its own texts, 0 with fewer than `FEWEST` such groups; and the kappa for
-            the mean texts of all groups, 1 without such a group.
+        The mean Cohen's kappa over the prompt groups that state every value, each of which labels
+        the images with its own text, or 0 with fewer than `FEWEST` such groups; and the kappa for
+        the mean text over all groups, or 1 without such a group.
     """
     texts, value_codes, group_codes = stating(prompts)
     number = len(prompts.attributes)
@@ -231,7 +233,7 @@ def agreement_of_wordings(
     embedded = problem.host.embed(texts, role)
 
     def kappa_of(is_used: Tensor) -> float | None:
-        """Return the kappa of some of the texts; None unless they state every value."""
+        """Return the kappa for a subset of the text, or None unless it states every value."""
         if len(value_codes[is_used].unique()) < number:
             return None
         means = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]
@@ -246,7 +248,7 @@ def agreement_of_wordings(
 
 
 def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
-    """Return Cohen's kappa of two codings (n,) into a number of values."""
+    """Return Cohen's kappa between two codings (n,) with a given number of values."""
     observed = float((codes == other_codes).double().mean())
     share = codes.bincount(minlength=number).double() / len(codes)
     other_share = other_codes.bincount(minlength=number).double() / len(codes)
@@ -255,9 +257,9 @@ def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
 
 
 def _changes_of_halving(problem: Problem, role: str, method: EditMethod, seed: int) -> list[Change]:
-    """Return the change of each attribute, averaged over the two halves of one halving."""
+    """Return each attribute's change, averaged over the two halves of one halving."""
     rows = _reference_rows(problem)
-    # `image_folds` splits by position, so each order is another halving.
+    # `image_folds` splits by position, so each order gives a different halving.
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     shuffled = replace(problem, reference=replace(problem.images, features=rows[order]))
     neutral = problem.host.embed(problem.neutral, role)
@@ -276,18 +278,18 @@ def _reference_rows(problem: Problem) -> Tensor:
 
 
 def _differences(values: Tensor) -> Iterable[Tensor]:
-    """Yield the difference (d,) of each pair of values (k, d)."""
+    """Yield the difference (d,) between each pair of values (k, d)."""
     for value, other_value in combinations(values, 2):
         yield value - other_value
 
 
 def separation(margins: Tensor) -> float:
-    """Return the distance, in deviations, of the means of two normals fitted to margins (n,).
+    """Return the distance, in deviations, between two normals fitted to margins (n,).
 
-    They share one variance, have free shares, and are fitted by expectation-maximisation from the
-    quintiles.
+    The normals share a variance, have free weights, and are fitted by expectation-maximisation,
+    initialised at the quintiles.
     """
-    # Standardised, so that the initial values suit every scale.
+    # Standardise, so that the initial values suit every scale.
     x = (margins - margins.mean()) / margins.std().clamp(min=1e-9)
     low = x.quantile(0.2)
     high = x.quantile(0.8)
@@ -298,7 +300,7 @@ def separation(margins: Tensor) -> float:
         # E step: the probability (n,) that an image belongs to the upper normal.
         upper = ((share / (1 - share)).log() + distance).sigmoid()
         lower = 1 - upper
-        # M step: shares, means and the common variance, weighted by these probabilities.
+        # M step: weights, means and the common variance, weighted by these probabilities.
         share = upper.mean().clamp(1e-6, 1 - 1e-6)
         low = (lower @ x) / lower.sum().clamp(min=1e-9)
         high = (upper @ x) / upper.sum().clamp(min=1e-9)
@@ -308,10 +310,10 @@ def separation(margins: Tensor) -> float:
 
 
 def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change | None:
-    """Predict what a method does to the gap of the class prompts, from held-out groups.
+    """Predict how a method changes the gap of the class prompts, from held-out groups.
 
-    Prompts that state a value replace images. The change is a share of the gap without an edit,
-    averaged over folds and attributes; class prompts are resampled with the groups.
+    Prompts that state a value replace images. The change is relative to the gap without an edit,
+    averaged over folds and attributes; class prompts are resampled together with the groups.
 
     Args:
         problem: the problem.
@@ -319,8 +321,8 @@ def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change |
         method: the method to test.
 
     Returns:
-        The change; None if it cannot be predicted, without class prompts or with fewer than
-            `FEWEST` groups that state two values.
+        The change, or None if it cannot be predicted because there are no class prompts or fewer
+        than `FEWEST` groups that state two values.
     """
     folds = list(text_folds(problem, role))
     if not folds or not problem.neutral:
@@ -332,7 +334,7 @@ def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change |
     for fitted, gaps in folds:
         edit = fit_within_bound(fitted, role, method, neutral)
         after.append(_mean_gaps(gaps, edit(neutral), drawn))
-    # Changes are relative to the gap of the sample; the gap of a resample may be near 0.
+    # Changes are relative to the sample's gap, because a resample's gap may be near 0.
     gap_before = torch.stack(before)  # (folds, attributes, 1 + b)
     gap_after = torch.stack(after)
     sample = gap_before[..., :1].clamp(min=_TINY)
@@ -341,16 +343,16 @@ def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change |
 
 
 def fit_within_bound(problem: Problem, role: str, method: EditMethod, neutral: Tensor) -> Edit:
-    """Fit a method within the problem's bound on the loss of neutral texts.
+    """Fit a method within the problem's bound on the loss of neutral text.
 
     Args:
         problem: the problem.
         role: the role to fit.
         method: the method.
-        neutral: embeddings (q, d) of the neutral texts.
+        neutral: embeddings (q, d) of the neutral text.
 
     Returns:
-        The edit; the identity if the model embeds the texts of all values alike.
+        The edit, or the identity if the model embeds the text for all values identically.
     """
     try:
         edit = method.fit(problem, role)
@@ -362,12 +364,12 @@ def fit_within_bound(problem: Problem, role: str, method: EditMethod, neutral: T
 
 
 def _mean_gaps(gaps: Sequence[PredictedGap], texts: Tensor, drawn: Tensor) -> Tensor:
-    """Return the mean gap (attributes, 1 + b) of texts.
+    """Return the mean gap (attributes, 1 + b) over texts.
 
     Args:
-        gaps: the gap of each attribute.
+        gaps: the predicted gap for each attribute.
         texts: embeddings (q, d).
-        drawn: counts (1 + b, q) of the texts in each resample.
+        drawn: counts (1 + b, q) of each text in each resample.
     """
     gaps_of_texts = torch.stack([gap.of_texts(texts) for gap in gaps])
     return (gaps_of_texts * drawn).sum(2) / drawn.sum(1)

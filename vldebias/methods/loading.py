@@ -12,25 +12,26 @@ from vldebias.projection.hub import WEIGHTS, find_folder
 def load_edit(
     directory_or_repo: str | Path, *, revision: str | None = None
 ) -> Edit | dict[str, Edit]:
-    """Load what `save_pretrained` or `push_to_hub` of any edit wrote.
+    """Load any edit saved by `save_pretrained` or `push_to_hub`.
 
     Args:
         directory_or_repo: a folder, or the name of a hub repository.
-        revision: branch, tag or commit of the repository; None: the newest.
+        revision: branch, tag or commit of the repository. If None, the latest.
 
     Returns:
-        The edit; or role -> edit if the folder has one folder per role.
+        The edit, or a mapping role -> edit if there is one subfolder per role.
 
     Raises:
-        InvalidInputError: no such folder or repository, damaged files, or a kind that no installed
-            package defines.
+        InvalidInputError: If the folder or repository does not exist, files are damaged, or no
+            installed package defines the kind.
     """
     list(METHODS)  # importing all methods, including other packages', registers their kinds
     folder = find_folder(directory_or_repo, revision)
-    # A single edit is in the folder itself, the edits of a pipeline are in one folder per role.
+    # A single edit is stored in the folder itself; a pipeline's edits are stored in one subfolder
+    # per role.
     if (folder / WEIGHTS).exists():
         return Edit.from_pretrained(folder)
     parts = sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))
     if not parts:
-        return Edit.from_pretrained(folder)  # raises, with the name of the missing file
+        return Edit.from_pretrained(folder)  # raises an error that names the missing file
     return {part.name: Edit.from_pretrained(part) for part in parts}

@@ -1,7 +1,7 @@
-"""Define methods, the problems to which they are fitted, and the registry of all methods.
+"""Define methods, the problems that they are fitted to, and the registry of all methods.
 
-Register your own method with `register_method`, or as an entry point of the group
-"vldebias.methods": every command, evaluator and page then accepts its name.
+Register your own method with `register_method`, or as an entry point in the group
+"vldebias.methods"; every command, evaluator and page then accepts its name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from vldebias.utils.registry import Registry
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
-# Share of a space beyond which other prompts change: shrinking a quarter of it by a tenth.
+# Share of a space beyond which unrelated prompts change; equals shrinking a quarter by a tenth.
 WIDE = 1 / 4 * 1 / 10
 # Removing up to this many directions per attribute never triggers the warning.
 NARROW = 2
@@ -47,7 +47,7 @@ NARROW = 2
 CLASS_SIGNAL_KEPT = 0.5
 
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
-"""A prompt set, its name or its file, or several."""
+"""One or several prompt sets, given as objects, names or files."""
 Lam = float | Sequence[float] | Tensor | NDArray[np.floating]
 """Weight of the prompt pairs: one value, or one per prompt set."""
 
@@ -55,13 +55,13 @@ DEFAULTS = AttachSettings()
 
 
 class Method(ABC):
-    """Attach something to a host that mitigates the bias that a problem describes.
+    """Attach something to a host that mitigates the bias described by a problem.
 
-    A method that fits an edit of embeddings derives from `EditMethod` and defines `fit`; one that
-    attaches something else derives from this class and defines `attach`.
+    Methods that fit an embedding edit derive from `EditMethod` and define `fit`; those that attach
+    something else derive from this class and define `attach`.
 
     Attributes:
-        declaration: its name, title, source, needs and settings, see `Declaration`.
+        declaration: its name, title, source, needs and settings; see `Declaration`.
 
     >>> from vldebias.methods import METHODS
     >>> method = METHODS["cali"] + METHODS["equalise"]  # closed forms can be added
@@ -101,7 +101,7 @@ class Method(ABC):
 
     @property
     def name(self) -> str:
-        """Return the identifier for users."""
+        """Return the user-facing identifier."""
         return self.declaration.name
 
     @property
@@ -111,7 +111,7 @@ class Method(ABC):
 
     @property
     def uses_images(self) -> bool:
-        """Return whether it is fitted to reference images, labelled or not."""
+        """Return whether the method is fitted to reference images, labelled or not."""
         return bool(self.needs & {Need.IMAGES, Need.LABELS})
 
     @abstractmethod
@@ -119,22 +119,22 @@ class Method(ABC):
         """Attach the method to the problem's host.
 
         Args:
-            problem: the host, the prompt sets and their settings.
-            settings: strength and further settings of `vldebias.debias`.
+            problem: the host, prompt sets and settings.
+            settings: the strength and further settings of `vldebias.debias`.
 
         Raises:
-            UnsupportedHostError: see `check`.
-            InvalidInputError: see `check`; or a setting that the method does not take.
+            UnsupportedHostError: If `check` raises it.
+            InvalidInputError: If `check` raises it, or the method does not accept a setting.
         """
 
     def check(self, problem: Problem) -> None:
-        """Refuse a problem with the wrong kind of host or without required inputs.
+        """Reject a problem with the wrong kind of host or without required inputs.
 
-        This happens before anything is embedded.
+        This is checked before anything is embedded.
 
         Raises:
-            UnsupportedHostError: the method is not for this kind of host.
-            InvalidInputError: an input is missing; the message says what to do.
+            UnsupportedHostError: If the method does not support this kind of host.
+            InvalidInputError: If an input is missing; the message explains what to do.
         """
         host = problem.host
         if host.generative and PIPELINES not in self.declaration.hosts:
@@ -144,7 +144,7 @@ class Method(ABC):
             )
         if not host.generative and MODELS not in self.declaration.hosts:
             raise UnsupportedHostError(
-                f"{host.name}: method {self.name!r} is only for pipelines; use another method"
+                f"{host.name}: method {self.name!r} only supports pipelines; use a different method"
             )
         if Need.SPURIOUS in self.needs and not any(part.spurious for part in problem.attributes):
             raise InvalidInputError(
@@ -153,7 +153,7 @@ class Method(ABC):
             )
         if Need.VALUES in self.needs:
             for prompt_set in problem.attributes:
-                prompt_set.by_value()  # raises if the set names no values
+                prompt_set.by_value()  # raises an error if the set names no values
         if self.uses_images and problem.reference is None:
             labels = ""
             if Need.LABELS in self.needs:
@@ -164,9 +164,9 @@ class Method(ABC):
             )
 
     def with_images(self) -> Method:
-        """Return the method for a problem with reference images.
+        """Return the form of the method for problems with reference images.
 
-        Closed forms get a further term of the image means.
+        Closed forms get an additional term for the image means.
         """
         return self
 
@@ -175,12 +175,13 @@ class Method(ABC):
 
 
 class EditMethod(Method):
-    """Fit an edit of embeddings to a problem, one for each role of its host.
+    """Fit an embedding edit to a problem, one per role of its host.
 
-    `attach` fits them (`fit_roles`) and attaches them as an `EditAttachment` (`attach_edits`).
+    `attach` fits the edits (`fit_roles`) and attaches them as an `EditAttachment` (`attach_edits`).
 
     Attributes:
-        delegates: its edits carry the name of another method, which it chose or wraps.
+        delegates: whether its edits carry the name of a different method, which it selects or
+            wraps.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -211,16 +212,16 @@ class EditMethod(Method):
         `Problem.fit` calls it and adds the provenance.
 
         Args:
-            problem: the host, the prompt sets and their settings.
-            role: the tensor of the host to edit, such as "joint" or "sequence".
+            problem: the host, prompt sets and settings.
+            role: the host tensor to edit, such as "joint" or "sequence".
 
         Raises:
-            InvalidInputError: the method cannot be fitted to this problem.
+            InvalidInputError: If the method cannot be fitted to this problem.
         """
 
     def fit_roles(self, problem: Problem) -> dict[str, Edit]:
-        """Return role -> edit, fitted by `Problem.fit` once for each space of the host."""
-        # The texts and images of a model are two roles of one space, which is fitted once.
+        """Return role -> edit, fitted by `Problem.fit` once per space of the host."""
+        # Text and images are two roles in one space, which is fitted once.
         edit_of_space: dict[str, Edit] = {}
         edits: dict[str, Edit] = {}
         for role in problem.host.roles:
@@ -235,11 +236,11 @@ class EditMethod(Method):
         return attach_edits(problem.host, self.fit_roles(problem), settings)
 
     def with_images(self) -> EditMethod:
-        """Return the method for a problem with reference images."""
+        """Return the form of the method for problems with reference images."""
         return self
 
     def _only_attribute(self, problem: Problem) -> PromptSet:
-        """Return the attribute of a problem that must have only one."""
+        """Return a problem's attribute, which must be the only one."""
         if len(problem.attributes) > 1:
             raise InvalidInputError(
                 f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
@@ -261,13 +262,13 @@ METHODS: Registry[Method] = Registry(
 
 
 def register_method(method: Method) -> Method:
-    """Register a method under its name for every command, evaluator and page of this process.
+    """Register a method under its name for every command, evaluator and page in this process.
 
     Returns:
         The method.
 
     Raises:
-        InvalidInputError: it is not a `Method`, or its name is taken.
+        InvalidInputError: If it is not a `Method`, or its name is taken.
 
     >>> from vldebias.methods import METHODS, Balanced, Declaration
     >>> class MostlyWomen(Balanced):
@@ -282,16 +283,16 @@ def register_method(method: Method) -> Method:
 def get_method(
     method: str | Method | None, *, lam: Lam | None = None, reference: object = None
 ) -> Method:
-    """Return the method of a name, in its form for images if `reference` is passed.
+    """Return a method by name, in its form for images if `reference` is passed.
 
     Args:
-        method: its name, or the method itself; None: `METHODS["default"]`, a `Preset`.
-        lam: weight of the prompt pairs, which is refused unless the method takes one.
+        method: its name, or the method itself. If None, `METHODS["default"]`, which is a `Preset`.
+        lam: weight of the prompt pairs, which is rejected unless the method accepts one.
         reference: reference images; with them, the method's form for images is returned.
 
     Raises:
-        InvalidInputError: there is no method of this name, it acts on the results of a search, or
-            it takes no lam.
+        InvalidInputError: If no method has this name, it acts on search results, or it does not
+            accept lam.
     """
     if isinstance(method, Method):
         chosen = method
@@ -305,7 +306,7 @@ def get_method(
         if name in DECLARED and RESULTS in DECLARED[name].hosts:
             refuse_reranking(name)
         chosen = METHODS[name]
-    # The default chooses its own lam, and would ignore one that is passed.
+    # The default chooses its own lam and would ignore one passed by the user.
     if lam is not None and method is None:
         _refuse_lam(lam, "no method is named")
     if lam is not None and not chosen.declaration.has_lam:
@@ -314,7 +315,7 @@ def get_method(
 
 
 def refuse_reranking(name: str) -> NoReturn:
-    """Raise InvalidInputError for a re-ranking if a method is expected."""
+    """Raise InvalidInputError for a re-ranking where a method is expected."""
     raise InvalidInputError(
         f"method {name!r} does not change a model but re-ranks results of a search; use"
         " vldebias.rerank(scores, k, features=..., prompts=..., model=...)"
@@ -322,7 +323,7 @@ def refuse_reranking(name: str) -> NoReturn:
 
 
 def _refuse_lam(lam: Lam, reason: str) -> NoReturn:
-    """Raise InvalidInputError for a lam that the method does not take, and name those that do."""
+    """Raise InvalidInputError for a method that does not accept lam, and name those that do."""
     names = [name for name, method in METHODS.items() if method.declaration.has_lam]
     raise InvalidInputError(
         f"lam={lam!r}: {reason}; name a method that takes one: {', '.join(names)}"
@@ -332,7 +333,7 @@ def _refuse_lam(lam: Lam, reason: str) -> NoReturn:
 def get_edit_method(
     method: str | Method | None, *, lam: Lam | None = None, reference: object = None
 ) -> EditMethod:
-    """Return a method that fits an edit, for functions that return or inspect one.
+    """Return a method that fits an edit, for functions that return or inspect edits.
 
     Args:
         method: see `get_method`.
@@ -340,7 +341,8 @@ def get_edit_method(
         reference: see `get_method`.
 
     Raises:
-        InvalidInputError: see `get_method`; or the method attaches something that is not an edit.
+        InvalidInputError: If `get_method` raises it, or the method attaches something other than an
+            edit.
     """
     chosen = get_method(method, lam=lam, reference=reference)
     if isinstance(chosen, EditMethod):
@@ -353,28 +355,29 @@ def get_edit_method(
 
 @dataclass(eq=False, init=False)
 class Problem:
-    """Store what a method is fitted to: a host, prompt sets by attribute, perhaps images.
+    """Store what a method is fitted to: a host, prompt sets by attribute, and optionally images.
 
     Args:
         host: a model, a pipeline, a `Host`, which embeds every prompt once, or a mapping from
             prompt to embedding.
         sets: prompt sets or their names, solved jointly.
-        lam: weight of the prompt pairs: one value, or one per set, which all attributes of the set
-            get; None: the method's default.
-        reference: images, with or without labels, as features or a `Reference`.
-        max_loss: the largest allowed loss of a neutral text, 1 - its cosine with its edited
-            embedding.
-        neutral: texts that do not state the attribute; empty: the class prompts of the sets.
+        lam: weight of the prompt pairs: one value, or one per set, used for all of its attributes.
+            If None, the method's default is used.
+        reference: images with or without labels, given as features or a `Reference`.
+        max_loss: the maximum allowed loss of neutral text: 1 - the cosine between its embeddings
+            before and after the edit.
+        neutral: text that does not state the attribute. If empty, the sets' class prompts are used.
 
     Attributes:
         label: names of the sets, joined by "+".
-        stated_words: attribute words of all sets.
-        attributes: one set per attribute: a set over several attributes is solved as its parts,
-            with one term each.
+        stated_words: attribute words from all sets.
+        attributes: one set per attribute; a set with several attributes is split into parts, with
+            one term each.
 
     Raises:
-        InvalidInputError: no prompt set, or one twice; weights for another number of sets, images
-            that the host cannot use, or a bound outside [1e-6, 1).
+        InvalidInputError: If there is no prompt set, a set is repeated, the number of weights
+            differs from the number of sets, the host cannot use the images, or a bound is outside
+            [1e-6, 1).
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -408,7 +411,7 @@ class Problem:
         if isinstance(sets, list | tuple):
             names += sets
         else:
-            names.append(sets)  # type: ignore[arg-type]  # anything else is refused below
+            names.append(sets)  # type: ignore[arg-type]  # anything else is rejected below
         if not names:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
         self.sets = tuple(load_prompts(name) for name in names)
@@ -416,21 +419,21 @@ class Problem:
         self._set_lam(lam)
         self.label = "+".join(prompt_set.name for prompt_set in self.sets)
 
-        # The union over all sets, each word and text once, in the order of the sets.
+        # The union over all sets, without duplicates, in the order of the sets.
         attributes: list[PromptSet] = []
         stated_words: dict[str, None] = {}
         class_prompts: dict[str, None] = {}
         hashes: list[str] = []
         for prompt_set in self.sets:
-            # The pairs of a repeated set would count twice.
+            # A repeated set's pairs would count twice.
             if prompt_set.hash in hashes:
                 raise InvalidInputError(
                     f"prompts: got the prompt set {prompt_set.name!r} twice in {self.label!r};"
                     " expected each set once"
                 )
             hashes.append(prompt_set.hash)
-            # "fairface" is gender, race and age. Each gets its own term, because otherwise the one
-            # with the most pairs would dominate.
+            # "fairface" is gender, race and age. Each attribute gets its own term, because
+            # otherwise the one with the most pairs would dominate.
             attributes += prompt_set.parts or [prompt_set]
             stated_words |= dict.fromkeys(prompt_set.stated_words)
             class_prompts |= dict.fromkeys(prompt_set.classes)
@@ -442,7 +445,7 @@ class Problem:
     def _set_reference_and_bound(
         self, reference: Reference | Features | None, max_loss: float | None
     ) -> None:
-        """Read features as a `Reference`; refuse unusable images and a bound outside its range."""
+        """Wrap features in a `Reference`; reject unusable images and bounds out of range."""
         if reference is not None and self.host.generative:
             raise InvalidInputError(
                 f"{self.host.name}: reference= needs images and texts in one embedding space, which"
@@ -459,13 +462,13 @@ class Problem:
         self.max_loss = max_loss
 
     def _set_lam(self, lam: Lam | None) -> None:
-        """Read one weight, or one per set, as plain numbers."""
+        """Convert one weight, or one per set, to plain numbers."""
         if isinstance(lam, Tensor | np.ndarray | np.generic):
             lam = lam.tolist()
         if isinstance(lam, list | tuple):
             self.lam = tuple(lam)
         else:
-            self.lam = lam  # type: ignore[assignment]  # anything else is refused by the fit
+            self.lam = lam  # type: ignore[assignment]  # anything else is rejected when fitting
         if isinstance(self.lam, tuple) and len(self.lam) != len(self.sets):
             raise InvalidInputError(
                 f"lam: expected one value or one per prompt set ({len(self.sets)}), got {self.lam}"
@@ -497,31 +500,32 @@ class Problem:
         return tuple(weights)
 
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
-        """Return zero-shot classifier weights (a, d): the L2-normalised mean text of each value.
+        """Return zero-shot classifier weights (a, d): L2-normalised mean text per value.
 
         Args:
             prompt_set: the attribute.
-            role: the tensor of the host, one of its roles.
+            role: the host tensor, one of its roles.
         """
         means = [self.host.embed(texts, role).mean(0) for texts in prompt_set.by_value().values()]
         return normalize(torch.stack(means), dim=1)
 
     def fit(self, method: str | Method, role: str) -> Edit:
-        """Return what `method.fit` returns, weakened to satisfy the bound, with its provenance.
+        """Fit a method, weaken its edit to satisfy the bound, and add the provenance.
 
         Args:
             method: a method that fits an edit, or its name.
-            role: the tensor of the host to edit, one of its roles.
+            role: the host tensor to edit, one of its roles.
 
         Raises:
-            UnsupportedHostError: the method is not for this kind of host.
-            InvalidInputError: the method cannot be fitted to this problem, or a bound is set and
+            UnsupportedHostError: If the method does not support this kind of host.
+            InvalidInputError: If the method cannot be fitted to this problem, or a bound is set and
                 the edit is not a projection.
 
         Warns:
-            ClassSignalWarning: it removes more than half of the distance between the classes.
-            WideEditWarning: it removes more of a pipeline's text states than shrinking a quarter of
-                all directions by a tenth would.
+            ClassSignalWarning: If the edit removes more than half of the distance between the
+            classes.
+            WideEditWarning: If the edit removes more of a pipeline's text states than shrinking a
+            quarter of all directions by a tenth would.
         """
         chosen = get_edit_method(method)
         chosen.check(self)
@@ -530,7 +534,7 @@ class Problem:
                 f"{self.label}: max_loss needs class prompts, and the set has none; add some"
             )
         edit = fitted_edit(chosen, self, role)
-        # A preset keeps the name of the method that it selected.
+        # A preset records the name of the method that it selected.
         if not chosen.delegates:
             edit = edit.with_provenance(method=chosen.name)
         if self.max_loss is not None:
@@ -549,15 +553,15 @@ class Problem:
             prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
-        # After the fingerprint, which has embedded some texts.
+        # This follows the fingerprint, which has already embedded some text.
         self._check_width(chosen, edit, role)
-        # Other edits have no single matrix.
+        # Other edits are not a single matrix.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
             self._warn_of_losses(edit, role)
         return edit
 
     def _check_width(self, method: EditMethod, edit: Edit, role: str) -> None:
-        """Refuse an edit that was fitted to rows of another width than the role's embeddings."""
+        """Reject an edit fitted to rows of a different width from the role's embeddings."""
         width = getattr(edit, "dim", None)
         rows = self.host.memory.rows
         widths = {row.shape[-1] for (role_of_row, _), row in rows.items() if role_of_row == role}
@@ -570,8 +574,8 @@ class Problem:
     def _warn_of_losses(self, edit: CalibratedProjection, role: str) -> None:
         """Warn if an edit removes too much.
 
-        That is half of the distance between the classes of a set, or so much of a pipeline's space
-        that other prompts change.
+        "Too much" means half of the distance between a set's classes, or so much of a pipeline's
+        space that unrelated prompts change.
         """
         for prompt_set in self.sets:
             if len(prompt_set.classes) < 2:
@@ -588,7 +592,7 @@ class Problem:
                 ClassSignalWarning,
             )
         wide = WIDE * edit.dim
-        # Half a direction more, for directions that are shrunk but not removed.
+        # Allow half a direction more, for directions that are shrunk but not removed.
         narrow = NARROW * len(self.attributes) + 0.5
         if self.host.generative and edit.removed > max(wide, narrow):
             warn(
@@ -601,15 +605,15 @@ class Problem:
 
 
 def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
-    """Return how much of the differences between class prompts an edit keeps.
+    """Return how much of the differences between class prompts an edit preserves.
 
     Args:
         classes: embeddings (k, d) of the class prompts.
         edit: the fitted edit.
 
     Returns:
-        The share of their distances that is left, None if these were 0, and the mean cosine between
-            a class prompt and its edited embedding.
+        The share of their distances that remains, or None if these were 0, and the mean cosine
+        between a class prompt and its edited embedding.
     """
     edited = edit(classes)
     cosine = float(torch.cosine_similarity(classes, edited, dim=-1).mean())
@@ -621,7 +625,7 @@ def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
 
 
 def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
-    """Call a method's `fit`, and return its output if that is a fitted edit.
+    """Call a method's `fit`, and return its output after checking that it is a fitted edit.
 
     Args:
         method: the method.
@@ -629,13 +633,13 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         role: the argument of `fit`.
 
     Raises:
-        InvalidInputError: it is something else, or `fit` raised the error; the message tells the
-            author of the method what to do.
+        InvalidInputError: If it is something else, or `fit` raised the error; the message tells the
+            method's author what to do.
     """
     try:
         fitted: object = method.fit(problem, role)
     except InvalidInputError as error:
-        # A projection that refuses the rows of another package's method does not know its name.
+        # A projection that rejects the rows from another package's method does not know its name.
         if not method.declaration.module and repr(method.name) not in str(error):
             error.args = (f"method {method.name!r}: {error}",)
         raise

@@ -1,7 +1,7 @@
-"""Predict without labels how far a text's scores differ between the values of an attribute.
+"""Predict, without labels, how much a text's scores differ between an attribute's values.
 
 The gap is relative to the spread of the text's scores. It therefore grows if an edit removes most
-of a query and leaves random directions, even if the prompts of each pair move closer together.
+of a query and leaves random directions, even if it moves the prompts of each pair closer together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vldebias.methods.equalise import UnusableReferenceError
 
 RESAMPLES = 500
 LEVEL = 0.95
-_BLOCK = 1 << 22  # weights of rows that are in memory at once
+_BLOCK = 1 << 22  # row weights held in memory at once
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
     @classmethod
     def from_resamples(cls, changes: Tensor) -> Change:
-        """Return the change of a sample and its resamples (1 + b,), with a centred interval."""
+        """Return the change in a sample and its resamples (1 + b,), with a centred interval."""
         value = float(changes[0])
         low, high = recentred_interval(value, changes[1:].numpy(), level=LEVEL)
         return cls(value, low, high)
@@ -41,34 +41,34 @@ class Change(NamedTuple):
 
 
 class PredictedGap:
-    """Predict the gap of a text between two values, from rows (n, d) of images or texts.
+    """Predict a text's gap between two values, from image or text rows (n, d).
 
-    The gap of a text q between the values a and b is
+    The gap of text q between values a and b is
 
         |<q, D_ab>| / std(<q, row>)
         D_ab = sum_c w_c (mean_ca - mean_cb) / sum_c w_c
         w_c = n_ca n_cb / (n_ca + n_cb)
 
-    within the classes c (there may be a single class for all rows), and the largest gap over the
-    pairs of values is used. If scores are normal in each group, the share of a group among the
-    first results depends only on this number. D is linear in the rows, so the same b resamples of D
-    serve every text and every method.
+    within classes c (possibly one class for all rows), and the largest gap over pairs of values is
+    used. If scores are normal in each group, a group's share of the top results depends only on
+    this number. D is linear in the rows, so the same b resamples of D can be used for every text
+    and method.
 
     Args:
-        rows: (n, d) of length 1.
+        rows: rows (n, d) of norm 1.
         values: (n,) codes of their values.
-        classes: (n,) codes of their classes; None: a single class.
-        seed: seed of the resampling.
-        resamples_classes: resample classes with all their rows, instead of single rows. For
-            prompts, single rows would split a pair in six of ten resamples and make intervals a
-            third too wide.
+        classes: (n,) codes of their classes. If None, all rows form one class.
+        seed: resampling seed.
+        resamples_classes: whether to resample classes with all their rows instead of individual
+            rows. For prompts, individual rows would split a pair in six of ten resamples and make
+            intervals a third too wide.
 
     Attributes:
-        differences: D (1 + b, pairs, d), of the sample, then of its resamples.
+        differences: D (1 + b, pairs, d), for the sample and then for its resamples.
         centred: (n, d), the rows minus their mean.
 
     Raises:
-        UnusableReferenceError: no rows, or no class has rows of two values.
+        UnusableReferenceError: If there are no rows, or no class has rows for two values.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class PredictedGap:
             raise UnusableReferenceError("expected images of two attribute values, got no image")
         seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)
         seen.index_put_((labels, values), torch.ones_like(values), accumulate=True)
-        # (classes, values): means of two values are compared within a class only.
+        # (classes, values): means of two values are only compared within a class.
         if int((seen > 0).sum(1).max()) < 2:
             raise UnusableReferenceError(
                 f"expected images of two attribute values, got the counts {seen.tolist()}"
@@ -106,36 +106,36 @@ class PredictedGap:
     def of_texts(self, texts: Tensor) -> Tensor:
         """Return the gap (1 + b, q) of texts (q, d), in the sample and its resamples."""
         unit = normalize(texts.double(), dim=1)
-        # (q,) the deviation of each text's scores over all rows.
+        # (q,) standard deviation of each text's scores over all rows.
         spread = (self.centred @ unit.T).std(0).clamp(min=_TINY)
         gaps = self.differences @ unit.T / spread  # (1 + b, pairs, q)
-        # The sign shows which value scores higher; the largest pair is the gap.
+        # The sign shows which value scores higher; the gap is the maximum over pairs.
         return gaps.abs().amax(1)
 
 
 def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
-    """Return how often each of n rows occurs in the sample itself, then in its resamples.
+    """Return how often each of n rows occurs in the sample, and then in its resamples.
 
     Args:
         n: number of rows.
-        seed: seed of the resampling.
-        size: number of rows of a resample; None: n.
+        seed: resampling seed.
+        size: number of rows in a resample. If None, n.
 
     Returns:
-        (1 + RESAMPLES, n).
+        Counts (1 + RESAMPLES, n).
     """
-    # Row 0 is the sample, which is computed with the same arithmetic as its resamples.
+    # Row 0 is the sample, so that it is computed with the same arithmetic as its resamples.
     sample = np.ones((1, n))
     resamples = resampled_counts(np.ones(n, dtype=np.int64), RESAMPLES, seed, size)
     return torch.from_numpy(np.concatenate([sample, *resamples]))
 
 
 def _differences(rows: Tensor, values: Tensor, labels: Tensor, drawn: Tensor) -> Tensor:
-    """Return the weighted differences of means (1 + b, pairs, d), computed in blocks."""
+    """Return the weighted differences between means (1 + b, pairs, d), computed in blocks."""
     number_of_values = int(values.max()) + 1
     number_of_classes = int(labels.max()) + 1
     number_of_cells = number_of_classes * number_of_values
-    # (n,) one number for each combination of class and value.
+    # (n,) one number per combination of class and value.
     cells = labels * number_of_values + values
     first, second = torch.combinations(torch.arange(number_of_values)).T
     sign = one_hot(first, number_of_values) - one_hot(second, number_of_values)  # (pairs, values)
@@ -151,8 +151,8 @@ def _differences(rows: Tensor, values: Tensor, labels: Tensor, drawn: Tensor) ->
         share_of_class = precision / precision.sum(1, keepdim=True).clamp(min=0.5)
         weights_of_cells = share_of_class[..., None] * sign / counts[:, :, None].clamp(min=1)
         weights_of_cells = weights_of_cells.transpose(1, 2).flatten(2)  # (b, pairs, cells)
-        # The weight of each row in the difference of each pair, (b, pairs, n). A row that occurs
-        # twice in a resample counts twice.
+        # The weight of each row in each pair's difference, (b, pairs, n). A row that occurs twice
+        # in a resample counts twice.
         weights = weights_of_cells[:, :, cells] * counts_of_rows[:, None]
         differences.append(weights @ rows)
     return torch.cat(differences)

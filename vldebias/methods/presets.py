@@ -1,4 +1,4 @@
-"""Define the presets `default` and `paper`: a method and its lam by host and inputs."""
+"""Define the presets `default` and `paper`, which choose a method and lam by host and inputs."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from vldebias.methods.predicted_gap import Change
 from vldebias.projection.edit import Choice, Edit
 from vldebias.projection.projection import CalibratedProjection
 
-NOTHING = "default: none"  # the method of an edit that the default did not attach
-SPARES = 100  # the default of pipelines removes at most one of this many directions
+NOTHING = "default: none"  # method name recorded if the default attaches nothing
+SPARES = 100  # the pipeline default removes at most one in this many directions
 
 
 @dataclass(frozen=True, repr=False)
 class Preset(EditMethod):
-    """Select a method and its lam by the host and the inputs.
+    """Select a method and lam based on the host and inputs.
 
-    The default of pipelines is `Balanced`, unless `why_not_balanced` returns a reason; then it is
-    an edit, as for models. With reference images, a term of their means is added. The default of
-    models is only attached if a test predicts that it helps: searches are tested on reference
-    images and get no edit without them, classifications on texts. Otherwise nothing changes, with
-    an AutoDeclinedWarning.
+    The default for pipelines is `Balanced`, unless `why_not_balanced` returns a reason; in that
+    case it is an edit, as for models. With reference images, a term for their means is added. The
+    default for models is only attached if a test predicts that it helps: searches are tested on
+    reference images, without which they get no edit, and classifications on text. Otherwise nothing
+    changes, and an AutoDeclinedWarning is issued.
     """
 
     declaration: Declaration
@@ -60,26 +60,26 @@ class Preset(EditMethod):
         return super().attach(problem, settings)
 
     def selected(self, problem: Problem) -> tuple[ClosedForm, float | None]:
-        """Return the edit of a problem and its lam, or None for the method's default.
+        """Return the method for a problem and its lam, or None for the method's default lam.
 
-        The default follows from a rule on committed tables (docs/explanation/the-default.md,
+        The default follows a rule applied to committed tables (docs/explanation/the-default.md,
         `python -m eval.experiments.default_choice`); a test compares the two.
         """
         method = DIFFERENCE
-        lam = None  # the paper's, see `Problem.weight`
+        lam = None  # the paper's value; see `Problem.weight`
         if problem.host.generative:
-            # Prompts outside the fit are changed by everything in which the prompt pairs differ,
-            # including chance, so `fit` lowers the lam of the default (`SPARES`).
+            # Unrelated prompts are affected by everything in which prompt pairs differ, including
+            # chance, so `fit` lowers the default's lam (`SPARES`).
             method = CALI
         elif self.name == "paper":
             method = BOTH
         elif self.needs and is_for_ranking(problem):
-            # Makes the means of the images equal. At 100, part of their difference would be left,
-            # which may be larger than before.
+            # This makes the image means equal. At 100, part of their difference would remain, which
+            # may be larger than before.
             lam = 10_000.0
         elif self.needs or not all(part.names_values for part in problem.attributes):
-            # On real embeddings, 100 has the effect of the paper's 1000 and keeps more of a text's
-            # content.
+            # On real embeddings, 100 has the same effect as the paper's 1000 and preserves more of
+            # a text's content.
             method, lam = CALI, 100.0
         return method.with_images() if self.needs else method, lam
 
@@ -106,14 +106,14 @@ class Preset(EditMethod):
 
 
 def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
-    """Fit `cali`, with its lam lowered until at most one direction in `SPARES` is removed."""
+    """Fit `cali`, lowering lam until at most one direction in `SPARES` is removed."""
     if why_not_balanced(problem) is None:
         log_once(
             "'cali' is fitted: the default of this pipeline is balanced prompts, which are not an"
             " edit of embeddings. debias(pipe, prompts) attaches them"
         )
     edit = CALI.fit(problem, role)
-    # In a narrow space it may still remove one direction for each attribute.
+    # In a narrow space, one direction per attribute may still be removed.
     allowed = max(edit.dim / SPARES, len(problem.attributes))
     if edit.removed <= allowed:
         return edit
@@ -121,11 +121,11 @@ def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
 
 
 def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Edit:
-    """Equalise the means of the reference images that show a value, if a test predicts help.
+    """Equalise the means of reference images that show a value, if a test predicts that it helps.
 
-    The test uses images that the edit was not fitted to. The means are over all such images and not
-    within classes: a search ranks all images, and zero-shot guesses of the classes are biased
-    themselves.
+    The test uses images that the edit was not fitted to. Means are taken over all such images
+    instead of within classes, since a search ranks all images, and zero-shot class predictions are
+    biased themselves.
     """
     problem = replace(problem, reference=replace(problem.images, within_classes=False))
     try:
@@ -135,7 +135,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
         return _declined(problem, role, _why_unaligned(problem, role) or str(error))
-    # An edit is attached only if the whole interval is below 0. Its figures are recorded in the
+    # An edit is attached only if the entire interval is below 0. Its figures are recorded in the
     # choice but not printed, because the gap between true values may be smaller.
     if change.high < 0:
         edit = method.fit(problem, role)
@@ -155,7 +155,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
 
 
 def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
-    """Return why nothing is attached to a search without reference images, and what to do."""
+    """Explain why nothing is attached to a search without reference images, and what to do."""
     by_name = f"name a method (method={method.name!r}) and measure it."
     if all(prompts.names_values for prompts in problem.attributes):
         remedy = (
@@ -168,15 +168,15 @@ def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
 
 
 def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edit:
-    """Fit the method to a classification, unless a test on texts fails to predict that it helps.
+    """Fit the method to a classification, unless a test on text fails to predict that it helps.
 
-    The test needs words for the values and enough groups that state two of them. Without it the
-    method is attached untested.
+    The test needs words for the values and enough groups that state two of them. If the test is not
+    possible, the method is attached untested.
     """
     problem = replace(problem, reference=None)
     change = None
     if all(prompts.names_values for prompts in problem.attributes):
-        # Without words for the values, no prompt states one and there is nothing to test on.
+        # If the values have no words, no prompt states one, and there is nothing to test on.
         change = change_on_texts(problem, role, method)
     if change is None:
         log_once(
@@ -197,7 +197,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
 
 
 def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) -> Choice:
-    """Return the record of the default's decision, with its reason."""
+    """Record the default's decision with its reason."""
     return Choice(
         prompts=problem.label,
         method=edit.method,
@@ -208,7 +208,7 @@ def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) ->
 
 
 def _why_unaligned(problem: Problem, role: str) -> str:
-    """Return that the reference images seem to be from another model than the texts, or ""."""
+    """Return a warning if reference images and text seem to come from different models, else ""."""
     images = torch.cat([*problem.images.batches()])
     for prompts in problem.attributes:
         doubt = foreign(images, problem, prompts, role)
@@ -218,17 +218,17 @@ def _why_unaligned(problem: Problem, role: str) -> str:
 
 
 def _declined(problem: Problem, role: str, why: str, change: Change | None = None) -> Edit:
-    """Return an edit that changes nothing, with the reason.
+    """Return an edit that changes nothing, and record the reason.
 
     Warns:
-        AutoDeclinedWarning: always.
+        AutoDeclinedWarning: Always.
     """
     warn(f"{problem.label}: the default attaches no edit. {why}", AutoDeclinedWarning)
     edit = CalibratedProjection.identity(problem.host.dim(role)).with_provenance(method=NOTHING)
     return edit.with_provenance(choice=_choice(problem, edit, why, change))
 
 
-@cache  # logs the same text only once per process
+@cache  # logs each text only once per process
 def log_once(text: str) -> None:
     """Log a notice once."""
     logging.getLogger("vldebias").warning(text)

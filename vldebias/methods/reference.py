@@ -1,4 +1,4 @@
-"""Store the image features that methods are fitted to, and label them by columns or zero-shot."""
+"""Store image features for fitting methods, and label them by columns or zero-shot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vldebias.prompts import PromptSet, StatedWords
 if TYPE_CHECKING:
     from vldebias.methods.method import Problem
 
-_ROWS = 1024  # rows of features that are read at once
+_ROWS = 1024  # number of feature rows read at once
 
 Array = Tensor | NDArray[np.floating]
 Features = object
@@ -28,15 +28,15 @@ such `features`, such as `data.Embeddings`."""
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Store image features, and their labels if there are any.
+    """Store image features, with their labels if available.
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
-        labels: column -> a value for each of the n images, as strings (None and "" are unknown) or
+        labels: column -> a value for each of the n images, as strings (None and "" mean unknown) or
             `data.Labels`; only used by methods that need labelled images (`labelled`).
-        within_classes: compare means within pseudo-classes, if the prompt set has at least two
-            classes, so that groups score alike within a class (worst group). False: groups score
-            alike overall (shares of a ranking).
+        within_classes: whether to compare means within pseudo-classes if the prompt set has at
+            least two classes, so that groups get similar scores within a class (worst group). If
+            False, groups get similar scores overall (shares in a ranking).
 
     >>> import torch
     >>> features = torch.eye(4)  # image features of the model, one row for each image
@@ -53,11 +53,12 @@ class Reference:
         """Yield the features as L2-normalised float64 batches (b, d).
 
         Raises:
-            InvalidInputError: features are not floats (n, d), not finite, or a row is zero.
+            InvalidInputError: If features are not floats (n, d), are not finite, or contain a zero
+                row.
         """
-        # `data.Embeddings` has its features under that name.
+        # `data.Embeddings` stores its features under that name.
         features = getattr(self.features, "features", self.features)
-        # An array is a single part. Of an iterable, only one part is in memory at a time.
+        # An array is a single part. For an iterable, only one part is in memory at a time.
         parts: Iterable[Any] = [features]
         if isinstance(features, Iterable) and not hasattr(features, "shape"):
             parts = features
@@ -67,7 +68,7 @@ class Reference:
                     "reference: expected image features (n, d), a tensor or an ndarray, got"
                     f" {type(part).__name__}"
                 )
-            # An empty part yields one empty batch, so that its width and dtype are checked too.
+            # An empty part yields one empty batch, so that its width and dtype are also checked.
             for start in range(0, max(1, len(part)), _ROWS):
                 yield _unit_rows(part[start : start + _ROWS])
 
@@ -76,7 +77,7 @@ def _unit_rows(features: Array) -> Tensor:
     """Return L2-normalised features (b, d) in float64.
 
     Raises:
-        InvalidInputError: see `Reference.batches`.
+        InvalidInputError: If `Reference.batches` raises it.
     """
     if isinstance(features, Tensor):
         is_float = features.is_floating_point()
@@ -105,34 +106,34 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
 
     Args:
         rows: unit rows (b, d).
-        texts: unit texts (a, d), one for each value.
+        texts: unit text embeddings (a, d), one per value.
 
     Raises:
-        InvalidInputError: rows and texts have different widths.
+        InvalidInputError: If rows and texts have different widths.
     """
     if rows.shape[1] != texts.shape[1]:
         raise InvalidInputError(
             f"reference: image features have width {rows.shape[1]}, texts {texts.shape[1]}; embed"
             " both with one model"
         )
-    # Unit rows: the largest product is the nearest text.
+    # For unit rows, the largest product identifies the nearest text.
     return (rows @ texts.T).argmax(1)
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Store rows and the values of their attributes.
+    """Store rows and their attribute values.
 
     Attributes:
         rows: (n, d) unit rows, float64.
-        codes: (n, attributes), the index of each value; -1 is unknown.
+        codes: (n, attributes), the index of each value, or -1 if unknown.
     """
 
     rows: Tensor
     codes: Tensor
 
     def one_hot(self) -> tuple[Tensor, Tensor]:
-        """Return the rows (m, d) whose attributes are all known, and their values (m, all values).
+        """Return rows (m, d) whose attributes are all known, and their values (m, all values).
 
         The values are one-hot encoded.
         """
@@ -141,24 +142,24 @@ class Labelled:
         return self.rows[known], torch.cat(columns, 1)
 
     def known(self) -> list[tuple[Tensor, Tensor]]:
-        """Return for each attribute the rows whose value is known, and their codes."""
+        """Return, for each attribute, the rows whose value is known, and their codes."""
         return [(self.rows[codes >= 0], codes[codes >= 0]) for codes in self.codes.T]
 
 
 def labelled(problem: Problem, role: str) -> Labelled:
-    """Return the reference images of a problem with the values of its attributes.
+    """Return a problem's reference images with their attribute values.
 
-    A column of labels is used for an attribute if each of its names is a value of the attribute, or
-    contains one of its words. If there are several such columns, the one with the name of the
-    prompt set is used. Without labels, an image gets the value of the nearest text.
+    A label column is used for an attribute if each of its names is an attribute value, or contains
+    one of its words. If there are several such columns, the one named after the prompt set is used.
+    Without labels, each image gets the value of the nearest text.
 
     Args:
         problem: the problem with reference images.
         role: the role of the texts.
 
     Raises:
-        InvalidInputError: labels that do not match an attribute, have another length, or have only
-            one value.
+        InvalidInputError: If labels do not match an attribute, have the wrong length, or contain
+            only one value.
     """
     rows = torch.cat([*problem.images.batches()])
     columns = []
@@ -170,7 +171,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
             raise InvalidInputError(
                 f"reference: expected a label for each of {len(rows)} images, got {len(codes)}"
             )
-        # With only one value there is no difference to fit, and an eraser would fit noise.
+        # With only one value, there is no difference to fit, and an eraser would fit noise.
         if len(codes[codes >= 0].unique()) < 2:
             raise InvalidInputError(
                 "reference: expected labelled images of two or more of the values"
@@ -181,12 +182,12 @@ def labelled(problem: Problem, role: str) -> Labelled:
 
 
 def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | None:
-    """Return the value (n,) of each image by the column of labels for an attribute.
+    """Return each image's value (n,) from the label column for an attribute.
 
-    It is None without labels.
+    Returns None without labels.
 
     Raises:
-        InvalidInputError: there are labels, but none for the attribute.
+        InvalidInputError: If there are labels, but none for the attribute.
     """
     if not labels:
         return None
@@ -201,41 +202,41 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
             f" {prompts.name}, got {[*labels]}; rename the labels, or leave them out to use"
             " zero-shot labels"
         )
-    # "race" and "race7" may both contain values of the set: the column of the same name is used.
+    # "race" and "race7" may both contain values of the set; use the column with the set's name.
     if prompts.name in codes_of_column:
         return codes_of_column[prompts.name]
     return next(iter(codes_of_column.values()))
 
 
 def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
-    """Return the value of each label of a column, -1 if it is unknown.
+    """Return the value for each label in a column, or -1 if unknown.
 
-    It is None if the labels are not about the attribute.
+    Returns None if the labels do not concern the attribute.
     """
     from vldebias.data.labels import Labels
 
     column = Labels.from_array(labels)
     places = []
     for name, count in column.counts.items():
-        place = place_of(name, prompts) if count else -1  # names without a row are ignored
+        place = place_of(name, prompts) if count else -1  # ignore names without rows
         if place is None:
             return None
         places.append(place)
-    # A column with only one value of the attribute may be about something else.
+    # A column with only one of the attribute's values may be about something else.
     if len({*places} - {-1}) < 2:
         return None
     return torch.tensor([*places, -1])[column.codes]
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
-    """Return the index of the attribute value that a label names; None unless it names exactly one.
+    """Return the index of the attribute value that a label names, or None unless it is unique.
 
     Args:
         name: the label.
         prompts: the attribute.
     """
     values = list(prompts.attributes)
-    # "White" is the value itself; "white men" names it by one of its words.
+    # "White" is the value itself; "white men" contains one of its words.
     matches = tuple(value for value in values if value.casefold() == name.casefold())
     if not matches:
         matches = prompts.values_in(name)
@@ -245,10 +246,10 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
 
 
 def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
-    """Return the texts of the groups that name exactly one value.
+    """Return the prompts in groups that name exactly one value.
 
     Returns:
-        The n texts, and the indices (n,) of their values and of their groups.
+        The n prompts, and the indices (n,) of their values and of their groups.
     """
     values = list(prompts.attributes)
     texts = []
@@ -269,34 +270,34 @@ def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
 
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
-    """Return the texts of the groups of every attribute, each with the one value that it names.
+    """Return every attribute's group prompts, each with the one value that it names.
 
     Args:
         problem: the problem.
-        role: the role in which they are embedded.
+        role: the role for which they are embedded.
     """
     texts: list[str] = []
     columns = []
     for prompts in problem.attributes:
         stated, values, _ = stating(prompts)
         texts.extend(stated)
-        # Shifted by one, since the zeros of block_diag become -1 below.
+        # Shift by one, since zeros from block_diag become -1 below.
         columns.append(values[:, None] + 1)
-    # A text of one attribute is unknown, -1, in the columns of all others.
+    # Text about one attribute is unknown (-1) in the columns for all others.
     codes = torch.block_diag(*columns) - 1
     return Labelled(problem.host.embed(texts, role), codes)
 
 
 def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
-    """Return for each label the index of the class prompt that names it.
+    """Return, for each label, the index of the class prompt that names it.
 
-    The list is empty unless each label names a different class. Labels are matched by name, in any
-    case: the class of that name ("landbird"), or the only class whose name contains it as a word
-    ("dark" in "dark hair"). Labels that are all digits are indices. Positions are not used, because
-    labels in alphabetical order ("blond", "dark") could be swapped without notice.
+    The list is empty unless each label names a different class. Labels are matched by name,
+    ignoring case: the class with that name ("landbird"), or the only class whose name contains it
+    as a word ("dark" in "dark hair"). Labels made up of digits are indices. Positions are not used,
+    because labels in alphabetical order ("blond", "dark") could be silently swapped.
 
     Args:
-        labels: the labels of a column.
+        labels: the labels in a column.
         prompts: the prompt set with the classes.
     """
     names = [name.casefold() for name in prompts.class_names]
@@ -306,15 +307,14 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
         # A number may be out of range, such as "7" with two classes.
         if len(matches) == 1 and matches[0] < len(names):
             chosen += matches
-    # The class "dark hair" is named by both labels "dark" and "hair", which would be merged without
-    # notice.
+    # Both labels "dark" and "hair" name the class "dark hair", which would silently merge them.
     is_one_to_one = len(labels) == len(set(chosen))
     return chosen if len(names) > 1 and is_one_to_one else []
 
 
 def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
-    """Return the indices of the classes that a label may name; both in lower case."""
-    # The whole name takes precedence: with the classes "bird" and "land bird", the label "bird" is
+    """Return the indices of the classes that a label may name; both are lowercase."""
+    # An exact match takes precedence: with classes "bird" and "land bird", the label "bird" means
     # the former.
     if label in names:
         return [names.index(label)]

@@ -1,4 +1,4 @@
-"""Define re-rankings, which act on the results of a search, for lists of methods."""
+"""Define re-rankings, which act on search results, for lists of methods."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from vldebias.methods.method import Method, get_method
 
 @dataclass(frozen=True)
 class Rerank:
-    """Re-rank results to even shares, or to the gallery's shares, by the model's zero-shot labels.
+    """Re-rank results to equal shares, or to the gallery's shares, using zero-shot labels.
 
-    Nothing is attached to a model: `vldebias.rerank` does it, and `vldebias.evaluate` compares it
-    with methods that edit queries.
+    Nothing is attached to a model. `vldebias.rerank` performs the re-ranking, and
+    `vldebias.evaluate` compares it with methods that edit queries.
 
     Args:
-        edit: name of the method that edits the queries first, "none" to leave them unchanged.
+        edit: name of the method that edits the queries first, or "none" to leave them unchanged.
         order: see `vldebias.rerank`.
     """
 
@@ -26,12 +26,12 @@ class Rerank:
 
     @property
     def declaration(self) -> Declaration:
-        """Return name, title, source and needs, including those of the edit."""
+        """Return the name, title, source and needs, including those of the edit."""
         return reranking_declaration(get_method(self.edit).declaration, self.order)
 
     @property
     def name(self) -> str:
-        """Return "rerank", after the name of the edit and before an order other than the quota."""
+        """Return "rerank" with the edit's name and any order other than "quota"."""
         return self.declaration.name
 
     def with_images(self) -> Rerank:
@@ -40,7 +40,7 @@ class Rerank:
 
 
 Compared = Method | Rerank
-"""A method or a re-ranking, which evaluations compare."""
+"""A method or re-ranking that evaluations compare."""
 
 RERANKINGS = {
     reranking.name: reranking for reranking in (Rerank(), Rerank(order="fair"), Rerank("default"))
@@ -49,14 +49,14 @@ RERANKINGS = {
 
 
 def get_compared(method: str | Compared | None, *, reference: object = None) -> Compared:
-    """Return a method or re-ranking for an evaluation, by its name or itself.
+    """Return a method or re-ranking for an evaluation, given by name or as an object.
 
     Args:
-        method: a method or a re-ranking, or the name of one; None: the default.
+        method: a method or re-ranking, or its name. If None, the default is used.
         reference: reference images; with them, the method's form for images is returned.
 
     Raises:
-        InvalidInputError: there is no method of this name.
+        InvalidInputError: If no method has this name.
     """
     if isinstance(method, str) and method in RERANKINGS:
         method = RERANKINGS[method]

@@ -1,22 +1,22 @@
-"""Move retrieval queries so that each group has a target share among the first results.
+"""Move retrieval queries so that each group has a target share of the top results.
 
 The scores of a group of images are assumed normal with the group's mean and variance under the
 query. For a group with share pi of all images to have share s of the first `top` (a fraction of all
-images), a fraction s top / pi of it must score above the common threshold, so the groups' means
-have to be
+images), a fraction s top / pi of it must score above the common threshold, so the group means must
+be
 
     m_a = const - sigma_a Phi^-1(1 - s_a top / pi_a).
 
-Eq. 7.4 of Chuang et al. (2023) requires D_p^T z = 0 for every difference D_p of two means. With the
-target t_p = m_a - m_b instead,
+Eq. 7.4 of Chuang et al. (2023) requires D_p^T z = 0 for every difference D_p between two means.
+With a target t_p = m_a - m_b instead,
 
     z* = argmin |z - z0|^2 + sum_p w_p (D_p^T z - t_p)^2 = P z0 + sum_p t_p w_p P D_p
     P  = (I + sum_p w_p D_p D_p^T)^-1,
 
-the same matrix and a shift. sigma_a depends on the moved query, so targets and variances are solved
-alternately. If each group's target is its share of all images, and all variances are equal, the
-targets t_p are 0, which is plain equalising (`vldebias.methods.equalise`). Labels are not used:
-groups are the zero-shot values of unlabelled images.
+which is the same matrix plus a shift. sigma_a depends on the moved query, so targets and variances
+are solved alternately. If each group's target is its share of all images, and all variances are
+equal, the targets t_p are 0, which amounts to plain equalising (`vldebias.methods.equalise`).
+Labels are not used; groups are the zero-shot values of unlabelled images.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from vldebias.methods.reference import zero_shot
 from vldebias.projection.edit import Provenance, Rowwise
 from vldebias.projection.projection import CalibratedProjection
 
-_ROUNDS = 8  # of solving targets and variances alternately
-_FEWEST = 10  # images of a group that are needed for its variance
+_ROUNDS = 8  # rounds of alternately solving for targets and variances
+_FEWEST = 10  # images per group needed to estimate its variance
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TargetShares(Rowwise):
-    """Move queries (..., d) so that groups have target shares of the first results in expectation.
+    """Move queries (..., d) so that groups have target shares of the top results in expectation.
 
     Attributes:
-        shares: name of each of the g groups -> its target share among the first results.
-        quantiles: (g,) standard deviations above its group's mean from which an image is among the
-            first results.
-        plain: (d, d) P, the solution for targets 0.
-        lift: (p, d), row p is w_p P D_p for each pair of groups, by which the target t_p moves an
-            embedding of length 1.
-        covariances: (g, d, d) of the image features of each group.
+        shares: name of each of the g groups -> its target share of the top results.
+        quantiles: (g,) number of standard deviations above its group's mean at which an image
+            enters the top results.
+        plain: (d, d) P, the solution for zero targets.
+        lift: (p, d); row p is w_p P D_p for a pair of groups, along which the target t_p moves an
+            embedding of norm 1.
+        covariances: (g, d, d) covariances of each group's image features.
 
     Laws (tested): the same shares as among all images and equal covariances give the plain
     projection; a larger target share gives a group a larger share; the ranking does not depend on
-    the length of a query.
+    the query's norm.
     """
 
     kind = "target-shares"
@@ -74,7 +74,7 @@ class TargetShares(Rowwise):
     def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         plain = unit @ self.plain.T
         moved = plain
-        # (p,) each: the two groups of a pair.
+        # (p,) each: the two groups in a pair.
         i, j = torch.combinations(torch.arange(len(self.shares))).T
         for _ in range(_ROUNDS):
             # (q, g) variance of each group's scores, which changes as the query moves.
@@ -89,9 +89,9 @@ class RankShares(EditMethod):
     """Fit `TargetShares` to the moments of unlabelled images, split by their zero-shot values.
 
     Args:
-        shares: value or combination of values, "female" or "female/Black", -> share; None: even
-            shares.
-        top: the first results as a fraction of all images, k / n.
+        shares: value or combination of values ("female" or "female/Black") -> share. If None,
+            shares are equal.
+        top: the number of top results as a fraction of all images, k / n.
     """
 
     declaration = DECLARED["target-shares"]
@@ -135,10 +135,11 @@ class RankShares(EditMethod):
         )
 
     def _shares_of(self, names: list[str]) -> dict[str, float]:
-        """Return the share of each group, even ones by default.
+        """Return the share of each group; equal shares by default.
 
         Raises:
-            InvalidInputError: other groups, or numbers that are not positive with sum 1.
+            InvalidInputError: If the groups differ, or the shares are not positive numbers with sum
+                1.
         """
         if self.shares is None:
             return dict.fromkeys(names, 1 / len(names))
@@ -157,12 +158,12 @@ class RankShares(EditMethod):
         return {name: float(shares[name]) for name in names}
 
     def _refuse_unreachable(self, shares: Mapping[str, float], share_of_all: Tensor) -> None:
-        """Refuse the share of a group that has too few images for it."""
+        """Reject a share for which the group has too few images."""
         most_of_group = {}
         for (name, share), reachable in zip(
             shares.items(), (share_of_all / self.top).tolist(), strict=True
         ):
-            # Not even if all of its images are first results: s top >= pi.
+            # Unreachable even if all of the group's images are top results, since s top >= pi.
             if share >= reachable:
                 most_of_group[name] = round(reachable, 3)
         if most_of_group:
@@ -173,16 +174,16 @@ class RankShares(EditMethod):
 
 
 def _groups(problem: Problem, role: str) -> dict[str, Tensor]:
-    """Return the images (n_g, d) of each group, a combination of zero-shot values by its name.
+    """Return the images (n_g, d) of each group, keyed by its combination of zero-shot values.
 
     Raises:
-        InvalidInputError: too few images of a group.
+        InvalidInputError: If a group has too few images.
     """
     rows = torch.cat([*problem.images.batches()])
     group = torch.zeros(1, dtype=torch.long)
     for prompts in problem.attributes:
         value = zero_shot(rows, problem.zero_shot(prompts, role))
-        # Mixed radix: the last attribute varies fastest, in the order of `product` below.
+        # Mixed radix encoding; the last attribute varies fastest, as in `product` below.
         group = group * len(prompts.attributes) + value
     rows_of_group = {}
     for place, values in enumerate(product(*(part.attributes for part in problem.attributes))):

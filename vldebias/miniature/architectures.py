@@ -89,7 +89,7 @@ def text_config(
 
 
 class AttributeNetwork(nn.Module):
-    """A small convolutional classifier of images of both worlds, with one head per field.
+    """A small convolutional classifier for images of both worlds, with one head per field.
 
     The shipped weights were trained on images of the worlds and on their reconstructions by the
     autoencoder.
@@ -110,7 +110,7 @@ class AttributeNetwork(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return logits (n, classes) of each field, for images (n, 3, 64, 64) in [0, 1]."""
+        """Return logits (n, classes) for each field, given images (n, 3, 64, 64) in [0, 1]."""
         # Map [0, 1] to [-1, 1], as in training.
         features = self.features(images * 2 - 1)
         return {name: head(features) for name, head in self.heads.items()}
@@ -128,7 +128,7 @@ class AttributeNetwork(nn.Module):
             in the lists of `vldebias.miniature.words`.
 
         Raises:
-            InvalidInputError: the images have another shape.
+            InvalidInputError: If the images have the wrong shape.
         """
         if images.ndim != 4 or images.shape[1:] != (3, SIZE, SIZE):
             raise InvalidInputError(

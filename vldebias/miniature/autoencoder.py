@@ -1,4 +1,4 @@
-"""Define an AutoencoderKL on patches of pixels, to avoid its most expensive convolutions."""
+"""Define an AutoencoderKL on pixel patches, which avoids its most expensive convolutions."""
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
 
 class PatchAutoencoder(AutoencoderKL):
-    """An autoencoder whose first level rearranges 2 x 2 pixels as channels, without weights.
+    """An autoencoder whose first level rearranges 2 x 2 pixels into channels, without weights.
 
     It maps pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size
     / 2^k), with k + 1 levels. On a CPU, wide convolutions over a small picture learn faster than
@@ -57,7 +57,7 @@ class PatchAutoencoder(AutoencoderKL):
     def encode(
         self, x: torch.Tensor, return_dict: bool = True
     ) -> AutoencoderKLOutput | tuple[DiagonalGaussianDistribution]:
-        """Return the distribution of the latents of pictures, see AutoencoderKL.
+        """Return the latent distribution for pictures; see AutoencoderKL.
 
         Args:
             x: pictures (n, 3, size, size) in [-1, 1].
@@ -68,7 +68,7 @@ class PatchAutoencoder(AutoencoderKL):
     def decode(
         self, z: torch.Tensor, return_dict: bool = True, generator: torch.Generator | None = None
     ) -> DecoderOutput | tuple[torch.Tensor]:
-        """Return the pictures of latents, see AutoencoderKL.
+        """Return the pictures for latents; see AutoencoderKL.
 
         Args:
             z: latents.

@@ -1,7 +1,7 @@
 """Load the miniature models.
 
 The weights are in `folder`, by default `weights_dir()`. Every loader raises InvalidInputError if
-the folder contains no weights, or weights of other architectures.
+the folder contains no weights, or weights for different architectures.
 """
 
 import json
@@ -38,7 +38,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def weights_dir() -> Path:
-    """Return the folder of the weights: the value of VLDEBIAS_MINIATURE, or the packaged one."""
+    """Return the weights folder: the value of VLDEBIAS_MINIATURE, or the packaged folder."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return Path(__file__).parent / "weights"
@@ -100,19 +100,19 @@ def load_clip(
 
 
 def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, CLIPTokenizer]":
-    """Load the text tower of the pipeline, without a projection, and its tokenizer."""
+    """Load the pipeline's text tower, without a projection, and its tokenizer."""
     folder = _folder(folder)
     tokenizer = transformers_tokenizer(folder)
     path = folder / "text.safetensors"
     width = load_weights(path)["text_model.final_layer_norm.weight"].numel()
     model = need("transformers").CLIPTextModel(text_config(len(tokenizer), width))
-    # In newer releases of transformers, there is no inner `text_model`.
+    # Newer transformers releases have no inner `text_model`.
     prefix = "" if hasattr(model, "text_model") else "text_model."
     return _filled(model, path, prefix), tokenizer
 
 
 def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
-    """Load the autoencoder of the pipeline, in eval mode."""
+    """Load the pipeline's autoencoder, in eval mode."""
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
     folder = _folder(folder)
@@ -137,7 +137,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
         tokenizer=tokenizer,
         unet=_filled(unet, folder / "unet.safetensors"),
         scheduler=diffusers.DDIMScheduler(**CONFIGS["scheduler"]),
-        # The weights of the safety checker have a gigabyte, and it cannot read 64 x 64 pixels.
+        # The safety checker's weights take a gigabyte, and it does not support 64 x 64 pixels.
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -147,7 +147,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
 
 
 def load_judge(folder: Path | str | None = None) -> AttributeNetwork:
-    """Load the classifier of portraits and birds, in eval mode."""
+    """Load the classifier for portraits and birds, in eval mode."""
     return _filled(AttributeNetwork(), _folder(folder) / "judge.safetensors")
 
 
@@ -160,7 +160,7 @@ def _filled(module: Module, path: Path, prefix: str = "") -> Module:
     weights = {name.removeprefix(prefix): tensor for name, tensor in load_weights(path).items()}
     shapes = dict[str, torch.Size]()
     for name, tensor in module.state_dict().items():
-        # In older releases of transformers, position ids are a buffer, which is not saved.
+        # In older transformers releases, position ids are a buffer that is not saved.
         if not name.endswith("position_ids"):
             shapes[name] = tensor.shape
     mismatches = sorted(weights.keys() ^ shapes.keys())
@@ -169,8 +169,9 @@ def _filled(module: Module, path: Path, prefix: str = "") -> Module:
             mismatches.append(name)
     if mismatches:
         raise InvalidInputError(
-            f"{path} contains weights of another version: {len(mismatches)} do not match, such as"
-            f" {mismatches[0]}; build them with {BUILD.format(path.parent)}, or unset {VARIABLE}"
+            f"{path} contains weights from a different version: {len(mismatches)} do not match,"
+            f" such as {mismatches[0]}; build them with {BUILD.format(path.parent)}, or unset"
+            f" {VARIABLE}"
         )
     module.load_state_dict(weights, strict=False)
     return module.eval()

@@ -32,7 +32,7 @@ from vldebias.miniature.photographs import (
 
 
 class TextEncoder(nn.Module):
-    """Embed texts by the weighted mean of the vectors of their word pieces, and a linear head.
+    """Embed texts with the weighted mean of their word-piece vectors and a linear head.
 
     The vectors approximate all-MiniLM-L6-v2 and use its vocabulary. `vldebias.debias`,
     `vldebias.debias_queries` and `vldebias.evaluate` accept the encoder.
@@ -65,7 +65,7 @@ class TextEncoder(nn.Module):
         return self._tokenizer.encode(text).ids or [self.unknown]
 
     def means(self, texts: Sequence[str]) -> Tensor:
-        """Return the weighted means (n, w) of the word pieces' vectors, normalized to length 1."""
+        """Return the weighted means (n, w) of the word-piece vectors, normalized to unit norm."""
         rows = [self.pieces(text) for text in texts]
         lengths = torch.tensor([len(row) for row in rows])
         starts = lengths.cumsum(0) - lengths
@@ -82,7 +82,7 @@ class TextEncoder(nn.Module):
         return normalize(sums, dim=1)
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Return the embeddings (n, d) of texts, normalized to length 1."""
+        """Return text embeddings (n, d), normalized to unit norm."""
         if not texts:
             return self.head.new_zeros(0, self.head.shape[1])
         return normalize(self.means(list(texts)) @ self.head, dim=1)
@@ -94,7 +94,7 @@ class Photographs:
 
     Attributes:
         gallery: embeddings of the photographs to search, with as many women as men according to
-            their titles, with the label "gender" and the titles as captions.
+            their titles; "gender" is the label, and titles are captions.
         reference: embeddings of other photographs without labels, for `reference=`. No title is
             also in the gallery.
         encoder: text encoder for the same space.
@@ -142,7 +142,7 @@ def load_photographs() -> Photographs:
 
 
 def _part(table: Sequence[dict[str, str]], embedded: NDArray[np.float32], part: str) -> Embeddings:
-    """Return the embeddings of one part; those of the reference have no labels and captions."""
+    """Return the embeddings of one part; the reference has no labels or captions."""
     rows = [number for number, row in enumerate(table) if row["part"] == part]
     ids = tuple(table[row]["file"] for row in rows)
     digest = fingerprint_of([part, *ids])

@@ -1,6 +1,6 @@
 """Open the real photographs that ship with the package: pictures, titles and labels.
 
-The 1,615 color photographs of the US Farm Security Administration and Office of War Information
+The 1,615 colour photographs from the US Farm Security Administration and Office of War Information
 (1939 to 1944) are works of the US government; see `photographs/README.md` for source, credit and
 rights. The package contains all titles, and the thumbnails of the gallery.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vldebias.data import ImageData
 
 NAME = "photographs"
-GALLERY, REFERENCE = "gallery", "reference"  # the parts
+GALLERY, REFERENCE = "gallery", "reference"  # names of the parts
 FOLDER = Path(__file__).parent / NAME
 GENDERS = ("female", "male")
 CREDIT = "Library of Congress, Prints and Photographs Division, FSA/OWI Collection"
@@ -38,8 +38,8 @@ def read_table() -> list[dict[str, str]]:
 
 
 def read_thumbnail(file: str) -> Image.Image:
-    """Return a thumbnail of the gallery by its file name."""
-    # Open the archive for each picture, since threads must not share an open archive.
+    """Return a gallery thumbnail by file name."""
+    # Open the archive for each picture, since threads cannot share an open archive.
     with zipfile.ZipFile(FOLDER / "thumbnails.zip") as archive:
         content = archive.read(file)
     with need("PIL.Image").open(io.BytesIO(content), formats=("JPEG",)) as picture:
@@ -48,7 +48,7 @@ def read_thumbnail(file: str) -> Image.Image:
 
 
 def open_thumbnails() -> ImageData:
-    """Open the thumbnails of the gallery, with titles as captions and genders from the titles."""
+    """Open the gallery thumbnails, with titles as captions and genders from the titles."""
     from vldebias.data import ImageData, Labels
     from vldebias.data.dataset import fingerprint_of
 

@@ -1,10 +1,10 @@
 """Open the images of the miniature worlds as data sets, with labels and captions.
 
 Each world consists of two files: a sheet of 2,000 images (lossless WebP) and a table with their
-labels and captions. A single sheet installs and opens faster than 2,000 files and needs a tenth
-less space. It contains the generated images (`eval/miniature` in a checkout) without the noise of
-their pixels, because noise cannot be compressed. The noise only depends on the number of the image
-and is added when an image is read.
+labels and captions. One sheet installs and opens faster than 2,000 files and takes a tenth less
+space. It contains the generated images (`eval/miniature` in a checkout) without pixel noise,
+because noise cannot be compressed. The noise depends only on the image's number and is added when
+an image is loaded.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SHEET_WIDTH = 50  # pictures per row of the sheet
 NOISE = {"birds": 0.010, "portraits": 0.008}  # standard deviation, for pixels in [0, 1]
 
 
-# For each split: its first picture on the sheet, the number of pictures, and the seed with which
-# they were generated.
+# For each split: its first picture on the sheet, the number of pictures, and the seed used to
+# generate them.
 SPLITS = {
     "birds": {"test": (0, 1500, 9001), "reference": (1500, 500, 9031)},
     "portraits": {"test": (0, 1500, 9002), "reference": (1500, 500, 9032)},
@@ -42,7 +42,7 @@ SPLITS = {
 def open_world(
     name: str, *, n: int | None = None, start: int = 0, split: str = "test"
 ) -> ImageData:
-    """Open the images of a split of a world as a data set.
+    """Open the images in one split of a world as a data set.
 
     The attributes of the 1,500 images of "test" are independent of each other, for evaluation. The
     attributes of the 500 images of "reference" are correlated as in the training data of the
@@ -55,12 +55,12 @@ def open_world(
 
     Args:
         name: birds or portraits.
-        n: number of images; None: all images from `start`.
+        n: number of images. If None, all images from `start`.
         start: index of the first image.
         split: test or reference.
 
     Raises:
-        InvalidInputError: the name or split is unknown, or there are not as many images.
+        InvalidInputError: If the name or split is unknown, or there are fewer images.
     """
     first, count, seed = _split(name, split)
     number = count - start if n is None else n
@@ -75,7 +75,7 @@ def open_world(
     table = _table(name)[rows]
 
     def read(index: int) -> Image.Image:
-        # The noise depends on the number in the split, so that it does not depend on `start`.
+        # The noise depends on the number within the split, so that it does not depend on `start`.
         noise = pixel_noise(seed, start + index, NOISE[name])
         pixels = np.clip(clean[index] / np.float32(255) + noise, 0, 1)
         return need("PIL.Image").fromarray((pixels * 255).round().astype(np.uint8))

@@ -42,13 +42,13 @@ def byte_characters() -> dict[int, str]:
 
 
 def save_tokenizer(merges: list[Pair], folder: Path) -> None:
-    """Write the merges in the format of open_clip.
+    """Write the merges in open_clip's format.
 
     The file consists of a header and one pair per line, without a newline at the end.
 
     Args:
         merges: pairs of tokens, the most frequent first.
-        folder: folder of the weights.
+        folder: weights folder.
     """
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
     # Without a time stamp, every build writes the same file.
@@ -56,10 +56,10 @@ def save_tokenizer(merges: list[Pair], folder: Path) -> None:
 
 
 def load_merges(folder: Path) -> list[Pair]:
-    """Read the merges in a folder of weights.
+    """Load the merges from a weights folder.
 
     Raises:
-        InvalidInputError: the folder does not contain merges.
+        InvalidInputError: If the folder does not contain merges.
     """
     path = folder / MERGES_FILE
     if not path.is_file():
@@ -108,15 +108,15 @@ def transformers_tokenizer(folder: Path) -> "CLIPTokenizer":
 def make_clip_tokenizer(
     ids: dict[str, int], merges: list[Pair], **settings: str | int | bool
 ) -> "CLIPTokenizer":
-    """Create a CLIPTokenizer of transformers from a vocabulary in memory.
+    """Create a transformers CLIPTokenizer from a vocabulary in memory.
 
-    transformers 5 accepts the vocabulary itself. For transformers 4, it is written to temporary
-    files.
+    transformers 5 accepts the vocabulary itself. For transformers 4, the vocabulary is written to
+    temporary files.
 
     Args:
         ids: ids by token.
         merges: pairs of tokens, the most frequent first.
-        settings: further arguments of the tokenizer, such as `model_max_length`.
+        settings: further tokenizer arguments, such as `model_max_length`.
     """
     tokenizer_class = need("transformers").CLIPTokenizer
     if "vocab_file" not in inspect.signature(tokenizer_class.__init__).parameters:

@@ -1,4 +1,4 @@
-"""Define the words of both miniature worlds: the values of every label, in the order of codes."""
+"""Define the words for both miniature worlds: the values of every label, in code order."""
 
 WORLDS = ("birds", "portraits")
 SIZE = 64  # width and height of every picture in pixels
@@ -31,7 +31,7 @@ PROFESSIONS = (*TRAIN_PROFESSIONS, *TEST_PROFESSIONS)
 GENDERS = ("male", "female")  # gender presentations
 TONES = ("pale", "light-skinned", "tan", "brown-skinned", "dark-skinned")
 AGES = ("young", "old")
-HAIRS = ("black", "brown", "blond", "red")  # the hair of old people is always grey
+HAIRS = ("black", "brown", "blond", "red")  # old people always have grey hair
 
 CLASSES = ("landbird", "waterbird")
 SPECIES = _names("""
@@ -51,7 +51,7 @@ PLACES = (
     "beach",
     "port",
     "lake",
-)  # the first half is land
+)  # the first half are on land
 
 # Fields that the judge predicts for portraits and birds, and the values of `open_world`'s columns.
 PEOPLE_FIELDS = {"profession": PROFESSIONS, "gender": GENDERS, "tone": TONES, "age": AGES}

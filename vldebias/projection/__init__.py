@@ -1,1 +1,1 @@
-"""Fit, apply, save and share edits of embeddings, first of all the calibrated projection."""
+"""Fit, apply, save and share embedding edits, in particular the calibrated projection."""

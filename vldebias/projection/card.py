@@ -1,4 +1,4 @@
-"""Write the model card of an edit."""
+"""Write an edit's model card."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from vldebias.projection.edit import Edit
 
 WEIGHTS = "projection.safetensors"
-"""Name of the file that holds an edit: its tensors, and its config in the header."""
+"""Name of the file that stores an edit: its tensors, with its config in the header."""
 
 
 def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
-    """Return the text of the model card: what the edit was fitted on, and how to attach it.
+    """Return the model card: what the edit was fitted on, and how to attach it.
 
     Args:
         edit: the fitted edit.
         roles: roles that share the repository; empty for a single edit.
     """
     origin = edit.provenance
-    # Names may come from anyone, and the hub shows the card as a web page.
+    # Escape names, which may come from anyone, because the hub renders the card as a web page.
     method = code_span(origin.method)
     prompts = code_span(origin.prompts or "None")
     kind = f"An edit of {edit.side} embeddings ({method}) that mitigates"

@@ -1,20 +1,21 @@
-"""Define the edit of cross-attention, which sets an attribute's value inside a denoiser.
+"""Define the cross-attention edit, which sets an attribute value inside a denoiser.
 
-At each cross-attention and time, the mean responses to texts that state different values differ
-along a few directions, the span of the attribute. The edit changes an output c only in that span:
+At each cross-attention layer and timestep, the mean responses to prompts that state different
+values differ along a few directions, the attribute's span. The edit changes an output c only within
+that span:
 
     add    c' = c + a e_v                      the effect of the sampled value is added
     shift  c' = c - P mean(c) + P m + a e_v    the mean over positions is replaced first
     set    c' = c - P c + P m + a e_v          every position is replaced first
 
-P projects onto the span of the effects e_v, m is their center and a the amount. `shift` and `set`
-remove the part of the output in the span (the projection of Lemma 7.1), which includes part of the
-prompt's subject and of other attributes that it states. With strength s the output is c + s (c' -
-c). Times are the timesteps that a denoiser receives. For another scheduler or number of steps, the
-edit is interpolated between the fitted times.
+P projects onto the span of the effects e_v, m is their center and a is the amount. `shift` and
+`set` remove the output's component in the span (the projection of Lemma 7.1), which includes part
+of the prompt's subject and of other attributes that it states. With strength s, the output is c + s
+(c' - c). Times are the timesteps that a denoiser receives. For a different scheduler or number of
+steps, the edit is interpolated between the fitted times.
 
-If the text of a prompt is unknown, the gate reads the responses of the first pass: linear readings
-r distinguish a person from none, and a stated value from an open one.
+If the text of a prompt is unknown, the gate examines the responses of the first pass: linear
+readouts r detect whether there is a person, and whether a value is stated.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from vldebias.errors import InvalidInputError
 from vldebias.projection.edit import Edit, Provenance
 
 Form = Literal["add", "shift", "set"]
-MIN_AUROC = 0.95  # a reading with a lower AUROC is ignored
+MIN_AUROC = 0.95  # readouts with a lower AUROC are ignored
 
 
 class LayerMap(NamedTuple):
-    """Store the edit of one cross-attention at one time.
+    """Store the edit of one cross-attention layer at one timestep.
 
     Attributes:
-        basis: (d, rank) of the span.
-        center: (d,) inside the span; zero for the form "add".
-        effects: (values, d) inside the span, amounts included.
+        basis: (d, rank) basis of the span.
+        center: (d,) center inside the span; zero for the form "add".
+        effects: (values, d) effects inside the span, including amounts.
     """
 
     basis: Tensor
@@ -49,27 +50,29 @@ class LayerMap(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CrossAttentionEdit(Edit):
-    """Give every cross-attention output one value of the attribute.
+    """Set one attribute value in every cross-attention output.
 
-    The form "add" adds the effect of the value. "shift" and "set" replace the part of the output in
-    the span of the effects.
+    The form "add" adds the value's effect. "shift" and "set" replace the output's component in the
+    span of the effects.
 
     Attributes:
         times: (t,) float32, ascending: the timesteps that the denoiser receives.
-        center: (t, d) mean response, the widths of all layers one after the other.
-        effects: (t, values, d) difference of the mean response to texts of a value from the center.
-        amounts: (t, values, layers) multiple of its effect that a value gets.
-        gate: (values + 1, d). A response y of the first pass states value v if gate_v y > offset_v,
-            and shows a person if the last row exceeds its offset. Without rows nothing can be read.
+        center: (t, d) mean response, with all layers concatenated.
+        effects: (t, values, d) difference between the mean response to a value's prompts and the
+            center.
+        amounts: (t, values, layers) multiplier of each value's effect.
+        gate: (values + 1, d). A response y in the first pass states value v if gate_v y > offset_v,
+            and shows a person if the last row exceeds its offset. Without rows, nothing can be
+            detected.
         gate_offsets: (values + 1,).
-        auroc: "stated" and "person" -> layer -> AUROC of the responses on texts that the reading
-            was not fitted to; the best layer is read.
-        layers: name and width of each cross-attention.
+        auroc: "stated" and "person" -> layer -> AUROC of the responses to held-out prompts; the
+            best layer is used.
+        layers: name and width of each cross-attention layer.
         form: "add", "shift" or "set".
-        rank: largest number of directions of the span, the strongest first; 0: all.
+        rank: maximum number of directions in the span, strongest first; 0 means all.
         attribute: name of the prompt set.
         words: value -> its words.
-        adjectives: see `PromptSet`; prompts are read with them if the edit is attached again.
+        adjectives: see `PromptSet`; used to analyse prompts if the edit is attached again.
         phrase: see `PromptSet`.
         stated: see `PromptSet.stated_words`.
     """
@@ -133,7 +136,7 @@ class CrossAttentionEdit(Edit):
         )
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Refuse a strength above 0, because the edit acts inside a denoiser."""
+        """Reject a strength above 0, because the edit acts inside a denoiser."""
         self.check_input(z, strength)
         if strength == 0:
             return z
@@ -144,17 +147,17 @@ class CrossAttentionEdit(Edit):
 
     @property
     def can_read(self) -> bool:
-        """Return whether the gate distinguishes stated values from open ones."""
+        """Return whether the gate can detect stated values."""
         return max(self.auroc.get("stated", {}).values(), default=0.0) >= MIN_AUROC
 
     def reading(self, response: Tensor) -> tuple[bool, str | None]:
-        """Return what the gate reads in a response (d,) of a first pass.
+        """Return what the gate detects in a response (d,) of a first pass.
 
-        If no layer distinguishes persons from things in texts that the reading was not fitted to,
-        every prompt counts as one about a person.
+        If no layer distinguishes people from things in held-out prompts, every prompt is treated as
+        one about a person.
 
         Returns:
-            Whether it shows a person, and the value that its prompt states, or None.
+            Whether the response shows a person, and the value that its prompt states, or None.
         """
         scores = (self.gate.double() @ response.double() - self.gate_offsets).tolist()
         score_of_value = dict(zip(self.values, scores[:-1], strict=True))
@@ -164,11 +167,10 @@ class CrossAttentionEdit(Edit):
         return shows_person, likeliest if score_of_value[likeliest] > 0 else None
 
     def at(self, time: float) -> dict[str, LayerMap]:
-        """Return layer -> its map at a time, float32 on the CPU.
+        """Return layer -> its map at a given time, as float32 on the CPU.
 
-        The center of a map is zero for the form "add", which removes nothing. Between two fitted
-        times everything is interpolated; before the first and after the last one the nearest is
-        used.
+        A map's center is zero for the form "add", which removes nothing. Maps are interpolated
+        between fitted times; outside their range, the nearest fitted time is used.
         """
         center, effects, amounts = (
             _between(self.times, rows, time) for rows in (self.center, self.effects, self.amounts)
@@ -197,14 +199,14 @@ def check_form(form: str) -> None:
 
 
 def span(effects: Tensor, rank: int = 0) -> Tensor:
-    """Return an orthonormal basis (d, r) of the span of effects, the strongest directions first.
+    """Return an orthonormal basis (d, r) of the span of effects, strongest directions first.
 
-    Directions below a thousandth of the strongest one are rounding: for k values that sum to their
-    center, k - 1 directions are left.
+    Directions below a thousandth of the strongest are rounding errors; k values that are centered
+    leave k - 1 directions.
 
     Args:
         effects: (values, d).
-        rank: the largest number of directions; 0: all.
+        rank: maximum number of directions; 0 means all.
     """
     _, lengths, directions = torch.linalg.svd(effects.double(), full_matrices=False)
     count = int((lengths > 1e-3 * lengths[0]).sum()) if lengths[0] > 0 else 0
@@ -212,10 +214,10 @@ def span(effects: Tensor, rank: int = 0) -> Tensor:
 
 
 def joint(maps: Sequence[LayerMap]) -> LayerMap:
-    """Return the map of several attributes at one layer, in the joint span.
+    """Return the map for several attributes at one layer, in their joint span.
 
-    The center is the mean of their centers, and the effects are concatenated. In the joint span
-    effects add up, so an image gets one value of each attribute.
+    The center is the mean of the individual centers, and the effects are concatenated. In the joint
+    span, effects add up, so an image gets one value per attribute.
     """
     if len(maps) == 1:
         return maps[0]
@@ -227,16 +229,17 @@ def joint(maps: Sequence[LayerMap]) -> LayerMap:
 
 
 def steer(output: Tensor, basis: Tensor, target: Tensor, form: str, strength: float) -> Tensor:
-    """Return an output (b, positions, d) with a target added.
+    """Add a target to an output (b, positions, d).
 
-    "shift" and "set" first remove the part of the output in the span; "add" removes nothing.
+    "shift" and "set" first remove the output's component in the span; "add" removes nothing.
 
     Args:
-        output: the output of the cross-attention.
+        output: the output of the cross-attention layer.
         basis: (d, r) orthonormal directions of the span.
-        target: (b, d), added after the form removed the output's part in the span.
+        target: (b, d), added after the output's component in the span has been removed according to
+            the form.
         form: "add" removes nothing, "shift" the mean over positions, "set" every position.
-        strength: share of the change that is applied.
+        strength: fraction of the change to apply.
     """
     if form == "add":
         return output + strength * target[:, None]

@@ -1,7 +1,7 @@
-"""Define edits of embeddings, which declare their tensors and can be checked, saved and loaded.
+"""Define embedding edits, which declare their tensors and can be checked, saved and loaded.
 
-A folder has `projection.safetensors`, whose header contains the config of the edit and a digest of
-config and tensors, and a model card. Files are replaced atomically.
+A folder contains a model card and `projection.safetensors`, whose header contains the edit's config
+and a digest of config and tensors. Files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from vldebias.projection.hub import WEIGHTS, find_folder, push_to_hub
 from vldebias.utils.files import add_tensors, write_atomically
 from vldebias.version import __version__
 
-# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm, fine-tuning by one percent or more.
+# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning moves it by 1% or more.
 _TOLERANCE = 5e-3
-# For a single tensor. Rounding exceeds it in fewer than one of a million tensors.
+# Tolerance for individual tensors. Rounding exceeds it in fewer than one in a million tensors.
 _TOLERANCE_OF_TENSOR = 1.5e-2
-# bfloat16 moves the embedding of a text by 1 to 2 percent of its length.
+# bfloat16 moves a text embedding by 1% to 2% of its norm.
 _TOLERANCE_OF_TEXT = 4e-2
-# Numbers are compared relative to the norm of their tensor, or to this value if it is larger.
+# Numbers are compared relative to their tensor's norm, or to this value if it is larger.
 _SMALLEST_NORM = 1e-3
 
 _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Fingerprint(BaseModel, frozen=True, extra="forbid"):
-    """Identify weights by two numbers for each tensor (`vldebias.hosts.host`).
+    """Identify weights by two numbers per tensor (`vldebias.hosts.host`).
 
     Attributes:
-        structure: hash of names and shapes.
-        tensors: the length of each tensor, and its product with a fixed vector.
-        adapters: norm of all LoRA weights added to them, 0 without. It does not make the weights
-            differ.
-        texts: a few numbers of the embeddings of each of three texts; empty if no text could be
+        structure: hash of parameter names and shapes.
+        tensors: each tensor's norm, and its product with a fixed vector.
+        adapters: norm of all LoRA weights added to them, or 0. It is not part of the comparison of
+            weights.
+        texts: a few numbers derived from each of three text embeddings; empty if no text could be
             embedded.
     """
 
@@ -67,27 +67,28 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     texts: tuple[tuple[float, ...], ...] = ()
 
     def matches(self, fingerprint: Fingerprint | None) -> bool:
-        """Return whether both may belong to the same weights; True if the other is None."""
+        """Return whether both may identify the same weights; True if the other is None."""
         if fingerprint is None:
             return True
         if self.structure != fingerprint.structure or len(self.tensors) != len(fingerprint.tensors):
             return False
-        # Rounding to bfloat16 may move the numbers, so they only agree within the tolerances.
+        # Rounding to bfloat16 may change the numbers, so they only agree within the tolerances.
         numbers = np.array(self.tensors)
         other_numbers = np.array(fingerprint.tensors)
         norms = np.maximum(numbers, other_numbers)[:, :1]
         deviation = np.abs(numbers - other_numbers) / np.maximum(norms, _SMALLEST_NORM)
         if deviation.max() > _TOLERANCE_OF_TENSOR:
             return False
-        # (2,) over all tensors: fine-tuning may move each of them less than its own tolerance.
+        # (2,) over all tensors, because fine-tuning may move each tensor by less than its
+        # tolerance.
         root_mean_square = np.sqrt(np.square(deviation).mean(0))
         if not root_mean_square.max() <= _TOLERANCE:
             return False
-        # With other adapters the same weights embed texts differently.
+        # With different adapters, the same weights embed text differently.
         return not self.same_adapters(fingerprint) or self.same_texts(fingerprint)
 
     def same_texts(self, fingerprint: Fingerprint) -> bool:
-        """Return whether both embed the three texts alike; True if one of them has no texts."""
+        """Return whether both embed the three texts identically; True if one has none."""
         for numbers, other_numbers in zip(self.texts, fingerprint.texts, strict=False):
             distance = math.dist(numbers, other_numbers)
             if distance > _TOLERANCE_OF_TEXT * math.hypot(*numbers):
@@ -112,11 +113,11 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
         prompts: names of the prompt sets.
         method: what is attached; "default: none" if nothing is.
         lam: its weight; 0 if nothing is attached.
-        reason: a sentence that says what was tested, and on which data; if nothing is attached,
+        reason: a sentence that states what was tested, and on which data; if nothing is attached,
             also what to do.
-        change: the change of the gap in that test with its 95% interval, (value, low, high); None
-            if nothing was tested. It is a gap between the values that texts read in images, or
-            between texts; the gap between true values may be smaller.
+        change: the change in the gap in that test, with its 95% interval, (value, low, high); None
+            if nothing was tested. The gap is between zero-shot values of images, or between texts;
+            the gap between true values may be smaller.
     """
 
     prompts: str
@@ -126,29 +127,29 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
     change: tuple[float, float, float] | None = None
 
     def __str__(self) -> str:
-        """Return the decision and its reason in one line."""
+        """Return the decision and its reason as one line."""
         return f"{self.prompts}: {self.method}. {self.reason}"
 
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Provenance:
-    """Record how and on which model an edit was fitted, which is compared with the host.
+    """Record how and on which model an edit was fitted, for comparison with the host.
 
     Attributes:
         method: name of the method, such as "cali+equalise".
         lam: weight of the prompt pairs, or one per attribute.
-        space: name of the space that was edited, see `Host.space`.
-        model_id: name of the model, such as a hub id or a checkpoint.
+        space: name of the edited space; see `Host.space`.
+        model_id: model name, such as a hub id or a checkpoint.
         fingerprint: fingerprint of the text encoders.
         image_fingerprint: fingerprint of the image encoder.
         prompts: names of the prompt sets, joined by "+".
         prompts_hash: hashes of the prompt sets, joined by "+".
         stated_words: attribute words of the prompt sets.
-        uses_images: whether it was fitted on images too, so that the image encoder is compared.
-        labels: "given" or "zero-shot", the source of the labels of those images; None for a method
-            without labels.
-        max_loss: the bound on the loss that it satisfies (`debias(max_loss=)`), or None.
+        uses_images: whether it was also fitted on images, so that the image encoder is compared.
+        labels: "given" or "zero-shot", the source of the image labels; None for methods without
+            labels.
+        max_loss: the bound on the loss that the edit satisfies (`debias(max_loss=)`), or None.
         choice: what the default decided and why, or None.
     """
 
@@ -168,18 +169,18 @@ class Provenance:
 
 
 class Edit(ABC):
-    """Change embeddings by a fitted map without side effects: z + strength (edit(z) - z).
+    """Change embeddings with a fitted, pure function: z + strength (edit(z) - z).
 
-    A subclass is a dataclass with a `kind`, under which it is saved, the `axes` of its tensors and
-    `__call__`. Other fields are saved as settings. A subclass with a separate map for images
-    overrides `side` and `image`. One that averages over several wordings of a prompt derives from
-    `Rewording`.
+    Subclasses are dataclasses that define a `kind`, under which they are saved, the `axes` of their
+    tensors, and `__call__`. Other fields are saved as settings. A subclass with a separate map for
+    images overrides `side` and `image`. A subclass that averages over several wordings of a prompt
+    derives from `Rewording`.
 
     Attributes:
-        provenance: how it was fitted; `method`, `lam`, `space`, `model_id` and `stated_words` are
-            read from it.
-        axes: field -> axes of its tensor, such as {"left": "d rank"}. A letter has one size; "d" is
-            the width.
+        provenance: how it was fitted; the source of `method`, `lam`, `space`, `model_id` and
+            `stated_words`.
+        axes: field -> axes of its tensor, such as {"left": "d rank"}. Axes with the same name have
+            the same size; "d" is the width.
         dtype: dtype of all tensors, or None.
         side: which embeddings of an image-text model it changes by default: "text", "image" or
             "both".
@@ -219,7 +220,7 @@ class Edit(ABC):
 
     @property
     def space(self) -> str | None:
-        """Return the name of the space in which it was fitted, see `Host.space`."""
+        """Return the name of the space in which it was fitted; see `Host.space`."""
         return self.provenance.space
 
     @property
@@ -229,7 +230,7 @@ class Edit(ABC):
 
     @property
     def stated_words(self) -> tuple[str, ...]:
-        """Return the attribute words whose prompts are left unchanged."""
+        """Return the attribute words that leave a prompt unchanged."""
         return self.provenance.stated_words
 
     def __init_subclass__(cls) -> None:
@@ -237,12 +238,12 @@ class Edit(ABC):
             Edit.kinds[cls.kind] = cls
 
     def __post_init__(self) -> None:
-        """Check the tensors and set `dim`; called again when the edit is saved.
+        """Check the tensors and set `dim`; also called when the edit is saved.
 
         Raises:
-            InvalidInputError: wrong axes, dtypes or values.
+            InvalidInputError: If axes, dtypes or values are wrong.
         """
-        # An axis name that occurs twice, as "d" in left and right, must have one size.
+        # An axis name that occurs twice, like "d" in left and right, must have one size.
         size_of_axis: dict[str, int] = {}
         for name, axes in self.axes.items():
             tensor = getattr(self, name)
@@ -270,28 +271,28 @@ class Edit(ABC):
 
     @abstractmethod
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed embeddings (b, ..., d) in the shape, dtype and device of `z`.
+        """Return changed embeddings (b, ..., d) with the shape, dtype and device of `z`.
 
         Args:
-            z: embeddings of texts.
-            strength: share of the change, in [0, 1]; 0 returns `z` itself.
+            z: text embeddings.
+            strength: fraction of the change to apply, in [0, 1]; 0 returns `z` itself.
         """
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed image embeddings (b, d); by default by the same map as texts.
+        """Return changed image embeddings (b, d), using the same map as for text by default.
 
         Args:
-            x: embeddings of images.
-            strength: share of the change, in [0, 1]; 0 returns `x` itself.
+            x: image embeddings.
+            strength: fraction of the change to apply, in [0, 1]; 0 returns `x` itself.
         """
         return self(x, strength)
 
     def check_input(self, z: object, strength: float) -> None:
-        """Raise InvalidInputError for embeddings of another width or type, or a wrong strength.
+        """Raise InvalidInputError for a wrong width, type or strength.
 
         Args:
             z: the embeddings.
-            strength: expected in [0, 1].
+            strength: the strength, expected to be in [0, 1].
         """
         is_number = isinstance(strength, (Real, Tensor)) and not isinstance(strength, bool)
         if not is_number or not 0 <= strength <= 1:
@@ -300,7 +301,7 @@ class Edit(ABC):
             received = type(z).__name__
         else:
             received = f"{z.dtype} {tuple(z.shape)}"
-            # torch neither multiplies nor promotes float8.
+            # torch supports neither multiplication nor type promotion for float8.
             is_float = z.is_floating_point() and z.itemsize > 1
             if z.ndim and z.shape[-1] == self.dim and is_float:
                 return
@@ -310,17 +311,17 @@ class Edit(ABC):
         )
 
     def settings(self) -> dict[str, object]:
-        """Return the fields that are not tensors, which are saved with them."""
+        """Return the fields other than tensors, which are also saved."""
         return {name: getattr(self, name) for name in _settings_of(type(self)).model_fields}
 
     def with_provenance(self, **fields: Any) -> Self:
-        """Return a copy of the edit with some fields of its provenance replaced."""
-        edit = copy(self)  # the tensors have been checked
+        """Return a copy of the edit with some provenance fields replaced."""
+        edit = copy(self)  # the tensors have already been checked
         object.__setattr__(edit, "provenance", replace(self.provenance, **fields))
         return edit
 
     def where(self) -> str:
-        """Return its width, space and model as text for messages."""
+        """Describe its width, space and model for messages."""
         return (
             f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
         )
@@ -329,19 +330,19 @@ class Edit(ABC):
         return f"{type(self).__name__}({self.method}, lam={self.lam}, {self.where()})"
 
     def save_pretrained(self, directory: str | Path) -> Path:
-        """Write the tensors with their config, and a model card, into a folder, and return it.
+        """Save the tensors, config and model card in a folder, and return the folder.
 
-        An interrupted save leaves the previous content or the new edit, never a mixture.
+        An interrupted save leaves either the previous content or the new edit, never a mixture.
 
         Args:
             directory: the folder, which is created if it does not exist.
 
         Raises:
-            InvalidInputError: NaN or infinite values.
+            InvalidInputError: If values are NaN or infinite.
         """
         from safetensors.torch import save
 
-        # Tensors may have been changed since the edit was created.
+        # Tensors may have been modified since the edit was created.
         self.__post_init__()
         folder = Path(directory)
         tensors = {
@@ -351,12 +352,12 @@ class Edit(ABC):
             kind=self.kind, provenance=self.provenance, settings=self.settings()
         ).model_dump_json()
         header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
-        # The card goes first, because a folder counts as an edit once it has the file of tensors.
+        # Write the card first, because a folder counts as an edit once it contains the tensor file.
         write_atomically(folder / "README.md", model_card(self))
         content = save(tensors, metadata=header)
-        # safetensors writes the metadata in an order that varies between calls. Sorting it makes
-        # files of equal edits equal. A file has 8 bytes for the length of the header, the header
-        # in JSON, padded with spaces, and the tensors.
+        # safetensors writes metadata in an order that varies between calls. Sorting it makes the
+        # files of equal edits identical. A file consists of 8 bytes for the header length, the JSON
+        # header padded with spaces, and the tensors.
         end = 8 + int.from_bytes(content[:8], "little")
         entries = json.loads(content[8:end])
         sorted_header = json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()
@@ -369,15 +370,15 @@ class Edit(ABC):
 
     @classmethod
     def from_pretrained(cls, directory_or_repo: str | Path, *, revision: str | None = None) -> Self:
-        """Load an edit that `save_pretrained` or `push_to_hub` wrote.
+        """Load an edit saved by `save_pretrained` or `push_to_hub`.
 
         Args:
             directory_or_repo: a folder, or the name of a hub repository.
-            revision: branch, tag or commit of the repository; None: the newest.
+            revision: branch, tag or commit of the repository. If None, the latest.
 
         Raises:
-            InvalidInputError: no such folder or repository, damaged files, or an edit of another
-                kind.
+            InvalidInputError: If the folder or repository does not exist, files are damaged, or the
+                edit is of a different kind.
         """
         weights = find_folder(directory_or_repo, revision) / WEIGHTS
         header, tensors = _read_tensors(weights)
@@ -390,13 +391,14 @@ class Edit(ABC):
 
     @classmethod
     def _rebuild(cls, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Self:
-        """Return the edit that a file's header and tensors describe.
+        """Rebuild an edit from a file's header and tensors.
 
         Raises:
-            TypeError, ValueError: damaged content, an edit of another kind, or other tensors.
+            TypeError, ValueError: If the content is damaged, the edit is of a different kind, or
+                tensors do not match.
         """
         config_text = header.get("config", "")
-        # The digest covers config and tensors, so a lam that was edited by hand is refused too.
+        # The digest covers config and tensors, so a manually edited lam is also rejected.
         if header.get("sha256") != _digest(config_text, tensors):
             raise ValueError("damaged: content and digest do not match")
         config = _Config.model_validate_json(config_text)
@@ -418,11 +420,11 @@ class Edit(ABC):
 
 
 class Rewording(Edit):
-    """Replace an embedding by the mean over several wordings of its prompt."""
+    """Replace an embedding with the mean over several wordings of its prompt."""
 
     @abstractmethod
     def wordings(self, prompt: str) -> Sequence[str]:
-        """Return the wordings of a prompt; their number is the same for every prompt."""
+        """Return the wordings of a prompt; every prompt has the same number."""
 
     def combined(
         self, z: Tensor, wordings: Tensor, strength: float, *, unit: bool = False
@@ -430,10 +432,10 @@ class Rewording(Edit):
         """Return embeddings moved towards the mean over their wordings.
 
         Args:
-            z: (b, ...) embeddings of the prompts.
-            wordings: (b, wordings, ...) embeddings of their wordings.
-            strength: share of the change, in [0, 1].
-            unit: the wordings have length 1; scale their mean to the length of `z`.
+            z: prompt embeddings (b, ...).
+            wordings: embeddings of their wordings (b, wordings, ...).
+            strength: fraction of the change to apply, in [0, 1].
+            unit: whether the wordings have norm 1, so that their mean is scaled to the norm of `z`.
         """
         mean = wordings.mean(1)
         if unit:
@@ -442,25 +444,25 @@ class Rewording(Edit):
 
 
 class Rowwise(Edit):
-    """Replace each embedding by a function of its unit vector, times its length, in float64."""
+    """Replace each embedding with a function of its unit vector, times its norm, in float64."""
 
     @abstractmethod
     def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
-        """Return the replacement of unit rows (n, d) of texts or images; None: unchanged."""
+        """Return replacements for unit text or image rows (n, d), or None if they are unchanged."""
 
     def __call__(self, z: Tensor, strength: float = 1.0, *, image: bool = False) -> Tensor:
-        """Return changed embeddings (..., d) in the shape, dtype and device of `z`.
+        """Return changed embeddings (..., d) with the shape, dtype and device of `z`.
 
         Args:
             z: embeddings.
-            strength: share of the change, in [0, 1]; 0 returns `z` itself.
-            image: whether they are embeddings of images.
+            strength: fraction of the change to apply, in [0, 1]; 0 returns `z` itself.
+            image: whether they are image embeddings.
         """
         self.check_input(z, strength)
         if strength == 0:
             return z
         rows = z.detach().cpu().double().reshape(-1, self.dim)
-        # The maps are fitted at length 1.
+        # The maps are fitted to rows of norm 1.
         length = rows.norm(dim=1, keepdim=True)
         replacement = self._replacement(rows / length.clamp(min=1e-12), image)
         if replacement is None:
@@ -473,18 +475,19 @@ class Rowwise(Edit):
 
 @cache
 def _settings_of(kind: type[Edit]) -> type[BaseModel]:
-    """Return a pydantic model of the fields other than tensors and provenance."""
+    """Return a pydantic model for the fields other than tensors and provenance."""
     types = get_type_hints(kind)
     settings = dict[str, Any]()
     for setting in fields(kind):  # type: ignore[arg-type]
         if setting.init and setting.name not in {*kind.axes, "provenance"}:
-            # Required: a file that lacks a setting is damaged, and a default would hide it.
+            # Settings are required, since a file without one is damaged, and a default would hide
+            # that.
             settings[setting.name] = (types[setting.name], ...)
     return create_model(kind.__name__, **settings)
 
 
 class _Config(BaseModel, extra="forbid"):
-    """Store everything needed to rebuild an edit except its tensors."""
+    """Store everything but the tensors that is needed to rebuild an edit."""
 
     format: Literal[4] = 4
     kind: str
@@ -494,10 +497,10 @@ class _Config(BaseModel, extra="forbid"):
 
 
 def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return the header and the tensors of a safetensors file.
+    """Read the header and tensors of a safetensors file.
 
     Raises:
-        InvalidInputError: the file is missing or cannot be read.
+        InvalidInputError: If the file is missing or cannot be read.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -505,9 +508,9 @@ def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         with safe_open(weights, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {}
-            for name in file.keys():  # noqa: SIM118 (the file is no mapping)
-                # The memory of a mapped file is not aligned as torch allocates it, which would
-                # change products in the last bit.
+            for name in file.keys():  # noqa: SIM118 (the file is not a mapping)
+                # Memory-mapped tensors are aligned differently from torch's own, which would change
+                # the last bit of products.
                 tensors[name] = file.get_tensor(name).clone()
     except (OSError, SafetensorError) as error:
         raise InvalidInputError(

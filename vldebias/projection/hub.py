@@ -1,7 +1,7 @@
-"""Access the Hugging Face hub: check once whether it answers, upload and download edits.
+"""Access the Hugging Face hub: check once whether it responds, upload and download edits.
 
-Without a network, huggingface_hub tries every file six times with pauses of 23 seconds, and prints
-each attempt.
+Without network access, huggingface_hub tries every file six times, for 23 seconds in total, and
+prints each attempt.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from vldebias.version import __version__
 if TYPE_CHECKING:
     from vldebias.projection.edit import Edit
 
-_PATIENCE = 3.0  # seconds for the hub to answer; the libraries give up after a minute
+_PATIENCE = 3.0  # seconds to wait for the hub; the libraries give up after a minute
 
 NO_CODE: dict[str, object] = {"trust_remote_code": False}
-"""Arguments of every `from_pretrained`: otherwise transformers asks on the terminal whether to run
-the code of a folder."""
+"""Arguments for every `from_pretrained`; otherwise transformers asks on the terminal whether to run
+a folder's code."""
 
-# Messages of the libraries if the hub does not answer, each with advice about its own traceback.
+# Library messages when the hub does not respond, each with advice about its own traceback.
 _UNREACHED = (
     "couldn't connect to",
     "cannot find the requested files",
@@ -42,12 +42,12 @@ _UNREACHED = (
 
 @contextmanager
 def offline_reason(name: str | Path | None = None) -> Iterator[str]:
-    """Yield why the hub cannot be reached, or "" if it answers.
+    """Yield the reason why the hub cannot be reached, or "" if it responds.
 
-    If it cannot be reached, libraries read only their caches inside the block.
+    If it cannot be reached, libraries only use their caches inside the block.
 
     Args:
-        name: what is loaded; for a local file or folder the check is skipped.
+        name: what is being loaded; for a local file or folder, the check is skipped.
     """
     if name is not None and Path(name).exists():
         yield ""
@@ -60,8 +60,8 @@ def offline_reason(name: str | Path | None = None) -> Iterator[str]:
         why_offline = "HF_HUB_OFFLINE is set"
     elif not _answers(constants.ENDPOINT):
         why_offline = f"{urlsplit(constants.ENDPOINT).hostname} does not answer"
-    # This is global to the process, so it is always restored below.
-    constants.HF_HUB_OFFLINE = bool(why_offline)  # read at every request
+    # The setting is global to the process, so it is always restored below.
+    constants.HF_HUB_OFFLINE = bool(why_offline)  # read for every request
     try:
         yield why_offline
     finally:
@@ -76,10 +76,10 @@ def _answers(endpoint: str) -> bool:
     port = server.port
     if port is None:
         port = 80 if server.scheme == "http" else 443
-    # In a thread, since looking up a name has no time limit.
+    # Use a thread, since name lookup has no timeout.
     with ThreadPool(1) as pool, suppress(OSError, TimeoutError):
         arguments = ((server.hostname, port), _PATIENCE)
-        # The first limit covers the connection, the second also the name lookup.
+        # The first timeout covers the connection; the second also covers the name lookup.
         connection = pool.apply_async(socket.create_connection, arguments)
         connection.get(_PATIENCE).close()
         return True
@@ -87,8 +87,8 @@ def _answers(endpoint: str) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Describe in one line why something could not be loaded, from any exception of a library."""
-    # torch's error advises to run the code; transformers 4 wraps it in its own errors.
+    """Describe in one line why something could not be loaded, given any library exception."""
+    # torch's error advises running the code; transformers 4 wraps it in its own errors.
     is_pickle = False
     cause: BaseException | None = error
     while cause is not None:
@@ -109,14 +109,14 @@ def reason(error: BaseException) -> str:
 
 
 def find_folder(name: str | Path, revision: str | None) -> Path:
-    """Return a local folder, or download the edits of a hub repository and return their folder.
+    """Return a local folder, or download a hub repository's edits and return their folder.
 
     Args:
         name: the folder or repository.
-        revision: branch, tag or commit of the repository; None: the newest.
+        revision: branch, tag or commit of the repository. If None, the latest.
 
     Raises:
-        InvalidInputError: no such folder, and no readable repository of this name.
+        InvalidInputError: If there is no such folder, and no readable repository of this name.
     """
     if os.path.isdir(name):
         return Path(name)
@@ -127,7 +127,7 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
             return Path(
                 snapshot_download(str(name), revision=revision, allow_patterns=[f"*{WEIGHTS}"])
             )
-    except (OSError, ValueError) as error:  # every error of the hub derives from one of these
+    except (OSError, ValueError) as error:  # all hub errors derive from one of these
         raise InvalidInputError(
             f"{str(name)[:200]}: neither a folder nor a repository that can be read"
             f" ({reason(error)}); expected a folder written by save_pretrained or the name of a hub"
@@ -138,22 +138,22 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
 def push_to_hub(
     edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
 ) -> str:
-    """Upload a fitted edit, or edits by role, and a model card; return the URL of the commit.
+    """Upload a fitted edit, or edits by role, with a model card; return the commit URL.
 
     Model weights are not uploaded.
 
     Args:
         edits: an edit, or role -> edit.
         repo_id: name of the repository, which is created if it does not exist.
-        private: whether a new repository is private; None: the default of the account.
+        private: whether a new repository is private. If None, the account's default is used.
 
     Raises:
-        InvalidInputError: the hub cannot be reached or denies write access.
+        InvalidInputError: If the hub cannot be reached or denies write access.
     """
     import huggingface_hub
 
     edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
-    # Only the files of `save_pretrained` are uploaded, never a folder of the user.
+    # Only upload files written by `save_pretrained`, never a user's folder.
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edit_of_role.items():
             edit.save_pretrained(Path(folder) / role)

@@ -1,14 +1,14 @@
-"""Compute the calibrated projection in closed form, in low rank throughout.
+"""Compute the calibrated projection in closed form, using low-rank factors throughout.
 
 Source: Chuang et al., "Debiasing Vision-Language Models via Biased Prompts" (2023); chapter 7 of
-the thesis. With the m spurious prompts as columns of A and the rows X of the prompt pairs S,
-sqrt(lam/|S|) (z_i - z_j),
+the thesis. With the m spurious prompts as columns of A, and rows X = sqrt(lam/|S|) (z_i - z_j) for
+the prompt pairs S,
 
     P0 = I - A (A^T A)^+ A^T
     P* = P0 (I + X^T X)^-1  (Lemma 7.1)
 
 The SVD of A gives P0 = I - Q Q^T. With C C^T = I + X X^T (Cholesky) and W = X^T C^-T, Woodbury's
-identity turns the inverse into I - W W^T. Hence P* = I - L R^T with
+identity turns the inverse into I - W W^T. Hence P* = I - L R^T, with
 
     L = [Q, (I - Q Q^T) W]      R = [Q, W]
 
@@ -37,30 +37,30 @@ Array = Tensor | np.ndarray
 ArrayT = TypeVar("ArrayT", Tensor, np.ndarray)
 Weights = float | Sequence[float]
 _EPS = torch.finfo(torch.float64).eps
-_SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding of embeddings in float32
-_ROUNDED = 1e-8  # the largest share of the 1 in I + X X^T that may be lost to rounding
-_ASYMMETRY = 1e-12  # squared and relative: rounding of the norms that are compared
-_REMOVED = 1e-13  # a direction counts as removed if a smaller share remains
+_SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding error of float32 embeddings
+_ROUNDED = 1e-8  # maximum share of the 1 in I + X X^T that may be lost to rounding
+_ASYMMETRY = 1e-12  # rounding error of the compared norms, squared and relative
+_REMOVED = 1e-13  # a direction counts as removed if less than this share remains
 
 
 class NothingToRemoveError(InvalidInputError):
-    """Report that prompts are missing or have equal embeddings, so there is nothing to remove."""
+    """Report that prompts are missing or have equal embeddings, leaving nothing to remove."""
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
     """Return the scatter of groups (n_g, d) float64 in which any two rows form a pair.
 
-    A scatter is rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T. In a group
-    of n rows
+    A scatter consists of rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T.
+    In a group of n rows,
 
         sum_{i<j} (z_i - z_j)(z_i - z_j)^T = n sum_i (z_i - mean)(z_i - mean)^T,
 
-    and the n - 1 orthonormal contrasts of Helmert have the same sum of outer products as the
-    centred rows: (mean of the first k rows - the next) sqrt(k/(k+1)). So the cost is linear in n
-    instead of quadratic.
+    and the n - 1 orthonormal Helmert contrasts have the same sum of outer products as the centred
+    rows: (mean of the first k rows - the next) sqrt(k/(k+1)). The cost is thus linear in n instead
+    of quadratic.
 
     Raises:
-        InvalidInputError: no group, or a group of one row.
+        InvalidInputError: If there is no group, or a group has only one row.
     """
     if not groups or min(map(len, groups)) < 2:
         raise InvalidInputError(
@@ -79,8 +79,8 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
 def span_of(rows: Tensor) -> Tensor:
     """Return an orthonormal basis (d, rank) of the span of rows (m, d), which may be collinear.
 
-    Models return rows in single precision, so a singular value at that rounding is noise: its
-    direction differs from machine to machine.
+    Models return rows in single precision, so singular values at that rounding level are noise,
+    with directions that differ between machines.
     """
     _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
     keep = sigma > max(max(rows.shape) * _EPS, _SINGLE) * sigma[:1]
@@ -91,18 +91,18 @@ def span_of(rows: Tensor) -> Tensor:
 class CalibratedProjection(Edit):
     """Fit P* = I - left @ right.T in closed form and apply it to embeddings.
 
-    It follows scikit-learn: `CalibratedProjection(lam=1000.0).fit(pairs, spurious).transform(z)`.
-    Calling it is `transform` with a strength. The shape (..., d), dtype and device of the argument
-    are preserved.
+    The interface follows scikit-learn: `CalibratedProjection(lam=1000.0).fit(pairs,
+    spurious).transform(z)`. Calling the object is equivalent to `transform` with a strength. The
+    shape (..., d), dtype and device of the argument are preserved.
 
     Laws (tested): A^T P* z = 0; P* (I + lam M) = P0; lam = 0 gives P0; without A, P* is symmetric
-    with eigenvalues in (0, 1]. P* P* is not P*: applying it twice is a different method.
+    with eigenvalues in (0, 1]. P* P* differs from P*, so applying it twice is a different method.
 
     Attributes:
         left: (d, rank) float64. Rank 0 is the identity.
         right: (d, rank) float64.
-        spurious_rank: width of the span that P0 removes.
-        provenance: how and on which model it was fitted, compared when it is attached.
+        spurious_rank: dimension of the span that P0 removes.
+        provenance: how and on which model it was fitted; checked when it is attached.
 
     >>> import torch
     >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])  # a pair (1, 2, d)
@@ -131,15 +131,15 @@ class CalibratedProjection(Edit):
         provenance: Provenance | None = None,
         spurious_rank: int = 0,
     ) -> None:
-        """Create a projection to be fitted, or one with given factors.
+        """Create a projection to be fitted, or a projection with given factors.
 
         Args:
             lam: weight of the pairs: one value, or one per attribute. 0 gives the orthogonal
                 projection.
-            left: (d, rank) float64; None: to be fitted.
-            right: (d, rank) float64; None: to be fitted.
-            provenance: how the factors were fitted; None: to be fitted.
-            spurious_rank: width of the span that P0 removes.
+            left: (d, rank) float64. If None, it is to be fitted.
+            right: (d, rank) float64. If None, it is to be fitted.
+            provenance: how the factors were fitted. If None, they are to be fitted.
+            spurious_rank: dimension of the span that P0 removes.
         """
         self._requested_lam = lam
         self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
@@ -152,11 +152,11 @@ class CalibratedProjection(Edit):
 
     @classmethod
     def identity(cls, dim: int, method: str = "none") -> CalibratedProjection:
-        """Return the projection that changes nothing.
+        """Return the identity projection.
 
         Args:
             dim: width of the embeddings.
-            method: name of the method for the provenance.
+            method: method name for the provenance.
         """
         empty = torch.zeros(dim, 0, dtype=torch.float64)
         return cls(0.0, empty, empty, Provenance(method))
@@ -166,15 +166,16 @@ class CalibratedProjection(Edit):
 
         Args:
             pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalised as in
-                the paper. A list of such arrays solves several attributes jointly. None: only the
-                orthogonal projection.
+                the paper. A list of such arrays solves several attributes jointly. If None, only
+                the orthogonal projection is computed.
             spurious: (m, d) embeddings of the prompts to project out, the union over attributes.
 
         Returns:
-            The fitted projection itself.
+            The projection itself, fitted.
 
         Raises:
-            InvalidInputError: wrong shapes, NaN, negative `lam`, or nothing to remove.
+            InvalidInputError: If shapes are wrong, values are NaN, `lam` is negative, or there is
+                nothing to remove.
         """
         if pairs is None:
             pairs_of_attributes: Sequence[Array] = []
@@ -190,7 +191,7 @@ class CalibratedProjection(Edit):
         if spurious is not None:
             spurious_rows = _float64(spurious, "spurious", "(m, d)")
         solution = self.solve(scatters, spurious_rows, self._requested_lam)
-        self.__dict__ = vars(solution)  # discards the cache of an earlier fit
+        self.__dict__ = vars(solution)  # also discards the cache from an earlier fit
         return self
 
     def transform(self, z: ArrayT) -> ArrayT:
@@ -198,11 +199,11 @@ class CalibratedProjection(Edit):
         return self(z)
 
     def get_params(self, deep: bool = True) -> dict[str, object]:
-        """Return the parameters of the constructor."""
+        """Return the constructor parameters."""
         return {"lam": self._requested_lam}
 
     @classmethod
-    # A projection that is fitted inside inference mode must work with gradients later.
+    # A projection fitted in inference mode must also work with gradients later.
     @torch.inference_mode(False)
     def solve(
         cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: Weights = 1000.0
@@ -210,17 +211,17 @@ class CalibratedProjection(Edit):
         """Return the joint solution: P0 of `spurious`, and one term lam_k M_k per scatter.
 
         Args:
-            scatters: for each attribute rows X (n, d) float64 with X^T X = M, see `scatter_of`.
-            spurious: (m, d) float64 rows to project out; None: none.
+            scatters: for each attribute, rows X (n, d) float64 with X^T X = M; see `scatter_of`.
+            spurious: (m, d) float64 rows to project out. If None, nothing is projected out.
             lam: weight of the scatters: one value, or one per scatter.
 
         Raises:
-            InvalidInputError: see `fit`.
+            InvalidInputError: If `fit` raises it.
         """
         lams = _checked_weights(lam, scatters, spurious)
         weighted_rows = []
         for rows, weight in zip(scatters, lams, strict=True):
-            # A weight of 0 and pairs with equal embeddings add nothing to the inverse.
+            # Weights of 0 and pairs with equal embeddings do not affect the inverse.
             if weight > 0 and rows.any():
                 weighted_rows.append(rows * math.sqrt(weight))
         root = None  # W with (I + X^T X)^-1 = I - W W^T
@@ -247,7 +248,8 @@ class CalibratedProjection(Edit):
                 " d) whose embeddings differ and lam above 0"
             )
         if left_factor.shape[1] >= len(left_factor):
-            # With as many columns as the width, the dense matrix is no larger than the factors.
+            # If there are as many columns as the width, the dense matrix is no larger than the
+            # factors.
             left_factor = left_factor @ right_factor.T
             right_factor = torch.eye(len(left_factor), dtype=left_factor.dtype)
         # Equal weights are recorded as one number, and no weights as 0.
@@ -265,7 +267,7 @@ class CalibratedProjection(Edit):
 
     @property
     def removed(self) -> float:
-        """Return the number of directions that it removes, counting shrunk ones in part.
+        """Return the number of directions removed, counting shrunk directions fractionally.
 
         This is the trace of I - P*.
         """
@@ -276,7 +278,7 @@ class CalibratedProjection(Edit):
         return torch.eye(self.dim, dtype=torch.float64) - self.left @ self.right.T
 
     def __call__(self, z: ArrayT, strength: float = 1.0) -> ArrayT:
-        """Return z + strength (P* z - z) in the shape, dtype and device of `z`.
+        """Return z + strength (P* z - z) with the shape, dtype and device of `z`.
 
         Half precision is computed in float32 and rounded once.
 
@@ -293,15 +295,15 @@ class CalibratedProjection(Edit):
                 return z
             return self(torch.from_numpy(z.copy()), strength).numpy()
         self.check_input(z, strength)
-        # The tensor itself: no attachment and strength 0 give the same bits.
+        # Return the tensor itself, so that strength 0 is bit-identical to no attachment.
         if strength == 0 or not self.left.numel():
             return z
-        # In float16 the first product would be rounded before the second.
+        # In float16, the first product would be rounded before the second.
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
-        # The factors on this device and in this dtype are cached for later calls.
+        # Cache the factors for this device and dtype for later calls.
         key = (wide.device, wide.dtype)
         if key not in self._cast:
-            with torch.inference_mode(False):  # a later call may need gradients of z
+            with torch.inference_mode(False):  # later calls may need gradients with respect to z
                 self._cast[key] = (self.left.to(*key), self.right.to(*key))
         left_factor, right_factor = self._cast[key]
         # Autocast would round the products to half precision. The meta device has no autocast.
@@ -326,12 +328,12 @@ class CalibratedProjection(Edit):
         )
 
     def at_multiple(self, t: float) -> CalibratedProjection:
-        """Return (I + t S)^-1 for a projection (I + S)^-1: the same method with every lam times t.
+        """Return (I + t S)^-1 for a projection (I + S)^-1, that is, with every lam multiplied by t.
 
         An eigenvalue c = s / (1 + s) of I - P* becomes t s / (1 + t s) = t c / (1 - c + t c).
 
         Raises:
-            InvalidInputError: the projection is not of this form, see `is_resolvent`.
+            InvalidInputError: If the projection is not of this form (see `is_resolvent`).
         """
         if not self.is_resolvent:
             raise InvalidInputError(
@@ -350,13 +352,13 @@ class CalibratedProjection(Edit):
 
     @cached_property
     def is_resolvent(self) -> bool:
-        """Return whether P* = (I + S)^-1 for a symmetric S with eigenvalues >= 0.
+        """Return whether P* = (I + S)^-1 for some symmetric S with eigenvalues >= 0.
 
-        This is decided by the factors: I - P* = L R^T must be symmetric, with eigenvalues in [0,
-        1).
+        This is determined from the factors: I - P* = L R^T must be symmetric, with eigenvalues in
+        [0, 1).
         """
-        # |L R^T|^2, and the inner product of L R^T with its transpose, from (rank, rank) products.
-        # The two are equal only if L R^T is symmetric.
+        # Compute |L R^T|^2, and the inner product of L R^T with its transpose, from (rank, rank)
+        # products. The two are equal only if L R^T is symmetric.
         squared_norm = ((self.left.T @ self.left) * (self.right.T @ self.right)).sum()
         cross = self.left.T @ self.right
         if squared_norm - (cross * cross.T).sum() > _ASYMMETRY * squared_norm:
@@ -373,9 +375,9 @@ class CalibratedProjection(Edit):
 
 
 def _float64(values: object, name: str, shape: str) -> Tensor:
-    """Return a non-empty float64 tensor on the CPU with as many axes as `shape` names."""
+    """Return a non-empty float64 CPU tensor with as many axes as named in `shape`."""
     if isinstance(values, np.ndarray):
-        # A copy, since torch cannot view read-only arrays or negative strides.
+        # Make a copy, since torch cannot view read-only arrays or negative strides.
         values = torch.from_numpy(values.copy())
     if not isinstance(values, Tensor):
         received: object = type(values).__name__
@@ -401,8 +403,8 @@ def _checked_weights(
     """Return the weight of each scatter.
 
     Raises:
-        InvalidInputError: a weight that is negative, infinite or not a number; too many or too few;
-            rows that are not finite, or of different widths.
+        InvalidInputError: If a weight is negative, infinite or not a number; if there are too many
+            or too few; or if rows are not finite or differ in width.
     """
     values: object = lam.tolist() if isinstance(lam, (Tensor, np.ndarray)) else lam
     listed = list(values) if isinstance(values, (list, tuple)) else [values] * len(scatters)
@@ -434,12 +436,13 @@ def _checked_weights(
 def _root(rows: Tensor) -> Tensor:
     """Return W (d, r) with (I + X^T X)^-1 = I - W W^T for rows X (n, d), r at most min(n, d).
 
-    With C C^T = I + X X^T, W = X^T C^-T (Woodbury; see the docstring of the module).
+    With C C^T = I + X X^T, W = X^T C^-T (Woodbury; see the module docstring).
     """
     if float(rows.square().sum()) * _EPS > _ROUNDED:
-        # Added to such large values, the 1 of I would be rounded away. s / sqrt(s^2 + 1) keeps it.
+        # When added to such large values, the 1 from I would be rounded away; s / sqrt(s^2 + 1)
+        # keeps it.
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
-        # Singular values at the rounding of the largest are noise, as in a pseudo-inverse.
+        # Singular values at the rounding level of the largest are noise, as in a pseudo-inverse.
         keep = sigma > max(rows.shape) * _EPS * sigma[:1]
         sines = sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma))
         return vh[keep].T * sines

@@ -1,4 +1,4 @@
-"""Represent the attribute to balance: the values of a prompt set, their words, and their shares."""
+"""Represent the attribute to balance: a prompt set's values, their words and their shares."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _NAMES = {
 
 
 class Attribute:
-    """Values of a prompt set, with their words and shares.
+    """Store a prompt set's values with their words and shares.
 
     Prompt sets contain English words. For other languages, the words depend on the kind of
     attribute.
 
     Args:
         prompt_set: the prompt set.
-        shares: share of the images for each value; values of other sets are ignored. Without
-            values of this set, all shares are equal.
+        shares: share of the images for each value; values of other sets are ignored. If no value of
+            this set is included, all shares are equal.
         groups: how groups of people are treated, one of `GROUPS`.
 
     Attributes:
@@ -55,11 +55,11 @@ class Attribute:
         rank: position of its adjectives in the English order of adjectives.
         stated: finds the words with which an English text states a value.
         slots: pattern of its placeholders, such as {gender}.
-        names: names of variables and wildcards for it, such as "gender" or "sex".
+        names: names of its variables and wildcards, such as "gender" or "sex".
         groups: how groups of people are treated, one of `GROUPS`.
 
     Raises:
-        InvalidInputError: the shares do not sum to 1, or a value has no adjective or phrase.
+        InvalidInputError: If the shares do not sum to 1, or a value has no adjective or phrase.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Attribute:
 
 
 def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
-    """Return the words with which a prompt states the attribute.
+    """Return the words by which a prompt states the attribute.
 
     If a value of the set, or one of its words, names a religion or its believers ("Hindu", "Sikh"),
     every such word states the attribute: "a Hindu priest" must stay unchanged even if the set only
@@ -110,7 +110,8 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
 def can_balance(prompts: PromptSet) -> bool:
     """Return whether a prompt set describes people.
 
-    Each value needs an adjective that goes before a noun for a person, or a phrase after it.
+    Each value needs an adjective that can precede a noun for a person, or a phrase that can follow
+    it.
     """
     if prompts.phrase or prompts.adjectives:
         return True
@@ -120,7 +121,7 @@ def can_balance(prompts: PromptSet) -> bool:
 
 
 def _declared(prompts: PromptSet) -> dict[str, str]:
-    """Return adjectives by value, if a template of the set contains "{attribute} {concept}".
+    """Return adjectives by value, if one of the set's templates contains "{attribute} {concept}".
 
     The result is empty if a value has no single word, or if a concept is not a person.
     """
@@ -141,10 +142,10 @@ def _declared(prompts: PromptSet) -> dict[str, str]:
 
 
 def words_of_values(prompts: PromptSet) -> dict[str, str]:
-    """Return the phrase, the adjective, or the first word that is an adjective for each value.
+    """Return the phrase, adjective or first adjectival word for each value.
 
     Raises:
-        InvalidInputError: a value has none of them.
+        InvalidInputError: If a value has no adjective or phrase.
     """
     if prompts.phrase:
         return dict(prompts.phrase)

@@ -1,4 +1,4 @@
-"""Load and create prompt sets, and find the words with which a text states an attribute."""
+"""Load and create prompt sets, and find the words by which text states an attribute."""
 
 import hashlib
 import json
@@ -57,12 +57,12 @@ _Groups = tuple[Annotated[_Texts, Field(min_length=2)], ...]
 
 
 class StatedWords:
-    """Find the words of a prompt set in a text.
+    """Find a prompt set's words in text.
 
     Matches whole words and ignores case: "man" is found in "Man," and "man's", but not in
     "manager". All other characters separate words, so "dark-skinned" equals "dark skinned", even as
-    decoded by a tokenizer ("dark - skinned"). "male" is found in "male-dominated", which is a safe
-    error: such a prompt stays unchanged.
+    decoded by a tokenizer ("dark - skinned"). "male" is found in "male-dominated", which errs on
+    the safe side: such a prompt stays unchanged.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -73,7 +73,7 @@ class StatedWords:
             raise InvalidInputError(
                 f"stated words: got {self._entries['']!r}; expected letters or digits"
             )
-        # Try long phrases first, so that "white woman" is not found as "white".
+        # Try long phrases first, so that "white woman" is not matched as "white".
         longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
         self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
@@ -84,12 +84,12 @@ class StatedWords:
 
     @staticmethod
     def split(text: str) -> str:
-        """Return the lower-case words of a text, separated by spaces."""
+        """Return the lowercase words of a text, separated by spaces."""
         return _split(text)
 
     @staticmethod
     def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
-        """Return the normalised text, and the start and end of each word in it."""
+        """Return the normalised text, and each word's start and end in it."""
         plain = _folded(text)
         return plain, [match.span() for match in _WORD.finditer(plain)]
 
@@ -114,7 +114,7 @@ def _split(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    """Return a text in lower case, with full-width characters replaced by plain ones."""
+    """Return a text in lowercase, with full-width characters replaced by plain ones."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 
@@ -141,7 +141,7 @@ def fill(template: str, **words: str) -> str:
         words: the words for all slots, by name.
 
     Raises:
-        InvalidInputError: the template contains other slots or single braces.
+        InvalidInputError: If the template contains other slots or single braces.
 
     >>> fill("A photo of a {attribute} {concept}.", attribute="Asian", concept="architect")
     'A photo of an Asian architect.'
@@ -170,22 +170,22 @@ class PromptSet:
 
     Attributes:
         name: stem of its YAML file, or the name passed to `make_prompt_set`.
-        groups: prompts that only differ in the attribute; any two prompts of a group are a pair.
+        groups: prompts that differ only in the attribute; any two prompts in a group form a pair.
         spurious: prompts that describe only the attribute (columns of A in
             P0 = I - A (A^T A)^+ A^T).
-        classes: class prompts, whose differences should be kept; one per name in `class_names`.
+        classes: class prompts, whose differences should be preserved; one per name in
+            `class_names`.
         held_out_groups: groups for held-out concepts.
         held_out_classes: class prompts for held-out concepts.
         held_out_class_names: names of these classes.
         attributes: words for each value of the attribute.
         templates: templates of `groups`; empty if the groups were listed explicitly.
-        stated_words: words and phrases with which a prompt states the attribute (see
-            `StatedWords`).
-        adjectives: adjective before a noun for each value ("blind"); empty: use the words of
-            `attributes` that are adjectives.
-        phrase: phrase after a noun for each value ("who is deaf"); empty: use adjectives.
+        stated_words: words and phrases by which a prompt states the attribute (see `StatedWords`).
+        adjectives: adjective before a noun for each value ("blind"). If empty, the adjectives in
+            `attributes` are used.
+        phrase: phrase after a noun for each value ("who is deaf"). If empty, adjectives are used.
         languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}.
-        parts: the sets of the single attributes, if there are several. Solve them jointly with one
+        parts: the sets for individual attributes, if there are several. Solve them jointly with one
             term each; in the pooled `groups`, the attribute with the most pairs would dominate.
         description: purpose of the set.
         source: origin of the set.
@@ -193,8 +193,8 @@ class PromptSet:
         note: other notes.
 
     Raises:
-        InvalidInputError: a value is not a text, a group has one prompt, a prompt is repeated, or
-            classes have no names.
+        InvalidInputError: If a value is not a string, a group has only one prompt, a prompt is
+            repeated, or classes have no names.
 
     >>> from vldebias import load_prompts
     >>> gender = load_prompts("gender")
@@ -246,7 +246,7 @@ class PromptSet:
             f"groups[{i}]": group for i, group in enumerate(groups)
         }
         entries_of_key |= {key: getattr(self, key) for key in _LISTS}
-        # A prompt may be in several groups, but not in both a training and a held-out group.
+        # A prompt may occur in several groups, but not in both a training and a held-out group.
         trained = set(chain(*self.groups))
         held_out = set(chain(*self.held_out_groups))
         entries_of_key["held_out_groups"] = (*trained, *held_out)
@@ -297,7 +297,7 @@ class PromptSet:
 
     @cached_property
     def hash(self) -> str:
-        """Return the SHA-256 of the prompts and words; name, prose and formatting do not count."""
+        """Return the SHA-256 of the prompts and words, ignoring name, prose and formatting."""
         content: dict[str, object] = {
             key: getattr(self, key) for key in (*_LISTS, "groups", "held_out_groups")
         }
@@ -305,7 +305,7 @@ class PromptSet:
             "attributes": list(self.attributes.items()),
             "parts": [part.hash for part in self.parts],
         }
-        # These are omitted if empty, so that the hashes of older sets do not change.
+        # Omit these if empty, so that the hashes of older sets do not change.
         for key in ("adjectives", "phrase", "languages"):
             if getattr(self, key):
                 content[key] = list(getattr(self, key).items())
@@ -330,14 +330,14 @@ class PromptSet:
         return StatedWords(chain(*words_of_value.values())), words_of_value
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
-        """Return the texts that name only one value, by value, as for a zero-shot classifier.
+        """Return the texts that name exactly one value, by value, as for a zero-shot classifier.
 
         Args:
-            texts: texts to choose from. None: the spurious prompts if they cover every value,
+            texts: texts to choose from. If None, the spurious prompts if they cover every value,
                 otherwise the groups.
 
         Raises:
-            InvalidInputError: `texts` is None and `names_values` is False.
+            InvalidInputError: If `texts` is None and `names_values` is False.
         """
         if texts is not None:
             return self._sorted_by_value(texts)
@@ -355,7 +355,7 @@ class PromptSet:
         return texts_of_value
 
     def _sorted_by_value(self, texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Return the texts that name only one value, by value."""
+        """Return the texts that name exactly one value, by value."""
         _, words_of_value = self._words_of_values
         texts_of_value: dict[str, list[str]] = {value: [] for value in words_of_value}
         for text in dict.fromkeys(texts):
@@ -389,7 +389,7 @@ class PromptSet:
         return html_table(repr(self), ("kind", "text", "words or partner"), rows)
 
     def to_yaml(self, path: str | Path) -> Path:
-        """Write a YAML file for `load_prompts`; the stem of the file becomes the name.
+        """Write a YAML file for `load_prompts`; the file stem becomes the name.
 
         Args:
             path: path that ends in .yaml.
@@ -398,8 +398,8 @@ class PromptSet:
             The path.
 
         Raises:
-            InvalidInputError: the path does not end in .yaml, or the set was constructed directly
-                or modified.
+            InvalidInputError: If the path does not end in .yaml, or the set was constructed
+                directly or modified.
         """
         path = Path(path)
         recipe = vars(self).get("recipe")
@@ -423,7 +423,7 @@ _CHECKS = create_model("PromptSet", **_FIELDS)
 
 
 class _Concepts(BaseModel, extra="forbid"):
-    """Concepts of the pairs; `like` adds the concepts of another set."""
+    """Concepts for the pairs; `like` adds the concepts of a different set."""
 
     like: _Text = ""
     train: _Texts = ()
@@ -439,7 +439,7 @@ class _Stated(BaseModel, extra="forbid"):
 
 
 def _mapping(key: str) -> BeforeValidator:
-    """Return a validator that also accepts a list, as a mapping with this single key."""
+    """Return a validator that also accepts a list, as a mapping with only this key."""
 
     def as_mapping(content: object) -> object:
         return content if isinstance(content, dict) else {key: content}
@@ -502,7 +502,7 @@ def _build(content: Mapping[str, object], name: str) -> PromptSet:
         "held_out_classes": tuple(held_out_classes.values()),
         "held_out_class_names": tuple(held_out_classes),
     }
-    # A set over several attributes pools the prompts of its parts.
+    # A set with several attributes pools the prompts of its parts.
     parts: list[PromptSet] = []
     for part in map(_packaged, recipe.parts):
         parts += part.parts or (part,)
@@ -556,7 +556,7 @@ def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str
 
 
 def _stated_words_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the words with which a prompt states the attribute."""
+    """Return the words by which a prompt states the attribute."""
     stated = recipe.stated_words
     if stated is None:
         words = chain(*recipe.attribute.values())
@@ -619,7 +619,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         The prompt set.
 
     Raises:
-        InvalidInputError: the name is unknown, or the file cannot be read or does not match the
+        InvalidInputError: If the name is unknown, or the file cannot be read or does not match the
             schema.
 
     >>> prompts = load_prompts("gender")
@@ -683,10 +683,10 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         spurious: prompts about only the attribute, with {attribute} for each word; may be empty.
         test_concepts: concepts of the held-out groups.
         class_template: the prompt without the attribute, with {concept}.
-        stated_words: words with which a prompt states the attribute; empty: the words of
-            `attribute`.
-        adjectives: adjectives for balanced prompts by value, such as {"blind": "blind"}; None: the
-            words of `attribute` that are known adjectives.
+        stated_words: words by which a prompt states the attribute. If empty, the words in
+            `attribute` are used.
+        adjectives: adjectives for balanced prompts by value, such as {"blind": "blind"}. If None,
+            the known adjectives in `attribute` are used.
         phrase: phrases after the noun for balanced prompts by value, such as
             {"deaf": "who is deaf"}, instead of adjectives.
         languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}: German
@@ -696,7 +696,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         The prompt set.
 
     Raises:
-        InvalidInputError: an argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid; the message names it.
 
     >>> glasses = make_prompt_set(
     ...     "glasses",

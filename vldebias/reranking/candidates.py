@@ -12,18 +12,18 @@ from vldebias.errors import InvalidInputError
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
-UNKNOWN = -1  # code of a candidate whose group is not known
+UNKNOWN = -1  # code for a candidate whose group is unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The candidates of one query, the input of a re-ranking method.
+    """Store the candidates for one query, the input to a re-ranking method.
 
     Attributes:
         scores: scores (n,), higher is better; equal scores keep the order of the rows.
-        codes: group of each candidate (n,) as a position in `names`, -1 if unknown.
+        codes: group of each candidate (n,) as a position in `names`, or -1 if unknown.
         names: names of the g groups.
-        shares: requested shares (g,) among the first results, with sum 1.
+        shares: requested shares (g,) of the top results, with sum 1.
         features: unit vectors (n, d), for methods that compare candidates with each other.
         probabilities: group probabilities (n, g), for methods that use more than the most likely
             group.
@@ -53,16 +53,16 @@ class Candidates:
 
     @property
     def statistics(self) -> Floats:
-        """Return the membership of each candidate in the groups (n, g).
+        """Return each candidate's membership in the groups (n, g).
 
-        These are the probabilities if they are known, otherwise one-hot vectors.
+        These are the probabilities if available, otherwise one-hot vectors.
         """
         if self.probabilities is not None:
             return self.probabilities
         return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
 
     def best_of_groups(self, k: int) -> Rows:
-        """Return the best k rows of each group, and of unknown group, in ascending order."""
+        """Return the best k rows in each group, and of unknown group, in ascending order."""
         best = []
         for group in range(UNKNOWN, len(self.names)):
             rows = np.flatnonzero(self.codes == group)
@@ -84,7 +84,7 @@ class Candidates:
 def best_rows(scores: Floats, k: int) -> Rows:
     """Return the rows of the k highest scores in ascending order; ties go to earlier rows.
 
-    The scores are partitioned, not sorted, so the cost is linear in n.
+    Scores are partitioned instead of sorted, so the cost is linear in n.
 
     Args:
         scores: scores (n,).
@@ -92,7 +92,7 @@ def best_rows(scores: Floats, k: int) -> Rows:
     """
     if k >= len(scores):
         return np.arange(len(scores))
-    # Select the rows above the k-th highest score, and fill up with rows equal to it.
+    # Select the rows above the k-th highest score, and fill up with rows that equal it.
     threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
     is_selected = scores > threshold
     tied = np.flatnonzero(scores == threshold)
@@ -105,10 +105,10 @@ def as_floats(values: object, name: str) -> Floats:
 
     Args:
         values: the numbers.
-        name: name of the argument, for messages.
+        name: argument name, for messages.
 
     Raises:
-        InvalidInputError: the values are not numbers.
+        InvalidInputError: If the values are not numbers.
     """
     array: object = values
     if hasattr(values, "detach"):
@@ -120,7 +120,7 @@ def as_floats(values: object, name: str) -> Floats:
 
 
 def unit_rows(features: object) -> Floats:
-    """Normalise features (n, d) to length 1."""
+    """Normalise features (n, d) to unit norm."""
     rows = as_floats(features, "features")
     if rows.ndim != 2:
         raise InvalidInputError(f"features: expected (n, d), got shape {rows.shape}")

@@ -1,4 +1,4 @@
-"""Estimate the true shares of groups in re-ranked results from checked candidates."""
+"""Estimate true group shares in re-ranked results from checked candidates."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _OTHER_LABEL = 1.0
 
 _DRAWS = 1000
 _PROPOSALS = 4 * _DRAWS
-_STEPS = 100  # maximum for Newton's method, which needs about ten
+_STEPS = 100  # maximum number of Newton steps; about ten are needed
 _FREEDOM = 6  # degrees of freedom of the proposal
 
 
 def true_shares(
     candidates: Candidates, first: Rows, checked: NDArray[np.integer], *, seed: int = 0
 ) -> dict[str, Interval] | None:
-    """Estimate the true share of each group among the results with a known label.
+    """Estimate each group's true share of the results with a known label.
 
     Checked results are counted. The true group of every other result is predicted by a logistic
     regression, fitted to the checked candidates:
@@ -39,20 +39,20 @@ def true_shares(
     where z is the normal score of the candidate's rank for the query, and is_shown is 1 for results
     and 0 for other candidates. For three or more groups, w distinguishes labels other than a. A
     query that prefers a group also moves its mislabelled members to the top, so the labels of
-    results are wrong more often than labels in general; b and v account for this. The coefficients
-    have independent normal priors with mean 0. They are sampled from their posterior, and the true
-    groups given the coefficients. The checked candidates may be any random sample of results, other
-    candidates, or both.
+    results are wrong more often than other labels; b and v account for this. The coefficients have
+    independent normal priors with mean 0. They are sampled from their posterior, and the true
+    groups are sampled given the coefficients. The checked candidates may be any random sample of
+    results, other candidates, or both.
 
     Args:
-        candidates: the candidates of one query.
+        candidates: the candidates for one query.
         first: rows (k,) of the results.
-        checked: true group of each candidate (n,) as a position in `candidates.names`, -1 if it was
-            not checked.
+        checked: true group of each candidate (n,) as a position in `candidates.names`, or -1 if it
+            was not checked.
         seed: random seed.
 
     Returns:
-        The true share of each group with its 95% interval. None if fewer than 20 candidates with a
+        Each group's true share with its 95% interval, or None if fewer than 20 candidates with a
         known label were checked, unless all results were.
 
     >>> import numpy as np
@@ -72,7 +72,7 @@ def true_shares(
     n_groups = len(candidates.names)
     counted = checked[shown]
     counts = np.bincount(counted[counted != UNKNOWN], minlength=n_groups)
-    # True number of results of each group (draws, g), and the means.
+    # True number of results in each group (draws, g), and the means.
     draws = np.broadcast_to(counts, (_DRAWS, n_groups)).astype(np.float64)
     means = counts.astype(np.float64)
     if len(unchecked):
@@ -95,7 +95,7 @@ def _predicted(
     unchecked: Rows,
     seed: int,
 ) -> tuple[Floats, Floats]:
-    """Sample the true number of unchecked results of each group (draws, g); return the means (g,).
+    """Sample the true number of unchecked results in each group (draws, g); return means (g,).
 
     Args:
         candidates: see `true_shares`.
@@ -127,7 +127,7 @@ def _predicted(
 
 
 def _inputs(candidates: Candidates, shown: Rows, rows: Rows, group: int) -> Floats:
-    """Return the regression inputs (rows, d) of one group for some candidates.
+    """Return the regression inputs (rows, d) for one group and some candidates.
 
     Inputs are scaled by the prior standard deviation of their coefficients, so that all
     coefficients have a standard normal prior.

@@ -52,18 +52,18 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     ids: object = None,
     checked: Mapping[int, object] | Mapping[str, object] | None = None,
 ) -> Positions:
-    """Re-rank search results so that every group gets its share of the first k.
+    """Re-rank search results so that every group gets its share of the top k.
 
     Only scores are needed; nothing is embedded and no query is changed. Pass the groups as exactly
     one of `labels`, `probabilities`, or `features` with `prompts` and `model`.
 
     Args:
-        scores: scores (n,) of one query or (q, n) of several, higher is better; or a mapping from
+        scores: scores (n,) for one query or (q, n) for several, higher is better; or a mapping from
             id to score.
-        k: number of results to show; None: all.
-        labels: group of each candidate (n,). None, NaN, "" and "unknown" mean unknown: such
-            candidates keep their places and count towards no group. A mapping from column to
-            labels crosses several columns ("female/old"). A mapping from id to label is accepted
+        k: number of results to show. If None, all are shown.
+        labels: group of each candidate (n,). None, NaN, "" and "unknown" mean unknown; such
+            candidates keep their places and do not count towards any group. A mapping from column
+            to labels crosses several columns ("female/old"). A mapping from id to label is accepted
             with `ids` or a mapping of scores.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
             The most likely group is the label.
@@ -71,13 +71,13 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             the method "mmr".
         prompts: a prompt set with words for its values, or several to cross them.
         model: the model that embeds the prompts, or a mapping from prompt to embedding.
-        shares: None for even shares, "pool" for the shares among all candidates, or a mapping from
+        shares: None for equal shares, "pool" for the shares among all candidates, or a mapping from
             group to share.
-        method: "quota" (`vldebias.reranking.quota`: every prefix has the shares), "fair" (only
-            corrects differences that chance does not explain), "pbm", "mopr", "mmr",
-            "detconstsort", or a function of `Candidates` and k, such as
-            functools.partial(mmr, weight=0.3).
-        ids: ids (n,) or (q, n) as an index returns them, -1 for none. Labels, probabilities and
+        method: "quota" (`vldebias.reranking.quota`: every prefix has the requested shares), "fair"
+            (only corrects differences that chance does not explain), "pbm", "mopr", "mmr",
+            "detconstsort", or a function of `Candidates` and k, such as functools.partial(mmr,
+            weight=0.3).
+        ids: ids (n,) or (q, n) as returned by an index, -1 for none. Labels, probabilities and
             features then refer to the rows of the index.
         checked: true groups of a random sample of candidates that were checked by hand, by row (or
             by id, with `ids` or a mapping of scores); `Positions.to_check` returns a sample. The
@@ -89,10 +89,10 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         `print(positions.report)`.
 
     Raises:
-        InvalidInputError: an argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid; the message names it.
 
     Warns:
-        SuspectInputWarning: a group has too few candidates for its share.
+        SuspectInputWarning: If a group has too few candidates for its share.
 
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
     >>> rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"]).tolist()
@@ -101,8 +101,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     _check_k(k)
     reranker = _reranker(method)
     table, id_rows = _read_scores(scores, ids)
-    # Shape (q, n): scores of each query, rows of the candidates in labels and features, and their
-    # keys in the result.
+    # Shape (q, n): scores per query, the candidates' rows in labels and features, and their keys in
+    # the result.
     lists = np.atleast_2d(table)
     rows: Rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
     keys: NDArray[np.generic] = rows
@@ -124,7 +124,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     reports = []
     name = _name_of(method)
     for query, scores_of_query in enumerate(lists):
-        # If an index finds fewer candidates, it pads with -1.
+        # An index that finds fewer candidates pads with -1.
         places = np.flatnonzero(rows[query] != UNKNOWN)
         candidates = groups.candidates(scores_of_query[places], rows[query][places], shares, unit)
         order = _order(candidates, reranker, k)
@@ -135,7 +135,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     # Without k, all candidates are shown, so a group may have fewer than its share.
     if k is not None:
         _warn_of_short(reports)
-    # (q, k), padded with -1; (k,) for a single query without a query axis.
+    # (q, k), padded with -1; (k,) for one query without a query axis.
     positions = np.full((len(orders), max(map(len, orders))), UNKNOWN, dtype=orders[0].dtype)
     for query, keys_in_order in enumerate(orders):
         positions[query, : len(keys_in_order)] = keys_in_order
@@ -154,16 +154,16 @@ def _check_k(k: int | None) -> None:
 
 
 def _name_of(method: str | Reranker) -> str:
-    """Return the name of a method for reports: partial(mmr, weight=0.3) is "mmr"."""
+    """Return a method's name for reports; partial(mmr, weight=0.3) is "mmr"."""
     function = getattr(method, "func", method)
     return str(getattr(function, "__name__", function))
 
 
 def _reranker(method: str | Reranker) -> Reranker:
-    """Return the function of a method.
+    """Return the function for a method.
 
     Raises:
-        InvalidInputError: the name is unknown.
+        InvalidInputError: If the name is unknown.
     """
     if callable(method):
         return method
@@ -191,7 +191,7 @@ def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generi
         ids = ids.detach().cpu().numpy()
     id_rows: NDArray[np.generic] = np.asarray(ids)
     if id_rows.dtype.kind not in "iu":
-        # Use objects, since numpy would convert numbers among texts to texts.
+        # Use objects, since numpy would convert numbers mixed with strings to strings.
         objects = np.empty(id_rows.size, dtype=object)
         objects[:] = id_rows.ravel().tolist()
         id_rows = objects.reshape(id_rows.shape)
@@ -210,7 +210,8 @@ def _read_checked(
     """Return the true groups of checked candidates, as positions in `names` by row or id.
 
     Raises:
-        InvalidInputError: `checked` is not a mapping, a group is unknown, or no key is a candidate.
+        InvalidInputError: If `checked` is not a mapping, a group is unknown, or no key is a
+            candidate.
     """
     if checked is None:
         return {}
@@ -237,7 +238,7 @@ def _read_checked(
 def _codes_of(
     keys: NDArray[np.generic], code_of_key: Mapping[int | str, int]
 ) -> NDArray[np.integer]:
-    """Return the code of each key (n,), -1 if it has none."""
+    """Return the code of each key (n,), or -1 if it has none."""
     if not code_of_key:
         return np.full(len(keys), UNKNOWN)
     return np.array([code_of_key.get(key, UNKNOWN) for key in keys.tolist()])
@@ -258,7 +259,7 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
 def _rows_of_ids(
     id_rows: NDArray[np.generic], labels: object, *, is_index: bool
 ) -> tuple[object, Rows]:
-    """Return labels by row, and the row of each candidate (q, n), -1 for none.
+    """Return labels by row, and each candidate's row (q, n), or -1 for none.
 
     Args:
         id_rows: ids (q, n).

@@ -27,12 +27,12 @@ _MOST_CODES = 4  # more groups with numbers as names may be ages or scores
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Groups of all rows that scores or ids refer to.
+    """Store the groups of all rows that scores or ids refer to.
 
     Attributes:
         names: names of the groups (g,).
-        codes: group of each row (n,) as a position in `names`, -1 if unknown.
-        probabilities: group probabilities (n, g), if they are known.
+        codes: group of each row (n,) as a position in `names`, or -1 if unknown.
+        probabilities: group probabilities (n, g), if available.
     """
 
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class Groups:
         model: object,
         n: int,
     ) -> Groups:
-        """Return the groups of all rows from the source that was passed.
+        """Return the groups of all rows from the given source.
 
         If only features were passed, all rows belong to the same group.
 
@@ -62,7 +62,7 @@ class Groups:
             n: number of rows.
 
         Raises:
-            InvalidInputError: there is no source, or there are several.
+            InvalidInputError: If there is no source, or there are several.
         """
         sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
         inputs = [name for name, source in sources.items() if source is not None]
@@ -101,7 +101,7 @@ class Groups:
 
     @classmethod
     def _of_column(cls, labels: object, where: str) -> Groups:
-        """Return groups from a column of labels, named `where` in messages."""
+        """Return groups from a label column, called `where` in messages."""
         distinct, code_of_row = _factorised(labels)
         texts = [str(value).strip() for value in distinct]
         unknown = set()
@@ -144,15 +144,15 @@ class Groups:
 
     @classmethod
     def zero_shot(cls, features: object, prompts: Prompts, model: object) -> Groups:
-        """Predict groups zero-shot: the value whose texts have the highest cosine similarity.
+        """Predict groups zero-shot, as the value whose text has the highest cosine similarity.
 
         Args:
-            features: features (n, d) of the candidates, or an iterable of blocks of them.
+            features: features (n, d) of the candidates, or an iterable of blocks.
             prompts: a prompt set with words for its values, or several to cross them.
             model: the model that embeds the prompts.
 
         Raises:
-            InvalidInputError: features and texts have different widths.
+            InvalidInputError: If features and text embeddings have different widths.
         """
         # Imported here because torch takes seconds to import, and labels do not need it.
         from vldebias.methods import Problem
@@ -199,16 +199,16 @@ class Groups:
     def candidates(
         self, scores: Floats, rows: Rows, shares: object, features: Floats | None = None
     ) -> Candidates:
-        """Return the candidates of one query.
+        """Return the candidates for one query.
 
         Args:
             scores: scores (n,) of the candidates.
             rows: their rows (n,) in the groups and features.
-            shares: requested shares, see `vldebias.rerank`.
+            shares: requested shares; see `vldebias.rerank`.
             features: unit vectors of all rows.
 
         Raises:
-            InvalidInputError: scores are not finite, or shares are invalid.
+            InvalidInputError: If scores are not finite, or shares are invalid.
         """
         if not np.isfinite(scores).all():
             raise InvalidInputError(
@@ -230,7 +230,7 @@ def _check_names(labels: Labels, where: str) -> None:
     """Warn about different spellings of the same group, and about numbers that are not codes.
 
     Raises:
-        InvalidInputError: there are about as many groups as rows, such as ids and ages.
+        InvalidInputError: If there are about as many groups as rows, as with ids or ages.
     """
     problem = groups_as_many_as_rows(labels)
     if problem:
@@ -290,11 +290,11 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
 
     Args:
         shares: see `vldebias.rerank`.
-        codes: group of each candidate (n,) as a position in `names`, -1 if unknown.
+        codes: group of each candidate (n,) as a position in `names`, or -1 if unknown.
         names: names of the g groups.
 
     Raises:
-        InvalidInputError: a group is unknown, a share is negative, or the sum is not 1.
+        InvalidInputError: If a group is unknown, a share is negative, or the sum is not 1.
     """
     if shares is None:
         return np.full(len(names), 1 / len(names))
@@ -309,7 +309,7 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
         if unknown:
             hint = did_you_mean(str(unknown[0]), names)
             raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
-        # The names of groups are texts, but labels may be numbers.
+        # Group names are strings, but labels may be numbers.
         share_of_name = {str(name): share for name, share in shares.items()}
         shares = [share_of_name.get(name, 0.0) for name in names]
     values = as_floats(shares, "shares")
@@ -326,7 +326,7 @@ def pool_shares(codes: NDArray[np.integer], g: int) -> Floats:
     """Return the shares (g,) among the candidates of known group.
 
     Args:
-        codes: group of each candidate (n,), -1 if unknown.
+        codes: group of each candidate (n,), or -1 if unknown.
         g: number of groups.
     """
     counts = np.bincount(codes[codes != UNKNOWN], minlength=g)

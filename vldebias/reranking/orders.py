@@ -1,4 +1,4 @@
-"""Re-ranking methods: the quota of this package, and published baselines.
+"""Re-ranking methods: this package's quota, and published baselines.
 
 Every method takes `Candidates` and k, and returns the rows (k,) of the candidates in their new
 order.
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
 
-# Tolerance for products such as 10 x 0.7 that should be whole numbers.
+# Tolerance for products such as 10 x 0.7 that should be integers.
 TINY = 1e-9
 Bounds = Callable[[Floats, int], tuple[Rows, Rows]]
-"""A function of the shares of g groups and a length, which returns the minimum and maximum number
-of each group in the prefixes of 1 to `length`, with shape (length, g) each."""
+"""A function of the shares of g groups and a length that returns the minimum and maximum number of
+each group in the prefixes of length 1 to `length`, each of shape (length, g)."""
 
 
 def quota(candidates: Candidates, k: int) -> Rows:
     """Return the first k by score, such that every prefix is within one place of the shares.
 
-    Let c_a(i) be the number of candidates of group a among the first i of known group. Then
-    |c_a(i) - i p_a| < 1, unless a group runs out of candidates. Each place goes to the best
+    Let c_a(i) be the number of candidates of group a among the first i candidates of known group.
+    Then |c_a(i) - i p_a| < 1, unless a group runs out of candidates. Each place goes to the best
     candidate among the groups that can take it without violating the bound later. If a group has no
     candidates left, the others take its places in proportion to their shares. Candidates of unknown
     group keep their places.
@@ -52,21 +52,21 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
     """Return the first k by score, such that no group is rarer in a prefix than chance explains.
 
     Every prefix of i candidates of known group contains at least m_a(i) of group a, the
-    alpha-quantile of a binomial distribution of i draws with probability p_a, its share. The other
-    places are filled by score, so a list that is as even as random draws stays unchanged. This
-    keeps more results than the quota, but also more imbalance. Candidates of unknown group keep
-    their places.
+    alpha-quantile of a binomial distribution of i draws with probability p_a, its share. The
+    remaining places are filled by score, so a list that is as balanced as random draws stays
+    unchanged. This keeps more results than the quota, but also more imbalance. Candidates of
+    unknown group keep their places.
 
     Args:
         candidates: the candidates of one query.
         k: number of results.
-        alpha: significance level in (0, 0.5); larger values give more even lists.
+        alpha: significance level in (0, 0.5); larger values give more balanced lists.
 
     Returns:
         Rows (k,) of the candidates in their new order.
 
     Raises:
-        InvalidInputError: alpha is outside (0, 0.5).
+        InvalidInputError: If alpha is outside (0, 0.5).
 
     Source: FA*IR (Zehlike et al., "FA*IR: A Fair Top-k Ranking Algorithm", CIKM 2017), Algorithm 2,
     with minima for every group instead of only a protected one. Alpha applies to each prefix,
@@ -112,7 +112,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
     shares = candidates.shares
     unknown = np.flatnonzero(codes == UNKNOWN)
     count = min(len(codes) - len(unknown), k - int(np.count_nonzero(unknown < k)))
-    # Ranks of the candidates of each group that are not placed yet, best first.
+    # Ranks of each group's remaining candidates, best first.
     remaining = [np.flatnonzero(codes == group) for group in range(len(shares))]
     parts = [np.empty(0, dtype=np.intp)]
     n_placed = 0
@@ -128,7 +128,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
         length = min(count - n_placed, int(sizes[groups].sum()))
         are_even = bounds is _within_one and np.ptp(part_shares) < TINY
         if len(groups) == 1 or are_even:
-            # Take the best candidate of each group, then the next of each, and so on.
+            # Take the best candidate of each group, then the next best, and so on.
             rounds = int(sizes[groups].min())
             table = np.stack([ranks[:rounds] for ranks in ranks_of_group], axis=1)
             part = np.sort(table, axis=1).ravel()
@@ -148,7 +148,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
 
 
 def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k: int) -> Rows:
-    """Return k ranks: unknown groups at their original places, and `sequence` around them.
+    """Return k ranks, with unknown groups at their original places and `sequence` around them.
 
     Args:
         sequence: ranks of candidates of known group.
@@ -168,8 +168,8 @@ def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k:
 def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
     """Return the alpha-quantiles (length,) of binomial distributions of 1 to `length` draws.
 
-    The quantile is the smallest q with P(X <= q) >= alpha. A further draw subtracts p P(X = q) from
-    P(X <= q) and increases the quantile by at most one.
+    The quantile is the smallest q with P(X <= q) >= alpha. Each further draw subtracts p P(X = q)
+    from P(X <= q) and increases the quantile by at most one.
 
     Args:
         p: probability of success.
@@ -201,7 +201,8 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     places = np.arange(1, length + 1)
     lowest = np.maximum(minima[:, 0], places - maxima[:, 1]).tolist()
     highest = np.minimum(maxima[:, 0], places - minima[:, 1]).tolist()
-    # Each list ends with a rank worse than all others, so an empty group is only taken if due.
+    # Each list ends with a sentinel rank worse than all others, so an empty group is only taken if
+    # due.
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     first, second = ([*ranks.tolist(), empty] for ranks in ranks_of_group)
     sequence: list[int] = []
@@ -223,7 +224,7 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
 def _merge_by_windows(
     ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds
 ) -> Rows:
-    """Merge groups of any shares until a group must be taken but has no candidate left.
+    """Merge groups with any shares until a group must be taken but has no candidate left.
 
     A group may take place t (from 0) if the prefix does not exceed its maximum. Up to a place D,
     group a still needs m_a(D) - c_a places, where m_a is its minimum. If the groups need all places
@@ -233,7 +234,8 @@ def _merge_by_windows(
     due, maxima = bounds(shares, length + horizon)
     places = np.arange(1, horizon + 1)
     counts = np.zeros(len(shares), dtype=np.intp)
-    # Each list ends with a rank worse than all others, so an empty group is only taken if due.
+    # Each list ends with a sentinel rank worse than all others, so an empty group is only taken if
+    # due.
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     ranks = [[*listed.tolist(), empty] for listed in ranks_of_group]
     heads = np.array([listed[0] for listed in ranks])
@@ -254,11 +256,11 @@ def _merge_by_windows(
 
 
 def pbm(candidates: Candidates, k: int) -> Rows:
-    """Return the first k by post-hoc bias mitigation (PBM).
+    """Return the top k by post-hoc bias mitigation (PBM).
 
     Each round takes one candidate of every group, or the best neutral candidate if its score is at
     least their mean. Candidates of unknown group are neutral. If the last round has fewer places
-    than groups, its best candidates are taken (the paper samples them). Shares are even.
+    than groups, its best candidates are taken (the paper samples them). Shares are equal.
 
     Args:
         candidates: the candidates of one query.
@@ -271,7 +273,7 @@ def pbm(candidates: Candidates, k: int) -> Rows:
     section 3.
 
     Raises:
-        InvalidInputError: the shares are not even.
+        InvalidInputError: If the shares are not even.
 
     >>> from vldebias import rerank
     >>> groups = ["m", "m", "m", "f", "f"]
@@ -342,7 +344,7 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
     has_share = candidates.shares > 0
     length = min(k, int(has_share[codes[codes != UNKNOWN]].sum()))
     placed: list[int] = []  # ranks
-    due_of_placed: list[int] = []  # the prefix in which each of them was due
+    due_of_placed: list[int] = []  # the prefix in which each was due
     counts = [0] * len(members)
     shares = candidates.shares.tolist()
     prefix = 0
@@ -381,7 +383,7 @@ def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
         Rows (k,) of the candidates in their new order.
 
     Raises:
-        InvalidInputError: there are no features, or the weight is outside [0, 1].
+        InvalidInputError: If there are no features, or the weight is outside [0, 1].
 
     Source: Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998).
 

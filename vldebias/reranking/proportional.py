@@ -33,11 +33,11 @@ def mopr(
 
     Args:
         candidates: the candidates of one query. Candidates of unknown group are not selected, since
-            the population does not contain any.
+            the population contains none.
         k: number of results, less than the number of candidates.
-        curated: statistics (m, d) of the population, as in `Candidates.statistics`; None: k rows
+        curated: statistics (m, d) of the population, as in `Candidates.statistics`. If None, k rows
             with the requested shares.
-        gap: the largest allowed representational gap (see `representation_gap`).
+        gap: the maximum allowed representational gap (see `representation_gap`).
         functions: function class of the gap, "linear" or "trees".
 
     Returns:
@@ -67,17 +67,17 @@ def selection(
     gap: float = 0.0,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
 ) -> Floats:
-    """Return the weights (n,) of the candidates before rounding; see `mopr`.
+    """Return the candidates' weights (n,) before rounding; see `mopr`.
 
     Args:
         candidates: the candidates of one query.
         k: number of results.
         curated: statistics (m, d) of the population.
-        gap: the largest allowed representational gap.
+        gap: the maximum allowed representational gap.
         functions: function class of the gap.
 
     Raises:
-        InvalidInputError: no k candidates have such a small gap.
+        InvalidInputError: If no k candidates have such a small gap.
     """
     n = len(candidates)
     if curated is None:

@@ -17,16 +17,16 @@ from vldebias.utils.json_values import JSON
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Report of the re-ranking of one query.
+    """Report the re-ranking of one query.
 
     Attributes:
         candidates: the re-ranked candidates.
         method: name of the method.
         order: rows (k,) of the candidates in their new order.
         keys: id of each candidate (n,), or its row if there are no ids.
-        checked: true group of each candidate (n,) as a position in the group names, -1 if it was
+        checked: true group of each candidate (n,) as a position in the group names, or -1 if it was
             not checked.
-        query: text of the query, if it is known.
+        query: text of the query, if known.
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -52,17 +52,17 @@ class Report:
 
     @property
     def counts_before(self) -> dict[str, int]:
-        """Return the number of labels of each group in the first k by score."""
+        """Return the number of labels per group in the first k by score."""
         return self._counts(self.before)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of labels of each group in the new first k."""
+        """Return the number of labels per group in the new first k."""
         return self._counts(self.order)
 
     @property
     def unknown(self) -> int:
-        """Return how many of the first k have an unknown label."""
+        """Return the number of unknown labels in the first k."""
         return int((self.candidates.codes[self.order] == UNKNOWN).sum())
 
     @property
@@ -80,18 +80,18 @@ class Report:
 
     @property
     def kept(self) -> float:
-        """Return the share of the original first k that are still in the first k."""
+        """Return the share of the original first k that remain in the first k."""
         return float(np.isin(self.before, self.order).mean())
 
     @property
     def score_lost(self) -> float:
-        """Return the decrease of the mean score of the first k."""
+        """Return the decrease in the mean score of the first k."""
         scores = self.candidates.scores
         return float(scores[self.before].mean() - scores[self.order].mean())
 
     @property
     def moved(self) -> float:
-        """Return the mean number of places that the new first k moved."""
+        """Return the mean number of places by which the new first k moved."""
         place = np.empty(len(self.candidates), dtype=np.intp)
         place[self.candidates.ranked] = np.arange(len(self.candidates))
         return float(np.abs(place[self.order] - np.arange(len(self.order))).mean())
@@ -103,14 +103,14 @@ class Report:
 
     @cached_property
     def expected(self) -> dict[str, Interval] | None:
-        """Return the true share of each group with its 95% interval.
+        """Return each group's true share with its 95% interval.
 
         None if too few candidates were checked; see `vldebias.reranking.true_shares`.
         """
         return true_shares(self.candidates, self.order, self.checked)
 
     def to_dict(self) -> dict[str, JSON]:
-        """Return the figures as values of JSON."""
+        """Return the figures as JSON values."""
         expected = self.expected
         shares = self.candidates.shares.tolist()
         return {
@@ -169,7 +169,7 @@ class Positions(np.ndarray):
     """Array of positions or ids in their new order, with a report per query.
 
     Attributes:
-        reports: a `Report` per query; empty for slices and results of arithmetic.
+        reports: a `Report` per query; empty for slices and arithmetic results.
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -203,7 +203,7 @@ class Positions(np.ndarray):
         return self.reports[0]
 
     def to_check(self, n: int = 30) -> list[int | str]:
-        """Sample results to check by hand, for the argument `checked` of `rerank`.
+        """Sample results to check by hand, for the `checked` argument of `rerank`.
 
         The sample is random over the results of all queries, with the same number per label if
         possible. It excludes results that were already checked or whose label is unknown.

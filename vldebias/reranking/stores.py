@@ -1,7 +1,7 @@
 """Provide re-ranking components for LangChain and llama-index.
 
-The classes are defined when they are needed, since these libraries are optional. For other stores,
-pass scores and labels to `vldebias.rerank`: docs/how-to/rerank.md.
+The classes are defined on first use, since these libraries are optional. For other stores, pass
+scores and labels to `vldebias.rerank` (see docs/how-to/rerank.md).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def langchain_compressor(
 
     Args:
         attribute: metadata key of the group, or several to cross them.
-        k: number of documents to return; None: all.
-        options: shares and method, see `vldebias.rerank`.
+        k: number of documents to return. If None, all are returned.
+        options: shares and method; see `vldebias.rerank`.
 
     >>> compressor = langchain_compressor("gender", k=10)  # doctest: +SKIP
     >>> compressor.compress_documents(documents, "a nurse")  # doctest: +SKIP
@@ -69,8 +69,8 @@ def llama_index_postprocessor(
 
     Args:
         attribute: metadata key of the group, or several to cross them.
-        k: number of nodes to return; None: all.
-        options: shares and method, see `vldebias.rerank`.
+        k: number of nodes to return. If None, all are returned.
+        options: shares and method; see `vldebias.rerank`.
 
     >>> processor = llama_index_postprocessor("gender", k=10)  # doctest: +SKIP
     >>> index.as_query_engine(node_postprocessors=[processor])  # doctest: +SKIP
@@ -102,7 +102,7 @@ def _reranked(
     """Return the first k results in their new order.
 
     Raises:
-        InvalidInputError: the metadata of no result contains the attribute.
+        InvalidInputError: If the metadata of no result contains the attribute.
     """
     if not results:
         return []

@@ -1,8 +1,8 @@
-"""Augment images by crops, flips, colours and blur, and by Fourier mixing (SSA-CLR, Tran et
-al., 2023, section 4.3).
+"""Augment images by crops, flips, colours, blur and Fourier mixing.
 
-Unlike torchvision's own transforms, which use the global generator, the result depends only on the
-generator that is passed, in any thread.
+Fourier mixing follows SSA-CLR (Tran et al., 2023, section 4.3). Unlike torchvision's own
+transforms, which use the global generator, results depend only on the generator passed, in any
+thread.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from vldebias.errors import need
 if TYPE_CHECKING:
     from PIL import Image
 
-# RGB image -> (3, h, w); all random numbers come from the generator.
+# Function from an RGB image to (3, h, w); all random numbers come from the generator.
 Augment = Callable[["Image.Image", torch.Generator], Tensor]
 RATIO = (3 / 4, 4 / 3)  # width to height of a crop
 # Brightness, contrast, saturation, hue at strength 1 (SimCLR, Chen et al., 2020, appendix A).
 JITTER = (0.8, 0.8, 0.8, 0.2)
-JITTER_SHARE = 0.8  # share of the images whose colours change
+JITTER_SHARE = 0.8  # share of images whose colours change
 BLUR_SIGMA = (0.1, 2.0)  # pixels, sampled uniformly (SimCLR, appendix A)
-BLUR_KERNEL = 0.1  # width of the kernel, as a share of the image's height
+BLUR_KERNEL = 0.1  # kernel width as a fraction of the image height
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Crop, flip, change colours and blur an image, in this order, then normalise its pixels.
+    """Crop, flip, recolour and blur an image, in this order, and normalise its pixels.
 
     Args:
         size: (h, w) of the result.
-        mean: mean of the image tower, per channel.
-        std: standard deviation of the image tower, per channel.
-        crop: smallest share of the area that a crop keeps.
-        flip: mirror half of the images.
+        mean: the image tower's mean per channel.
+        std: the image tower's standard deviation per channel.
+        crop: minimum fraction of the area kept by a crop.
+        flip: whether to mirror half of the images.
         jitter: strength of colour changes, from 0 (none) to 1 (SimCLR).
-        grayscale: share of the images that are converted to grayscale; .2 in SimCLR.
-        blur: share of the images that are blurred; .5 in SimCLR.
+        grayscale: share of images converted to greyscale; 0.2 in SimCLR.
+        blur: share of images that are blurred; 0.5 in SimCLR.
     """
 
     size: tuple[int, int]
@@ -61,7 +61,7 @@ class Augmentation:
         T = need("torchvision.transforms.v2.functional")
         box = self.box(image.height, image.width, generator)
         image = T.resized_crop(image, *box, list(self.size), bicubic)
-        # A number is drawn even without flips, so that this setting does not affect the colours.
+        # Draw a number even without flips, so that this setting does not affect the colours.
         if _uniform(0, 1, generator) < 0.5 * self.flip:
             image = T.horizontal_flip(image)
         if self.jitter and _uniform(0, 1, generator) < JITTER_SHARE:
@@ -71,13 +71,13 @@ class Augmentation:
             for middle, full_reach in zip(unchanged, JITTER, strict=True):
                 reach = self.jitter * full_reach
                 factors.append(_uniform(middle - reach, middle + reach, generator))
-            # In random order, as in SimCLR, because the changes do not commute.
+            # Apply them in random order, as in SimCLR, because they do not commute.
             for place in torch.randperm(len(adjust), generator=generator).tolist():
                 image = adjust[place](image, factors[place])
         if self.grayscale and _uniform(0, 1, generator) < self.grayscale:
             image = T.rgb_to_grayscale(image, num_output_channels=3)
         if self.blur and _uniform(0, 1, generator) < self.blur:
-            # The width of a kernel must be odd.
+            # Kernel width must be odd.
             width = 2 * int(BLUR_KERNEL * self.size[0] / 2) + 1
             sigma = _uniform(*BLUR_SIGMA, generator)
             image = T.gaussian_blur(image, [width, width], [sigma, sigma])
@@ -87,8 +87,7 @@ class Augmentation:
         return pixels
 
     def box(self, height: int, width: int, generator: torch.Generator) -> tuple[int, int, int, int]:
-        """Return (top, left, height, width) of a random crop, distributed as in torchvision's
-        RandomResizedCrop.
+        """Return (top, left, height, width) of a random crop, like torchvision's RandomResizedCrop.
 
         Args:
             height: height of the image in pixels.
@@ -117,12 +116,12 @@ def _uniform(low: float, high: float, generator: torch.Generator) -> float:
 
 @torch.no_grad()
 def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
-    """Return the index (b,) of the most similar other row of each row, by cosine.
+    """Return, for each row, the index (b,) of the most similar other row by cosine.
 
     Args:
         features: (b, d).
-        source: (b,) integers, the image that each row shows. Rows of the same image are then
-            excluded too.
+        source: (b,) integers, the image shown by each row. If given, rows with the same image are
+            also excluded.
     """
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
@@ -135,13 +134,13 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
 
 @torch.no_grad()
 def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
-    """Mix the Fourier amplitudes of each image with those of a partner, and keep its phases.
+    """Mix each image's Fourier amplitudes with those of a partner, keeping its phases.
 
         inverse transform of ((1 - w) A + w A') e^{i P}, per channel and frequency
 
     A and P are the amplitude and the phase of the image's two-dimensional Fourier transform, A' is
-    the amplitude of the partner. They are computed at least in float32; the phase of amplitude 0 is
-    0. As in the paper, the result is not clamped. It has the dtype of the images.
+    the partner's amplitude. They are computed at least in float32; the phase of amplitude 0 is 0.
+    As in the paper, the result is not clamped. It has the dtype of the images.
 
     Args:
         images: (b, c, h, w).
@@ -151,6 +150,6 @@ def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
     spectrum = torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))
     amplitude = spectrum.abs()
     mixed = torch.lerp(amplitude, amplitude[partner], weight.to(amplitude)[:, None, None, None])
-    # e^{iP} without computing the angle: the number divided by its absolute value.
+    # e^{iP} without computing the angle, as the number divided by its absolute value.
     phase = torch.where(amplitude > 0, spectrum / amplitude, 1.0)
     return torch.fft.irfft2(mixed * phase, s=images.shape[-2:]).to(images.dtype)

@@ -34,27 +34,27 @@ from vldebias.training.settings import TrainSettings
 if TYPE_CHECKING:
     from PIL import Image
 
-# Number of rows to try as replacements of an unreadable row. If all fail, something else is wrong.
+# Number of rows to try in place of an unreadable row. If all fail, something else is wrong.
 ATTEMPTS = 10
-# The index of a row of a stream is shard * _SHARD + its number within the shard.
+# The index of a row in a stream is shard * _SHARD + its number within the shard.
 _SHARD = 1 << 40
 _Row = tuple[int, Record]  # index and undecoded record
-TIMEOUT = 600  # seconds without a batch from any worker, such as if shared memory fails
+TIMEOUT = 600  # seconds to wait for a batch from any worker, for example if shared memory fails
 T = TypeVar("T")
 Tokenize = Callable[[Sequence[str]], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """b images with their captions, or two views of b images.
+    """A batch of b images with their captions, or two views of b images.
 
     Attributes:
         images: (b, 3, h, w).
-        texts: arguments of the text tower, (b, length) each.
-        index: (b,), row of each image in its data set.
-        labels: (b,), class of each image, -1 if unknown.
+        texts: text tower arguments, (b, length) each.
+        index: (b,), each image's row in its data set.
+        labels: (b,), class of each image, or -1 if unknown.
         captions: (b,), equal for rows with the same caption.
-        groups: (b,), group of each image, -1 if unknown.
+        groups: (b,), group of each image, or -1 if unknown.
         views: (b, 3, h, w), a second view of each image instead of captions.
         more_views: (b, m, 3, h, w), further augmentations of each image.
     """
@@ -73,7 +73,7 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Join the columns of several batches that losses read, without pixels."""
+        """Join the columns that losses use from several batches, without pixels."""
         return cls(
             torch.empty(sum(map(len, batches)), 0),
             index=_joined([batch.index for batch in batches]),
@@ -84,9 +84,9 @@ class Batch:
 
     @staticmethod
     def codes(captions: Sequence[str]) -> Tensor:
-        """Return (n,) int64 that are equal for equal texts, and the same in every process.
+        """Return int64 codes (n,) that are equal for equal captions, and the same in every process.
 
-        The probability that two different texts have the same code is 2^-63.
+        Two different captions have the same code with probability 2^-63.
         """
         code_of_text = dict[str, int]()
         for text in set(captions):
@@ -96,13 +96,13 @@ class Batch:
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """Return a column of several batches; None if they do not have it."""
+    """Return a column from several batches, or None if they lack it."""
     tensors = [part for part in parts if part is not None]
     return torch.cat(tensors) if tensors else None
 
 
 class ReadingOptions(TypedDict, total=False):
-    """Options for reading micro-batches; see `Batches`."""
+    """Options for loading micro-batches; see `Batches`."""
 
     batch_size: Required[int]
     tokenize: Tokenize | None
@@ -113,7 +113,7 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class _Parts(TypedDict, total=False):
-    """Parts of a micro-batch from a worker, or an error."""
+    """Parts of a worker's micro-batch, or an error."""
 
     index: Tensor
     texts: list[str]
@@ -123,21 +123,21 @@ class _Parts(TypedDict, total=False):
 
 
 class Batches(ABC):
-    """Read micro-batches by number; the same number always gives the same micro-batch.
+    """Load micro-batches by number; the same number always gives the same micro-batch.
 
     Attributes:
-        items: images of the data set; None for a stream.
-        per_epoch: micro-batches of this process in an epoch; None for a stream.
+        items: number of images in the data set; None for a stream.
+        per_epoch: this process's micro-batches per epoch; None for a stream.
         more_views: number of further augmentations of each image in a batch.
 
     Args:
-        name: name of the data set in messages.
+        name: name of the data set, for messages.
         augment: image and generator -> pixels.
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
-        tokenize: tokenizer of the towers. None: contrast two augmentations of each image, and read
-            no captions.
-        workers: number of readers, processes for pairs and threads for a stream. 0: read between
-            the training steps.
+        tokenize: the towers' tokenizer. If None, two augmentations of each image are contrasted,
+            and no captions are used.
+        workers: number of workers: processes for pairs, threads for a stream. If 0, data are loaded
+            between the training steps.
     """
 
     items: int | None = None
@@ -168,11 +168,11 @@ class Batches(ABC):
 
     @staticmethod
     def from_data(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
-        """Return the micro-batches of pairs, or of a stream of pairs, for a training run.
+        """Return the micro-batches for a training run, from pairs or a stream of pairs.
 
         Args:
             data: pairs, or a stream of pairs.
-            settings: settings of the training.
+            settings: training settings.
             towers: the model, which determines the image size and the tokenizer.
         """
         augment = Augmentation(
@@ -212,14 +212,12 @@ class Batches(ABC):
     def _read(
         self, row: int, read: Callable[[int], T], spares: Iterator[int], ids: Callable[[int], str]
     ) -> tuple[int, T, dict[str, str]]:
-        """Return a readable row, its contents, and id -> reason for skipped rows.
+        """Return a readable row with its contents, and id -> reason for skipped rows.
 
-        `spares` must only depend on the position of the row, so that a resumed run uses the same
-        rows.
+        `spares` must depend only on the row's position, so that a resumed run uses the same rows.
         """
         failed: dict[str, str] = {}
-        # Unreadable rows are replaced, so that the size of batches and the state of losses are
-        # unaffected.
+        # Replace unreadable rows, so that batch sizes and the state of losses are unaffected.
         for candidate in chain([row], islice(spares, ATTEMPTS)):
             try:
                 return candidate, read(candidate), failed
@@ -233,13 +231,13 @@ class Batches(ABC):
         )
 
     def _warn_of_unreadable(self, failed: Mapping[str, str]) -> None:
-        """Warn about the 1st, 10th, 100th, ... unreadable image; each image counts once."""
+        """Warn about the 1st, 10th, 100th, ... unreadable image, counting each image once."""
         digits_before = 0
         if self.unreadable:
             digits_before = len(str(len(self.unreadable)))
         self.unreadable.update(failed)
         after = len(self.unreadable)
-        # The number has one digit more than before: it reached 1, 10, 100, ...
+        # The number has gained a digit, so it reached 1, 10, 100, ...
         if after and len(str(after)) > digits_before:
             row, reason = next(reversed(self.unreadable.items()))
             warn(
@@ -248,7 +246,7 @@ class Batches(ABC):
             )
 
     def _augmented(self, image: Image.Image, epoch: int, row: int) -> Tensor:
-        """Return all augmentations (v, 3, h, w) of an image for a batch of an epoch."""
+        """Return all augmentations (v, 3, h, w) of an image in an epoch."""
         contrasted = 2 if self.tokenize is None else 1
         views = range(contrasted + self.more_views)
         augmented = list[Tensor]()
@@ -289,7 +287,7 @@ class Batches(ABC):
 
 
 class MapBatches(Batches, Dataset[_Parts]):
-    """Read micro-batches of pairs in random order; see `Batches` for the options."""
+    """Load micro-batches of pairs in random order; see `Batches` for the options."""
 
     def __init__(self, pairs: Pairs, augment: Augment, **options: Unpack[ReadingOptions]) -> None:
         super().__init__(pairs.name, augment, **options)
@@ -305,7 +303,7 @@ class MapBatches(Batches, Dataset[_Parts]):
         self.groups = None if pairs.groups is None else torch.from_numpy(pairs.groups.codes)
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield the micro-batches that the workers read; close the iterator to stop the workers."""
+        """Yield micro-batches loaded by workers; close the iterator to stop the workers."""
         closing = multiprocessing.RawValue("b", 0)
 
         def ignore_signals(_: int) -> None:
@@ -316,7 +314,7 @@ class MapBatches(Batches, Dataset[_Parts]):
 
         loader: DataLoader[_Parts] = DataLoader(
             self,
-            batch_size=None,  # an item of the data set is a whole batch
+            batch_size=None,  # each item of the data set is an entire batch
             sampler=count(first),
             collate_fn=lambda parts: parts,
             num_workers=self.workers,
@@ -325,7 +323,7 @@ class MapBatches(Batches, Dataset[_Parts]):
             worker_init_fn=ignore_signals,
             # Readers are closures, which cannot be pickled.
             multiprocessing_context="fork" if self.workers else None,
-            # By default, the seed of the workers is drawn from the global generator.
+            # By default, the workers' seed is drawn from the global generator.
             generator=torch.Generator(),
         )
         try:
@@ -334,7 +332,7 @@ class MapBatches(Batches, Dataset[_Parts]):
                     raise InvalidInputError(parts["error"])
                 # Workers cannot warn, because they do not know the failures of other workers.
                 self._warn_of_unreadable(parts["failed"])
-                # Indices include those of replacements.
+                # Indices include those of replacement rows.
                 index = parts["index"]
                 labels = None if self.labels is None else self.labels[index]
                 groups = None if self.groups is None else self.groups[index]
@@ -343,9 +341,9 @@ class MapBatches(Batches, Dataset[_Parts]):
             closing.value = 1
 
     def __getitem__(self, number: int) -> _Parts:
-        """Return the parts of micro-batch `number`, or an error.
+        """Return the parts of a micro-batch by number, or an error.
 
-        Errors are returned as text, because the loader would wrap an exception of a worker in a
+        Errors are returned as text, because the loader would wrap a worker's exception in a
         traceback.
         """
         spares = self.sampler.spares(number)
@@ -375,18 +373,18 @@ class MapBatches(Batches, Dataset[_Parts]):
 
 
 class StreamBatches(Batches):
-    """Read micro-batches of a stream of pairs; see `Batches` for the options.
+    """Load micro-batches from a stream of pairs; see `Batches` for the options.
 
     Process r of w reads the shards r, r + w, ... If there are fewer shards than processes, every
-    process reads the whole stream and uses every w-th row, starting with r. Each epoch reads the
+    process reads the entire stream and uses every w-th row, starting with r. Each epoch reads the
     shards in a different order, and shuffles undecoded rows in blocks of `buffer`. Rows without a
-    caption and an incomplete last batch are left out. A resumed run skips the rows of earlier
+    caption and an incomplete last batch are dropped. A resumed run skips the rows of earlier
     batches without decoding them.
 
     Args:
         stream: the stream.
         augment: image and generator -> pixels.
-        label: column of classes, whose names must be known before the stream is read.
+        label: class column, whose class names must be known before the stream is read.
         buffer: number of rows that are shuffled at a time.
     """
 
@@ -411,8 +409,8 @@ class StreamBatches(Batches):
         self.shards = np.arange(self.rank, stream.shards, self.world)
         # (k, w): this process uses rows k, k + w, ... of its shards.
         self.stride = (0, 1)
-        # With fewer shards than processes, some processes would get no shards, and the others
-        # would wait for them.
+        # With fewer shards than processes, some processes would get no shards, and the others would
+        # wait for them.
         if stream.shards < self.world:
             self.shards = np.arange(stream.shards)
             self.stride = (self.rank, self.world)
@@ -423,7 +421,7 @@ class StreamBatches(Batches):
                 )
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield the micro-batches of this process."""
+        """Yield this process's micro-batches."""
         size = self.batch_size
 
         def slots() -> Iterator[tuple[list[_Row], int, int]]:
@@ -444,7 +442,7 @@ class StreamBatches(Batches):
             pairs.close()  # type: ignore[attr-defined]
 
     def _assembled(self) -> Iterator[tuple[int, list[_Row]]]:
-        """Yield the epoch and the undecoded rows of every micro-batch."""
+        """Yield the epoch and undecoded rows of every micro-batch."""
         epoch = 0
         while True:
             waiting = list[_Row]()
@@ -476,7 +474,7 @@ class StreamBatches(Batches):
             block = list[_Row]()
             for number, record in part:
                 has_caption = self.tokenize is None or says_something(record.caption or "")
-                # Rows of other processes are counted, but not decoded.
+                # Rows that belong to other processes are counted, but not decoded.
                 if number % step == start and has_caption:
                     block.append((shard * _SHARD + number, record))
             # The seed depends on the block, so that a resumed run shuffles it in the same way.
@@ -487,7 +485,7 @@ class StreamBatches(Batches):
     def _slot(
         self, rows: list[_Row], slot: int, epoch: int
     ) -> tuple[int, int, str, Tensor, dict[str, str]]:
-        """Return a pair of a batch: index, class, caption in this epoch, views, and failures."""
+        """Return one pair for a batch: index, class, caption in this epoch, views, and failures."""
         generator = numpy_generator("replacement", self.seed, epoch, slot)
         spares = iter(generator.permutation(len(rows)).tolist())
         place, image, failed = self._read(

@@ -1,4 +1,4 @@
-"""Determine which held-out scores a training improved or worsened."""
+"""Determine which held-out scores training improved or worsened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Codes = NDArray[np.int64]
 RESAMPLES = 2000
 TASK = "held-out data"
 METHOD = "training"
-COSINE = "positive_score"  # of an image with its captions; not a score that people train for
+COSINE = "positive_score"  # cosine of an image with its captions; not a training goal in itself
 TITLES = {
     "zero_shot_accuracy": "zero-shot accuracy",
     "zero_shot_worst_class": "worst-class accuracy",
@@ -37,15 +37,15 @@ TITLES = {
 """Names of scores on pages and in messages; other scores have no special name."""
 
 WATCHED = ("zero_shot_accuracy", "recall@1 image->text")
-"""Scores that show whether training harms the model, of which the first that was measured is used:
+"""Scores that show whether training harms the model; the first one measured is used, which is
 retrieval if the held-out data have no classes."""
 
-# The scores that people train for.
+# Scores that are training goals.
 LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
 
 
 class Fall(TypedDict):
-    """A score that training left below its start; see `fall_below_start`."""
+    """A score that fell during training; see `fall_below_start`."""
 
     score: str
     before: float
@@ -63,15 +63,15 @@ def conclusions_of_training(
     """Return a conclusion about the change of each score, with its interval.
 
     Changes are paired: images are resampled with their scores before and after training, and with
-    all their captions. The worst class and the worst group are determined anew in each resample.
+    all their captions. The worst class and group are determined again in each resample.
 
     Args:
         before: name -> score (n,) of each image, 0 or 1, NaN if it has none, as returned by
             `Monitor.rows`. Cosines are ignored.
         after: the same after training.
-        cells: name of a lowest accuracy -> class or group (n,) of each image, negative for images
-            in none, as returned by `Monitor.cells`.
-        query_images: (q,) image of each caption, for the scores text->image. None: every image has
+        cells: name of a lowest accuracy -> class or group (n,) of each image, negative if it has
+            none, as returned by `Monitor.cells`.
+        query_images: (q,) image of each caption, for text->image scores. If None, every image has
             one caption.
     """
     changes: dict[str, Conclusion] = {}
@@ -94,15 +94,15 @@ def conclusions_of_training(
 
 
 def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Entry:
-    """Return the change of the watched score since the start of the training, for the history.
+    """Return the change in the watched score since the start of training, for the history.
 
     Args:
-        before: name -> score (n,) of each image, see `conclusions_of_training`.
+        before: name -> score (n,) of each image; see `conclusions_of_training`.
         after: the same at the current step.
 
     Returns:
         "NAME change", "NAME change_low" and "NAME change_high", the change with its paired 95%
-        interval, and "below_start", which is True if the whole interval is below 0. Empty if
+        interval, and "below_start", which is True if the entire interval is below 0. Empty if
         nothing was scored.
     """
     for name, old, new, groups in _compared(before, after, {}):
@@ -119,16 +119,16 @@ def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 
 
 def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]) -> Fall | None:
-    """Describe the fall of the watched score, if training left it below its start; else None.
+    """Describe the fall in the watched score, or return None if it did not fall.
 
     Args:
-        conclusions: conclusions about the change of each score.
+        conclusions: conclusions about the change in each score.
         history: entries of all steps.
 
     Returns:
-        The name of the score, its value before and after, its change with the 95% interval, and
-        the number of steps after which it was below its start for the first time. The latter is
-        None if only the final model, whose weights may be averages, is below its start.
+        The name of the score, its value before and after, its change with a 95% interval, and the
+        number of steps after which it first fell below its start. The latter is None if only the
+        final model, whose weights may be averages, is below its start.
     """
     watched = [conclusion for conclusion in conclusions if conclusion.metric in WATCHED]
     if not watched or watched[0].verdict != "worse":
@@ -165,7 +165,7 @@ def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
 def _compared(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], cells: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Floats, Floats, Codes]]:
-    """Yield name, score before, score after and cell (n,) of scores that both contain."""
+    """Yield the name, score before, score after and cell (n,) of scores in both."""
     for name, scores in before.items():
         if name != COSINE and name in after:
             everywhere = np.zeros(len(scores), dtype=np.int64)
@@ -180,7 +180,7 @@ def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> Conclu
     """Return a conclusion without cost and sentence; None if no image had a score before.
 
     Scores before and after (n,) are 0 or 1, or NaN for images without a score. `groups` (n,) is
-    negative for images in none.
+    negative for images without a group.
     """
     scored = np.isfinite(before) & (groups >= 0)
     n = int(scored.sum())
@@ -221,7 +221,7 @@ def _measured_of_captions(
     n = int(counts.sum())
     interval = percentile_interval(draws[:, 1])
     if value in (0.0, 1.0):
-        # Nothing varies, so use the interval for n independent images.
+        # Resamples do not vary, so use the interval for n independent images.
         interval = wilson_interval(int(value * n), n)
     low, high = percentile_interval(draws[:, 1] - draws[:, 0])
     change = (value - float(right_before / n_captions), low, high)
@@ -240,13 +240,13 @@ def _concluded(
     counted: str,
     is_finite: bool,
 ) -> Conclusion:
-    """Return a conclusion without cost and sentence.
+    """Return a conclusion whose cost and sentence are not filled in.
 
     Args:
         name: name of the score.
         value: score after training.
         interval: interval of the score after training.
-        change: change of the score with its interval.
+        change: change in the score, with its interval.
         n: number of images.
         counted: number of queries in words.
         is_finite: whether all features after training are finite.
@@ -286,10 +286,10 @@ def _concluded(
 
 
 def _counted(before: Floats, after: Floats, groups: Codes) -> NDArray[np.int64]:
-    """Count images (g, 2, 2) by group, correct before, and correct after."""
+    """Count images (g, 2, 2) by group, correctness before and correctness after."""
     _, codes = np.unique(groups, return_inverse=True)
     counts = np.zeros((codes.max() + 1, 2, 2), dtype=np.int64)
-    # Answers of a model whose features are not finite count as wrong.
+    # If a model's features are not finite, its answers count as wrong.
     right_after = np.nan_to_num(after).astype(np.int64)
     np.add.at(counts, (codes, before.astype(np.int64), right_after), 1)
     return counts

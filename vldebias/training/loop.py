@@ -1,8 +1,8 @@
 """Train step by step, on one CPU or several GPUs, and resume exactly after an interruption.
 
-The learning rate, schedule, batches and random seed of a step depend only on its number. So a
-checkpoint needs neither generator states nor the position of a loader, and a run that was killed
-and resumed ends with the same weights as one that was not.
+The learning rate, schedule, batches and random seed of a step depend only on its number. A
+checkpoint therefore needs neither generator states nor the position of a loader, and a run that is
+killed and resumed ends with the same weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 STATE = "state.pt"
 HISTORY = "history.jsonl"
-BETAS = (0.9, 0.98)  # of AdamW, as CLIP was trained
+BETAS = (0.9, 0.98)  # AdamW betas, as used to train CLIP
 
-# Values of a step: step, loss, lr, temperature, seconds, and scores if they are due.
+# Values recorded for a step: step, loss, lr, temperature, seconds, and scores if due.
 Entry = dict[str, float]
 Scores = Callable[[Towers], dict[str, float]]
 _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -61,16 +61,16 @@ class Checkpoint(TypedDict):
 
 
 def make_accelerator(**options: Any) -> Accelerator:
-    """Create an accelerator with the defaults of the loop; the options are those of accelerate.
+    """Create an accelerator with the loop's defaults; options are passed to accelerate.
 
-    The loop implements precision itself, because accelerate uses one precision for all runs of a
+    The loop implements precision itself, because accelerate uses one precision for all runs in a
     process. Buffers are not broadcast before every forward pass, because the state of a global loss
     is the same in all processes.
 
     Raises:
-        InvalidInputError: several processes were launched without a common process group, as with
-            `accelerate launch --cpu --num_processes 2`. Each would train separately and write to
-            the same folder.
+        InvalidInputError: If several processes were launched without a common process group, as
+            with `accelerate launch --cpu --num_processes 2`. Each would train separately and write
+            to the same folder.
     """
     accelerate = need("accelerate")
     handler = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
@@ -105,15 +105,16 @@ def fit(
     """Train `trainee` in place and return the history, one entry per step.
 
     A run that was killed resumes from its last checkpoint. After Ctrl-C or SIGTERM, the current
-    step finishes, a checkpoint is written, and KeyboardInterrupt(number of the signal) is raised; a
-    second signal raises it immediately.
+    step finishes, a checkpoint is written, and KeyboardInterrupt(signal number) is raised; a second
+    signal raises it immediately.
 
     Args:
         trainee: model and loss.
         batches: micro-batches.
         settings: length, optimizer and precision.
-        accelerator: accelerator of the processes. Default: a new one.
-        folder: folder for the checkpoint and the history, a line per step. Default: write neither.
+        accelerator: accelerator for the processes. Default: a new one.
+        folder: folder for the checkpoint and the history (one line per step). Default: write
+            neither.
         identity: values that must be the same to resume from a checkpoint, in addition to the
             number of steps.
         monitor: function that scores the model every `eval_every` steps and at the end; with `ema`,
@@ -121,10 +122,10 @@ def fit(
         on_step: called with each entry and the total number of steps.
 
     Raises:
-        InvalidInputError: the folder contains a damaged checkpoint or one of another run, or
-            another run is writing to it.
-        DivergedError: the loss or its gradient is not finite. Model and checkpoint are those of the
-            previous step.
+        InvalidInputError: If the folder contains a damaged checkpoint or one from a different run,
+            or a different run is writing to it.
+        DivergedError: If the loss or its gradient is not finite. Model and checkpoint are left as
+            they were after the previous step.
     """
     steps = settings.updates(batches.per_epoch)
     accelerator = accelerator or make_accelerator()
@@ -168,7 +169,7 @@ def _signals() -> Iterator[list[int]]:
     received: list[int] = []
 
     def note(number: int, _: object) -> None:
-        # After the first signal, the step finishes. A user who sends a second does not want to
+        # After the first signal, the step finishes. A user who sends a second one does not want to
         # wait.
         if received:
             raise KeyboardInterrupt
@@ -187,7 +188,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 class Run:
-    """State of a training run, which its checkpoint stores; see `fit`."""
+    """State of a training run, as stored in its checkpoint; see `fit`."""
 
     def __init__(
         self,
@@ -203,11 +204,11 @@ class Run:
         self.accelerator = accelerator
         self.folder = folder
         self.steps = steps
-        # As read from the JSON of a checkpoint: tuples become lists, and paths become texts.
+        # Convert as in a checkpoint's JSON: tuples become lists, and paths become strings.
         values = {**identity, "steps": steps}
         self.identity: dict[str, object] = json.loads(json.dumps(values, default=str))
         self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
-        # No weight decay for biases, gains of norms and temperatures.
+        # Do not apply weight decay to biases, norm gains and temperatures.
         matrices = []
         vectors = []
         for parameter in self.learning.values():
@@ -231,13 +232,13 @@ class Run:
         self.history: list[Entry] = []
 
     def record(self, step: int, loss: float, seconds: float, monitor: Scores | None) -> Entry:
-        """Score the model if it is due after a step, and append the entry to the history.
+        """Score the model after a step if scores are due, and append the entry to the history.
 
         Args:
             step: number of the step.
             loss: loss of the step.
             seconds: duration of the step.
-            monitor: function that scores the model. None: do not score it.
+            monitor: function that scores the model. If None, it is not scored.
         """
         entry: Entry = {
             "step": step,
@@ -250,7 +251,7 @@ class Run:
         is_due = (step + 1) % period == 0 or step + 1 == self.steps
         if monitor is not None and is_due:
             self.module.eval()
-            # The average will be saved, so the average is scored.
+            # The average will be saved, so score the average.
             with nullcontext() if self.average is None else self.average.applied():
                 entry |= monitor(self.trainee.towers)
         self.history.append(entry)
@@ -261,14 +262,14 @@ class Run:
         return entry
 
     def update(self, step: int, micro_batches: Sequence[Batch]) -> float:
-        """Update the weights once, and return the mean loss of the micro-batches.
+        """Update the weights once, and return the mean loss over the micro-batches.
 
         Args:
             step: number of the update, from 0.
             micro_batches: micro-batches of the step.
 
         Raises:
-            DivergedError: the loss or its gradient is not finite.
+            DivergedError: If the loss or its gradient is not finite.
         """
         settings = self.settings
         parameters = []
@@ -308,7 +309,7 @@ class Run:
         """Add the gradient of the step's loss to `.grad`, and return the loss ().
 
         With negatives "micro", the loss of a step is the mean over its micro-batches. With "step",
-        it is the loss of all pairs together, in the memory of one micro-batch (GradCache, Gao et
+        it is the joint loss of all pairs, using the memory of one micro-batch (GradCache, Gao et
         al., 2021): compute all features without a graph and the gradient of the loss with respect
         to them, then run every micro-batch again, with the same dropout and mixing, and
         backpropagate this gradient.
@@ -335,7 +336,7 @@ class Run:
         return total
 
     def _gradient_of_all(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
-        """Add the gradient of the loss of all micro-batches together, see `gradient`."""
+        """Add the gradient of the joint loss of all micro-batches; see `gradient`."""
         # 1. Compute features without a graph. 2. Compute the loss and its gradient with respect to
         # the features.
         features = self._features(step, micro_batches)
@@ -363,7 +364,7 @@ class Run:
                         [parts[number] for parts in gradients_of_name.values()],
                     )
                     if is_last:
-                        # Gradients of the loss's parameters must be exchanged between processes.
+                        # Gradients for the loss's parameters must be exchanged between processes.
                         total = total + _inner_product(parameters, gradients[len(features) :])
                 # The features are the same as before, because both passes have the same seed.
                 self.scaler.scale(total).backward()
@@ -388,7 +389,7 @@ class Run:
 
     @contextmanager
     def _seeded_pass(self, step: int, number: int, *, is_last: bool) -> Iterator[None]:
-        """Seed dropout and mixing; exchange gradients of processes after the last micro-batch."""
+        """Seed dropout and mixing; only exchange gradients after the last micro-batch."""
         # The factors are primes, so that seeds differ between steps, micro-batches and processes.
         position = (self.settings.seed * 1_000_003 + step) * 1009 + number
         torch.manual_seed((position * 65_537 + self.accelerator.process_index) % 2**63)
@@ -408,12 +409,12 @@ class Run:
             self.average.copy_to_live()
 
     def agree(self, *conditions: bool) -> list[bool]:
-        """Return for each condition whether it is true in any process."""
+        """Return, for each condition, whether it is true in any process."""
         votes = torch.tensor(conditions, dtype=torch.float32, device=self.accelerator.device)
         return [bool(total) for total in self.accelerator.reduce(votes, reduction="sum")]
 
     def _live(self) -> dict[str, Tensor]:
-        """Return the tensors of model and loss in a checkpoint: trained parameters and buffers."""
+        """Return the model and loss tensors in a checkpoint: trained parameters and buffers."""
         # Frozen weights are loaded with the model, and non-persistent buffers are recomputed.
         persistent = set(self.trainee.state_dict())
         tensors: dict[str, Tensor] = {}
@@ -445,7 +446,7 @@ class Run:
         Later steps, which will be repeated, are removed from the history.
 
         Raises:
-            InvalidInputError: the checkpoint belongs to another run or another model.
+            InvalidInputError: If the checkpoint belongs to a different run or model.
         """
         state = None if self.folder is None else read_state(self.folder / STATE)
         if state is not None:
@@ -453,7 +454,7 @@ class Run:
             self._refuse_other_run(state)
             live = self._live()
             for name, tensor in state["tensors"].items():
-                # In place, because optimizer and wrapper refer to these tensors.
+                # Copy in place, because the optimizer and wrapper reference these tensors.
                 live[name].copy_(tensor)
             self.history = list(state["history"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -468,7 +469,7 @@ class Run:
         return len(self.history)
 
     def _refuse_other_run(self, state: Checkpoint) -> None:
-        """Raise an error for a checkpoint of other settings, or of another model or loss."""
+        """Raise an error for a checkpoint from different settings, or a different model or loss."""
         stored_identity = json.loads(state["identity"])
         differences = []
         for name in sorted(stored_identity | self.identity):
@@ -499,10 +500,10 @@ def _inner_product(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Te
 
 
 def read_state(path: Path) -> Checkpoint | None:
-    """Return a checkpoint; None if the file does not exist.
+    """Load a checkpoint, or return None if the file does not exist.
 
     Raises:
-        InvalidInputError: the file is damaged.
+        InvalidInputError: If the file is damaged.
     """
     if not path.is_file():
         return None
@@ -515,7 +516,7 @@ def read_state(path: Path) -> Checkpoint | None:
         state: Checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if set(state) != Checkpoint.__required_keys__:
             raise ValueError("unexpected entries")
-    except Exception as error:  # torch has no exception class of its own for damaged files
+    except Exception as error:  # torch has no dedicated exception class for damaged files
         raise InvalidInputError(
             f"{path}: not a readable checkpoint ({error}); delete it to start again"
         ) from None

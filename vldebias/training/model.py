@@ -1,5 +1,4 @@
-"""Select which parameters are trained (all, a tower, the last blocks, heads, peft adapters), and
-save a trained model."""
+"""Select the parameters to train (all, a tower, the last blocks, heads, adapters); save models."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from vldebias.utils.files import storage_errors
 from vldebias.version import __version__
 
 MANIFEST = "vldebias.json"
-_NAME = "default"  # of the adapter in peft
+_NAME = "default"  # name of the peft adapter
 _STACKED = "in_proj_weight"
 
 Weight = TypeVar("Weight", bound=Tensor)
@@ -37,11 +36,11 @@ def tune(
     seed: int = 0,
     last: Mapping[str, int | None] | None = None,
 ) -> list[str]:
-    """Set `requires_grad` of all parameters of the model, and return the names of the trained ones.
+    """Set `requires_grad` for all model parameters, and return the names of the trained ones.
 
     In every scope, temperature and bias are frozen, because they belong to the loss, and so are
-    parameters that do not affect any feature (such as CoCa's caption decoder), for whose gradients
-    processes would wait.
+    parameters that do not affect any feature (such as CoCa's caption decoder), because processes
+    would wait for their gradients.
 
     Args:
         towers: the model.
@@ -50,14 +49,15 @@ def tune(
             section 4.1), to the weights of every Linear except heads, and to the query, key and
             value weights of torch's attention.
         lora_rank: rank of the adapters with scope "lora".
-        seed: seed of the initial values of the adapters.
+        seed: seed for the adapters' initial values.
         last: number of last blocks to train in each tower, such as {"image": 2, "text": 0}, in
             addition to the layers after the blocks (a norm, a projection). Towers without a number
             are trained entirely.
 
     Raises:
-        InvalidInputError: a tower has fewer blocks, or has no head although the scope is "heads".
-        UnsupportedHostError: the model has adapters or quantized weights.
+        InvalidInputError: If a tower has fewer blocks, or has no head although the scope is
+            "heads".
+        UnsupportedHostError: If the model has adapters or quantized weights.
     """
     model = towers.model
     if hasattr(model, "peft_config"):
@@ -89,10 +89,10 @@ def tune(
 
 
 def _parameters_of_scope(towers: Towers, scope: str) -> dict[int, nn.Parameter]:
-    """Return the parameters of a scope by their identity.
+    """Return the parameters in a scope by identity.
 
     Raises:
-        InvalidInputError: the scope is "heads", and a tower has no head.
+        InvalidInputError: If the scope is "heads" and a tower has no head.
     """
     image = _parameters(towers.image_parts)
     text = _parameters(towers.text_parts)
@@ -109,11 +109,11 @@ def _parameters_of_scope(towers: Towers, scope: str) -> dict[int, nn.Parameter]:
 
 
 def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
-    """Return the depth of each parameter of a tower, and the depth after the last block.
+    """Return the depth of each parameter in a tower, and the depth after the last block.
 
-    Depth 0 is before the first block. The blocks are the list of modules of the same class that has
-    the most parameters, such as the largest stage of a ResNet. Afterwards, all parameters of the
-    tower require gradients.
+    Depth 0 is before the first block. The blocks are the list of same-class modules with the most
+    parameters, such as the largest stage of a ResNet. Afterwards, all of the tower's parameters
+    require gradients.
 
     Args:
         towers: the model.
@@ -155,7 +155,7 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
 
 
 def _size_of(blocks: Iterable[nn.Module]) -> int:
-    """Return the total number of parameters of the blocks."""
+    """Return the total number of parameters in the blocks."""
     size = 0
     for block in blocks:
         size += sum(parameter.numel() for parameter in block.parameters())
@@ -163,7 +163,7 @@ def _size_of(blocks: Iterable[nn.Module]) -> int:
 
 
 def _parameters(parts: Iterable[nn.Module | nn.Parameter]) -> dict[int, nn.Parameter]:
-    """Return single parameters and the parameters of modules, by their identity."""
+    """Return individual parameters and the parameters of modules, by identity."""
     parameters: dict[int, nn.Parameter] = {}
     for part in parts:
         if isinstance(part, nn.Parameter):
@@ -174,12 +174,13 @@ def _parameters(parts: Iterable[nn.Module | nn.Parameter]) -> dict[int, nn.Param
 
 
 def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
-    """Add adapters to every Linear and stacked attention that affects features, except the heads.
+    """Add adapters to every Linear and stacked attention that affects features, except heads.
 
     If the weights of a layer are read by another layer (the output projection of
     MultiheadAttention, the attention pool of a ResNet), its adapter would have no effect. peft's
     layer for MultiheadAttention adds the adapter to the weights before each call and subtracts it
-    afterwards, so rounding changes the frozen weights; its adapters for single parameters do not.
+    afterwards, so rounding changes the frozen weights; its adapters for individual parameters do
+    not.
     """
     peft = need("peft")
     weight_of_layer = _running_layers(towers)
@@ -218,7 +219,7 @@ def _running_layers(towers: Towers) -> dict[str, Tensor]:
     for name, module in towers.model.named_modules():
         weight: Tensor | None = None
         if isinstance(module, nn.MultiheadAttention):
-            # None if query, key and value have separate matrices.
+            # This is None if query, key and value have separate matrices.
             weight = module.in_proj_weight
         elif isinstance(module, nn.Linear):
             weight = module.weight
@@ -251,7 +252,7 @@ def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
 
 
 def _embed_pair(towers: Towers) -> tuple[Tensor, Tensor]:
-    """Return features (1, d) of a black image and of a short caption."""
+    """Return the features (1, d) of a black image and a short caption."""
     device = next(towers.model.parameters()).device
     tokens = {name: tensor.to(device) for name, tensor in towers.tokenize(["a photo"]).items()}
     return towers.image(torch.zeros(1, 3, *towers.size, device=device)), towers.text(tokens)
@@ -282,24 +283,24 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
-    """Write the model into a folder atomically, and replace a model that was saved there before.
+    """Save the model in a folder atomically, replacing any previously saved model.
 
     It can be loaded by its own library (open_clip: "local-dir:FOLDER"). Adapters are merged.
-    vldebias.json records `scope` and `name`, see `vldebias.hosts.loading.load_host`.
+    vldebias.json records `scope` and `name`; see `vldebias.hosts.loading.load_host`.
 
     Args:
         towers: the model.
         folder: folder to write.
         scope: the part that was trained.
-        name: name by which the model was loaded.
+        name: name under which the model was loaded.
     """
     from safetensors.torch import save_file
 
     refuse_foreign(folder)
-    # Everything is in memory before anything is written or moved.
+    # Everything is loaded into memory before anything is written or moved.
     weights = {key: tensor.detach().cpu() for key, tensor in towers.model.state_dict().items()}
     plain = merged(towers.model, weights)
-    # A partly written folder would load as a broken model.
+    # A partially written folder would load as a broken model.
     with replacing(folder) as new_folder:
         if isinstance(towers.preprocess, Preprocess):
             family = "miniature"
@@ -320,11 +321,11 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
 
 
 def check_savable(towers: Towers, *, name: str) -> None:
-    """Raise an error before training if the model could not be saved, or not be loaded correctly.
+    """Raise an error before training if the model cannot be saved or correctly reloaded.
 
     Args:
         towers: the model.
-        name: name by which it was loaded.
+        name: name under which it was loaded.
     """
     if not isinstance(towers.preprocess, Preprocess):
         towers.check_saving(merged(towers.model, towers.model.state_dict()), name=name)
@@ -334,7 +335,7 @@ def refuse_foreign(folder: Path) -> None:
     """Raise an error if saving would overwrite anything but a saved model."""
     if not folder.exists() or (folder / MANIFEST).is_file():
         return
-    # A file of this name counts as not empty.
+    # A file with this name counts as not empty.
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if not is_empty:
         raise InvalidInputError(
@@ -346,7 +347,7 @@ def refuse_foreign(folder: Path) -> None:
 def replacing(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` when the block ends.
 
-    If the process is killed before, the old folder remains.
+    If the process is killed before that, the old folder remains.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     new_folder = folder.with_name(folder.name + ".part")

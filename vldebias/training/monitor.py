@@ -25,12 +25,12 @@ from vldebias.utils.pictures import why_unreadable
 if TYPE_CHECKING:
     from PIL import Image
 
-TO_IMAGE = "text->image"  # suffix of the names of scores of captions, not of images
-BATCH = 64  # images that are encoded at once
+TO_IMAGE = "text->image"  # suffix of the names of caption scores, as opposed to image scores
+BATCH = 64  # number of images encoded at once
 
 
 def image_features(towers: Towers, images: Tensor) -> Tensor:
-    """Return unit features (b, d) float32 of images, in evaluation mode and without gradients.
+    """Return unit image features (b, d) float32, in evaluation mode and without gradients.
 
     Args:
         towers: the model.
@@ -42,12 +42,12 @@ def image_features(towers: Towers, images: Tensor) -> Tensor:
 
 
 def text_features(towers: Towers, texts: Sequence[str], batch_size: int = 256) -> Tensor:
-    """Return unit features (n, d) float32 of texts, see `image_features`.
+    """Return unit text features (n, d) float32; see `image_features`.
 
     Args:
         towers: the model.
         texts: n texts.
-        batch_size: texts that are encoded at once.
+        batch_size: number of texts encoded at once.
     """
     parts = []
     device = next(towers.model.parameters()).device
@@ -68,7 +68,7 @@ def pixel_batches(
     workers: int,
     skipped: dict[int, str],
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield rows (b,) and their pixels (b, 3, h, w), which threads read.
+    """Yield rows (b,) and their pixels (b, 3, h, w), loaded by threads.
 
     Args:
         rows: rows of the images.
@@ -95,7 +95,7 @@ def pixel_batches(
         batch_pixels.append(pixels)
         if len(batch_rows) == batch_size:
             yield torch.tensor(batch_rows), torch.stack(batch_pixels)
-            # Free this batch before the next one is read.
+            # Free this batch before the next one is loaded.
             batch_rows.clear()
             batch_pixels.clear()
     if batch_rows:
@@ -119,9 +119,9 @@ class Monitor:
         images: (n, 3, h, w), preprocessed.
         captions: n texts, "" for images without a caption; n sequences of texts, if images have
             several; or empty.
-        labels: (n,) integers, the class of each image, -1 if unknown.
+        labels: (n,) integers, the class of each image, or -1 if unknown.
         class_texts: the text of each class.
-        groups: (n,) integers, the value of an attribute that should not matter, -1 if unknown.
+        groups: (n,) integers, the value of an attribute that should not matter, or -1 if unknown.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Monitor:
         class_texts: Sequence[str] = (),
         groups: Tensor | None = None,
     ) -> None:
-        # The queries of text->image: the caption and its image, (q,).
+        # The text->image queries: captions and their images, (q,).
         query_images: list[int] = []
         queries: list[str] = []
         for image, listed in enumerate(captions):
@@ -176,24 +176,24 @@ class Monitor:
         workers: int = 4,
         limit: int | None = None,
     ) -> Self:
-        """Return the monitor for a data set.
+        """Return a monitor for a data set.
 
-        Pixels are preprocessed once and kept in half precision. Unreadable images are left out,
+        Pixels are preprocessed once and stored in half precision. Unreadable images are skipped,
         with a warning.
 
         Args:
             data: the held-out images.
             prepare: image -> pixels (3, h, w).
-            label: column of classes. None: no zero-shot scores.
-            template: text of a class, with {} for its name. "_" in names is replaced by a space,
-                and "a" before the name by "an" if necessary.
-            group: column of groups, for the worst group.
+            label: class column. If None, there are no zero-shot scores.
+            template: text of a class, with {} for its name. "_" in names is replaced with a space,
+                and "a" before the name with "an" if necessary.
+            group: group column, for the worst group.
             workers: number of threads that read images.
             limit: maximum number of images, sampled at random. Recall decreases with the number of
                 images, so compare only values with the same limit.
         """
         if limit is not None:
-            # A random sample in the order of the data.
+            # Take a random sample, in the order of the data.
             data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
         skipped = dict[int, str]()
         readable_rows = []
@@ -243,18 +243,18 @@ class Monitor:
 
     @classmethod
     def held_out(cls, settings: TrainSettings, learned: object, towers: Towers) -> Self | None:
-        """Return the monitor for the held-out data; None if there is nothing to score.
+        """Return a monitor for the held-out data, or None if there is nothing to score.
 
         Warns about held-out images that are also in the training data, because their scores are too
         high.
 
         Args:
-            settings: settings of the training, which name the data.
+            settings: training settings, which specify the data.
             learned: the training data.
             towers: the model, which preprocesses images.
 
         Raises:
-            InvalidInputError: nine in ten held-out images are in the training data.
+            InvalidInputError: If nine in ten held-out images are in the training data.
         """
         if not settings.has_held_out:
             return None
@@ -288,7 +288,7 @@ class Monitor:
 
         Args:
             towers: the model.
-            edit: edit of the text features, such as a projection that was fitted for this model.
+            edit: edit for the text features, such as a projection fitted for this model.
         """
         return self.summary(self.rows(towers, edit))
 
@@ -299,7 +299,7 @@ class Monitor:
             correct = rows["zero_shot_accuracy"].double()
             figures[name] = float("nan")
             if correct.isfinite().any():
-                # Cells without any score are left out.
+                # Cells without any score are excluded.
                 means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
                 figures[name] = float(np.nanmin(means))
         return figures
@@ -317,7 +317,7 @@ class Monitor:
         if self.groups is not None:
             groups = self.groups.cpu()
             known = (labels >= 0) & (groups >= 0)
-            # (n,), a number for each class within a group; -1 if either is unknown.
+            # (n,), one number per class within a group, or -1 if either is unknown.
             cells = labels * (int(groups.max()) + 1) + groups
             cells_of_score["zero_shot_worst_group"] = cells.where(known, -1)
         return cells_of_score
@@ -327,7 +327,7 @@ class Monitor:
 
         Args:
             towers: the model.
-            edit: edit of the text features.
+            edit: edit for the text features.
 
         Returns:
             Name -> (n,) float32 on the CPU: 0 or 1, or a cosine; NaN for images without a label or
@@ -335,13 +335,13 @@ class Monitor:
             `query_images`. If any feature is not finite, all scores are NaN.
         """
         scores = dict[str, Tensor]()
-        # This includes the comparisons, which autocast would round.
+        # Disable autocast for the comparisons too, which it would round.
         with reading(towers.model):
             images = torch.cat([image_features(towers, part) for part in self.images.split(BATCH)])
             features = [images]
             if self.labels is not None:
                 classes = _edited_features(towers, self.class_texts, edit)
-                # 1 if the image is closest to the text of its class.
+                # 1 if the image is closest to its own class's text.
                 labels = self.labels.to(images.device)
                 right = ((images @ classes.T).argmax(dim=1) == labels).float()
                 scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()
@@ -353,7 +353,7 @@ class Monitor:
                 }
                 codes = torch.tensor([place_of_caption[text] for text in self.queries])
                 texts = _edited_features(towers, list(place_of_caption), edit)
-                # Images without a caption are not candidates of text->image either.
+                # Images without a caption are not text->image candidates either.
                 captioned, owners = self.query_images.unique(return_inverse=True)
                 values_of_score = _caption_scores(images[captioned], texts, owners, codes)
                 for name, values in values_of_score.items():
@@ -362,7 +362,7 @@ class Monitor:
                         scores[name] = torch.full((len(images),), torch.nan)
                         scores[name][captioned] = values
                 features.append(texts)
-        # Otherwise, features that are not finite would have a closest text, and thus a score.
+        # Otherwise, non-finite features would have a closest text, and thus a score.
         if all(bool(part.isfinite().all()) for part in features):
             return scores
         return {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
@@ -388,7 +388,7 @@ def _report_overlap(held_out: ImageData, learned: ImageData) -> None:
 
 
 def _edited_features(towers: Towers, texts: Sequence[str], edit: Edit | None) -> Tensor:
-    """Return unit features (n, d) of texts, edited if there is an edit."""
+    """Return unit text features (n, d), edited if there is an edit."""
     features = text_features(towers, texts)
     if edit is None:
         return features

@@ -21,7 +21,7 @@ from vldebias.training.settings import LossSettings, refuse_unread
 
 
 class _LossModule(Protocol):
-    """Part of a loss module that training uses; `Loss.load_module` checks it."""
+    """The part of a loss module used by training; `Loss.load_module` checks it."""
 
     temperature: float | nn.Module
 
@@ -43,18 +43,18 @@ class Objective(nn.Module):
 
     Args:
         settings: name and settings of the loss.
-        temperature: temperature of the model, which is used if the settings contain none. It is
-            raised to the loss's `least_temperature`.
-        items: rows of the data set; None for a stream.
-        bias: bias of the model, the initial value for a loss with a bias. Default: the default of
-            the loss.
-        two_views: use the other rows of the anchor's own view as negatives too.
-        gather: use negatives from all processes.
+        temperature: the model's temperature, used if the settings contain none. It is raised to at
+            least the loss's `least_temperature`.
+        items: number of rows in the data set; None for a stream.
+        bias: the model's bias, used as the initial value for losses with a bias. Default: the
+            loss's own.
+        two_views: whether to also use the other rows of the anchor's own view as negatives.
+        gather: whether to use negatives from all processes.
         groups: number of groups, for group DRO.
 
     Raises:
-        InvalidInputError: a setting that the loss does not read, or a loss with a state per item
-            for a stream.
+        InvalidInputError: If the loss does not use a setting, or keeps a state per item and the
+            data are a stream.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class Objective(nn.Module):
     def forward(
         self, first: Tensor, second: Tensor, batch: Batch, further_features: Tensor | None = None
     ) -> Tensor:
-        """Return the loss of a batch.
+        """Return the loss for a batch.
 
         Args:
             first: features (b, d) of the images, rows of norm 1.
             second: features (b, d) of the captions or of a second view, rows of norm 1.
-            batch: the batch, whose columns the loss may read.
+            batch: the batch, whose columns the loss may use.
             further_features: (b, M - 1, d), features of further views of each image, for a loss
                 with M positives.
         """
@@ -143,7 +143,7 @@ class Objective(nn.Module):
     def _positives(
         self, first: Tensor, second: Tensor, further_features: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the M positives (b, M, d) of the first features and those of the second.
+        """Return the M positives (b, M, d) for the first features and for the second.
 
         The first positive is the other half of the pair; the others are further views of the image.
         Images are only compared with further views if both features are of images, because cosines
@@ -161,7 +161,7 @@ class Objective(nn.Module):
         return second[:, None].expand_as(of_second), of_second
 
     def schedule(self, step: int, steps: int) -> None:
-        """Set the scheduled values of the loss.
+        """Set the loss's scheduled values.
 
         Args:
             step: index of the next update, from 0.
@@ -180,7 +180,7 @@ class Objective(nn.Module):
 
     @property
     def bias(self) -> float | None:
-        """Return the current bias; None if the loss has none."""
+        """Return the current bias, or None if the loss has none."""
         bias = getattr(self.loss, "bias", None)
         if bias is None:
             return None
@@ -188,7 +188,7 @@ class Objective(nn.Module):
 
 
 def _batch_column(batch: Batch, name: str, *, reader: str) -> Tensor:
-    """Return a column of the batch; raise an error if the data do not have it."""
+    """Return a column of the batch; raise an error if the data lack it."""
     column: Tensor | None = getattr(batch, name)
     if column is None:
         raise InvalidInputError(f"{reader}: expected data with {name} for every pair, got none")
@@ -196,14 +196,14 @@ def _batch_column(batch: Batch, name: str, *, reader: str) -> Tensor:
 
 
 class Trainee(nn.Module):
-    """Model and loss as one module, so that both are wrapped for several processes: batch -> loss.
+    """Model and loss as one module, so that both are wrapped for distributed training.
 
     Args:
         towers: the model.
         objective: the loss.
         fourier: alpha of the amplitude mixing of images (SSA-CLR, Tran et al., 2023, section 4.3;
-            .2 is best in Table 3). 0: no mixing.
-        partner: "any" mixes with the most similar image of the batch, as in the paper, which is
+            0.2 is best in Table 3). If 0, images are not mixed.
+        partner: "any" mixes with the most similar image in the batch, as in the paper, which is
             usually the other view of the same image if there are two views; "other" mixes with the
             most similar view of a different image.
     """
@@ -224,7 +224,7 @@ class Trainee(nn.Module):
         self.partner = partner
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode; modules whose weights are all frozen stay in evaluation mode."""
+        """Set training mode, except for modules whose weights are all frozen."""
         super().train(mode)
         for part in self.modules():
             # Frozen batch norms must not update their statistics, and frozen towers must not apply
@@ -237,11 +237,11 @@ class Trainee(nn.Module):
     def forward(self, batch: Batch, features: bool = False) -> object:
         """Return the loss () of a batch, or its features by name.
 
-        Both use `forward`, because processes only synchronise in calls of it.
+        Both use `forward`, because processes only synchronise in calls to it.
 
         Args:
             batch: the batch.
-            features: return the features instead of the loss.
+            features: whether to return the features instead of the loss.
         """
         views = [batch.images]
         if batch.views is not None:
@@ -272,13 +272,13 @@ class Trainee(nn.Module):
         unique, place = torch.unique(rows, dim=0, return_inverse=True)
         if len(unique) == len(rows):
             return self.towers.text(texts)
-        # The first row of each text, which torch.unique does not return.
+        # Find the first row of each text, which torch.unique does not return.
         first = torch.full((len(unique),), len(rows), device=rows.device)
         first = first.scatter_reduce(0, place, torch.arange(len(rows), device=rows.device), "amin")
         return self.towers.text({name: tokens[first] for name, tokens in texts.items()})[place]
 
     def _mixed(self, images: Tensor, views: int) -> Tensor:
-        """Mix the amplitudes of images with those of the most similar image, by up to `fourier`.
+        """Mix image amplitudes with those of the most similar image, by up to `fourier`.
 
         Pixels are mixed in [0, 1], because the phase of normalised pixels would include the sign of
         the brightness.
@@ -288,21 +288,21 @@ class Trainee(nn.Module):
         source = None
         if self.partner == "other":
             numbers = torch.arange(len(images) // views, device=images.device)
-            # Whole batches of views are concatenated, so views of image i are at i, b + i, ...
+            # Entire batches of views are concatenated, so views of image i are at i, b + i, ...
             source = numbers.repeat(views)
         # This pass only finds partners, so it needs no gradients and updates no statistics.
         with torch.no_grad(), still(self.model):
             features = unit(self.towers.image(images))
-            # Use the generator of the CPU, so that the numbers are the same on any device.
+            # Use the CPU generator, so that the numbers are the same on any device.
             weight = self.fourier * torch.rand(len(images)).to(images.device)
             partner = most_similar(features, source)
             return (mix_amplitudes(images * std + mean, partner, weight) - mean) / std
 
 
 def unit(features: Tensor) -> Tensor:
-    """Return features (n, d) of norm 1, at least in single precision.
+    """Return features (n, d) of norm 1, in at least single precision.
 
-    In bfloat16, the rounding error of a logit at t = .01 would be .25.
+    In bfloat16, the rounding error of a logit at t = 0.01 would be 0.25.
     """
     if features.dtype in (torch.bfloat16, torch.float16):
         features = features.float()

@@ -29,12 +29,12 @@ def _restored(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 
 class Average:
-    """Moving average of a module's trainable parameters over about 1 / (1 - decay) updates.
+    """Average a module's trainable parameters over about 1 / (1 - decay) updates.
 
         mean <- d mean + (1 - d) theta,   d = min(decay, (step + 1) / (step + 10))
 
-    Buffers are not averaged. Means of half-precision weights are stored in float32, which a decay
-    of .999 requires.
+    Buffers are not averaged. Means of half-precision weights are stored in float32, as required by
+    a decay of 0.999.
 
     Args:
         parameters: the parameters by name.
@@ -57,13 +57,13 @@ class Average:
 
     @torch.no_grad()
     def copy_to_live(self) -> None:
-        """Replace the weights by their mean."""
+        """Replace the weights with their mean."""
         for name, parameter in self.live.items():
             parameter.copy_(self.means[name])
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace the weights by their mean inside the block, and restore them afterwards."""
+        """Replace the weights with their mean inside the block, and restore them afterwards."""
         with _restored(self.live.values()):
             self.copy_to_live()
             yield
@@ -88,21 +88,21 @@ class StartingWeights:
 
     @torch.no_grad()
     def average_with_live(self) -> None:
-        """Replace the weights by their average with the copies."""
+        """Replace the weights with their average with the copies."""
         for parameter, copy in self.copies:
             parameter.copy_(torch.lerp(copy, parameter, self.share))
 
 
 @contextmanager
 def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iterator[None]:
-    """Move the parameters one step up their gradients inside the block, and restore them after it.
+    """Move parameters one step up their gradients inside the block, and restore them afterwards.
 
         theta_a = theta + rho g / |g|               SAM, Foret et al. (2021)
         theta_a = theta + rho T^2 g / |T g|         ASAM, Kwon et al. (2021), with T = |theta| + .01
 
-    g is the gradient of all parameters together, so its norm is a single number for the whole model
-    (SSA-CLR, Tran et al., 2023, section 4.3); T is 1 for vectors and scalars. The scale of g does
-    not matter, so g may be the gradient of a scaled loss.
+    g is the gradient of all parameters together, so its norm is a single number for the entire
+    model (SSA-CLR, Tran et al., 2023, section 4.3); T is 1 for vectors and scalars. The scale of g
+    does not matter, so g may be the gradient of a scaled loss.
 
     Args:
         parameters: the weights, with gradients.
@@ -140,8 +140,8 @@ def _climb(parameters: Sequence[nn.Parameter], method: str, rho: float) -> None:
 
 @contextmanager
 def still(module: nn.Module) -> Iterator[None]:
-    """Keep running statistics and the state of losses constant inside the block."""
-    # Batch norms update their statistics in every pass, so a second pass would count twice.
+    """Freeze running statistics and the state of losses inside the block."""
+    # Batch norms update their statistics in every pass, so a second pass would be counted twice.
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
     stateful = (GlobalContrastiveLoss, GroupWeights)
     losses = [part for part in module.modules() if isinstance(part, stateful) and part.training]

@@ -1,4 +1,4 @@
-"""Open images and captions as the settings specify, and add caption noise for experiments."""
+"""Open images and captions according to the settings, and add caption noise for experiments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CAPTIONS_WANTED = (
     "Set caption to their column, or create captions from labels with label and caption_template"
 )
-# Splits of training -> splits of the images of a world, which has only two.
+# Training splits -> image splits of a miniature world, which has only two.
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}
 
 
@@ -38,8 +38,8 @@ class Pairs:
     """Store n images with captions; each epoch uses every image once, with its captions in turn.
 
     Attributes:
-        name: name of the data set in messages.
-        ids: n names of the images.
+        name: name of the data set, for messages.
+        ids: n image names.
         captions: n tuples of texts; empty if only images are used.
         read: index -> RGB image; raises OSError if it cannot be read.
         labels: classes of the images.
@@ -66,13 +66,13 @@ class Pairs:
 
     @classmethod
     def from_data(cls, data: ImageData, settings: TrainSettings) -> Pairs:
-        """Return the pairs of a data set, with the groups and the noise that the settings specify.
+        """Return a data set's pairs, with groups and noise according to the settings.
 
-        Rows without a caption are left out, with a warning.
+        Rows without a caption are dropped, with a warning.
 
         Args:
             data: the images.
-            settings: settings of the training.
+            settings: training settings.
         """
         labels = None if settings.label is None else data.column(settings.label)
         groups = None
@@ -125,7 +125,7 @@ class Pairs:
         )
 
     def with_noise(self, eta: float, seed: int) -> Self:
-        """Return pairs with a share eta of the captions replaced by random captions, see `noise`.
+        """Return pairs with a share eta of the captions replaced by random captions; see `noise`.
 
         Args:
             eta: share of captions to replace, in [0, 1].
@@ -164,10 +164,10 @@ class Pairs:
 
 
 def _crossed_groups(data: ImageData, columns: str) -> Labels:
-    """Return the groups of comma-separated columns, only of combinations that occur.
+    """Return the groups for comma-separated columns, limited to combinations that occur.
 
     Raises:
-        InvalidInputError: all rows are in the same group.
+        InvalidInputError: If all rows are in the same group.
     """
     groups = cross(*(data.column(name.strip()) for name in columns.split(",")))
     occurring = np.unique(groups.codes[groups.known])
@@ -175,7 +175,7 @@ def _crossed_groups(data: ImageData, columns: str) -> Labels:
         raise InvalidInputError(
             f"{data.name}: group_dro {columns!r}: expected rows of at least two groups"
         )
-    new_codes = np.full(len(groups.names) + 1, -1)  # the last is for unknown rows, -1
+    new_codes = np.full(len(groups.names) + 1, -1)  # the last entry is for unknown rows (-1)
     new_codes[occurring] = np.arange(len(occurring))
     names = tuple(groups.names[code] for code in occurring)
     return Labels(new_codes[groups.codes], names)
@@ -187,13 +187,13 @@ def _captions(
     """Return the captions of each image, or the filled-in template if there is one.
 
     Raises:
-        InvalidInputError: the data have no captions.
+        InvalidInputError: If the data have no captions.
     """
     if settings.caption_template is not None and labels is not None:
         # Class names are often folder names, such as "ice_cream".
         names = [name.replace("_", " ") for name in labels.names]
         texts = [fill(settings.caption_template, **{"": name}) for name in names]
-        texts.append("")  # for unknown labels, -1
+        texts.append("")  # for unknown labels (-1)
         return tuple((texts[code],) for code in labels.codes)
     if not data.captions:
         raise InvalidInputError(f"{data.name}: expected captions, got none. {CAPTIONS_WANTED}")
@@ -207,12 +207,12 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
     """Open the training data, or the held-out data.
 
     Args:
-        settings: settings of the training, which name the data.
-        held_out: open the held-out data instead.
+        settings: training settings, which specify the data.
+        held_out: whether to open the held-out data instead.
 
     Raises:
-        InvalidInputError: an unknown split, codes without a name, or an error of
-            `vldebias.data.open_data`.
+        InvalidInputError: If the split is unknown, codes have no names, or
+            `vldebias.data.open_data` raises it.
     """
     source = settings.data
     split = settings.split
@@ -229,7 +229,7 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
         return data
     labels = dict(data.labels)
     for column, name_of_code in settings.names.items():
-        # Held-out data do not need the columns of group DRO.
+        # Held-out data do not need the group DRO columns.
         if column in labels or not held_out:
             labels[column] = _named(data, column, name_of_code)
     return replace(data, labels=labels)
@@ -249,7 +249,7 @@ def _named(data: ImageData, column: str, name_of_code: Mapping[str, str]) -> Lab
         )
     texts = [name_of_code.get(code, code) for code in labels.names]
     names = list(dict.fromkeys(texts))
-    # Codes with the same name are one class. The last entry is for unknown rows, -1.
+    # Codes with the same name are one class. The last entry is for unknown rows (-1).
     new_codes = np.array([*map(names.index, texts), -1])
     return Labels(new_codes[labels.codes], tuple(names))
 
@@ -257,7 +257,7 @@ def _named(data: ImageData, column: str, name_of_code: Mapping[str, str]) -> Lab
 def _open_by_place(
     settings: TrainSettings, source: str, split: str, held_out: bool
 ) -> ImageData | ImageStream:
-    """Open a split of a world of the miniature, a named data set, or the user's own data."""
+    """Open a split of a miniature world, a named data set, or the user's own data."""
     from vldebias.data import open_data
 
     if source in WORLDS:
@@ -293,8 +293,8 @@ def _open_by_place(
 def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:
     """Return the label columns to read: the class, the groups to score, and those to train with."""
     columns = [settings.label or ""]
-    # Training data need no column of the groups to score. But if the held-out data are another
-    # split of the same data, the column exists and is written to kept.parquet.
+    # Training data do not need the column of groups to score. However, if the held-out data are a
+    # different split of the same data, the column exists and is written to kept.parquet.
     is_kept = settings.keep is not None and settings.val_data is None
     if held_out or is_kept:
         columns.append(settings.group or "")

@@ -1,4 +1,4 @@
-"""Train a model as the settings specify, and write the results into a folder."""
+"""Train a model according to the settings, and write the results to a folder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LINE_EVERY = 60.0  # seconds between two lines with scores in a log file
 def train_model(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any] | None:
-    """Train a model, and write these files into `folder`:
+    """Train a model and write these files to `folder`:
 
     - model/: the trained model, for every command with --model
     - projection/: with `debias`, the projection of the prompt set, fitted for this model
@@ -73,7 +73,7 @@ def train_model(
     classes, falls: if the 95% interval of its paired change is below 0.
 
     Args:
-        settings: all settings of the training.
+        settings: all training settings.
         folder: folder for the files.
         cpu: train on the CPU.
         progress: where to report progress.
@@ -82,9 +82,9 @@ def train_model(
         The content of run.json in the first process, None in the others.
 
     Raises:
-        InvalidInputError: settings that contradict each other or the data, a folder that contains
-            another run, or a folder to which another run is writing.
-        DivergedError: the loss is not finite.
+        InvalidInputError: If settings contradict each other or the data, or the folder contains a
+            different run or is being written to by one.
+        DivergedError: If the loss is not finite.
     """
     if settings.track is not None:
         # Raise an error for a missing package now, not when the trackers start.
@@ -92,7 +92,7 @@ def train_model(
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
     processes = accelerator.num_processes
     towers = make_towers(settings)
-    # Detect before the first step what could not be written after the last.
+    # Before the first step, detect anything that could not be written after the last.
     check_savable(towers, name=settings.model)
     refuse_foreign(folder / MODEL)
     if settings.debias is not None:
@@ -134,7 +134,7 @@ def train_model(
         identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
 
     lock: AbstractContextManager[object] = nullcontext()
-    # Only the first process writes files and prints.
+    # Only the first process writes files and prints output.
     if accelerator.is_main_process:
         lock = only_writer(folder, progress.print_line)
     else:
@@ -170,21 +170,21 @@ def train_model(
 
 
 class HeldOutScores:
-    """Compare the held-out scores of a model with those at the start of the training."""
+    """Compare a model's held-out scores with those at the start of training."""
 
     def __init__(self, monitor: Monitor, towers: Towers) -> None:
         self.monitor = monitor
         self.rows_before = monitor.rows(towers)
 
     def __call__(self, towers: Towers) -> Entry:
-        """Return the scores for the history, with the change of the watched score."""
+        """Return the scores for the history, with the change in the watched score."""
         rows = self.monitor.rows(towers)
         return self.monitor.summary(rows) | change_since_start(self.rows_before, rows)
 
     def compare(
         self, towers: Towers
     ) -> tuple[dict[str, float], dict[str, float], list[Conclusion]]:
-        """Return the scores before and after training, and a conclusion about each change."""
+        """Return scores before and after training, and a conclusion about each change."""
         rows = self.monitor.rows(towers)
         query_images = self.monitor.query_images
         has_several = len(query_images.unique()) < len(query_images)
@@ -198,7 +198,7 @@ class HeldOutScores:
 
 
 def _warn_of_fall(fall: Fall, steps: int) -> None:
-    """Warn that the training made the model worse."""
+    """Warn that training made the model worse."""
     name = fall["score"]
     change, low, high = fall["change"]
     movement = from_to(fall["before"], fall["after"], (change, low, high))
@@ -351,7 +351,7 @@ def list_pairs(
     """Score every pair with the model without training, and write the files of `report_pairs`.
 
     Args:
-        settings: all settings of the training.
+        settings: all training settings.
         folder: folder for the files.
         cpu: use the CPU.
         progress: where to report progress.
@@ -381,7 +381,7 @@ def steps_done(folder: Path) -> tuple[int, int]:
 
 
 def make_towers(settings: TrainSettings) -> Towers:
-    """Load the model, and select the parameters to train."""
+    """Load the model and select the parameters to train."""
     if settings.views == "two" and settings.tune == "text":
         raise InvalidInputError(
             "tune 'text': the text tower is not used with two views of images; tune another part"

@@ -35,11 +35,11 @@ def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
 
 
 class Sampler:
-    """Choose the rows of the micro-batches of one of `world` processes.
+    """Choose the rows in the micro-batches of one of `world` processes.
 
-    A joint micro-batch consists of `batch_size * world` successive rows in the order of the epoch,
-    like a batch of a single process with the joint batch size. Each process gets an equal part,
-    ordered by `rank`. An incomplete last batch is left out.
+    A joint micro-batch consists of `batch_size * world` successive rows in the epoch's order, like
+    a batch in a single process with the joint batch size. Each process gets an equal part, ordered
+    by `rank`. An incomplete last batch is dropped.
 
     Args:
         items: number of rows.
@@ -95,10 +95,10 @@ class Sampler:
         return order[first + self.rank * self.batch_size :][: self.batch_size].copy()
 
     def spares(self, number: int) -> Iterator[int]:
-        """Yield rows of this process that replace unreadable rows of joint micro-batch `number`.
+        """Yield rows of this process to replace unreadable rows in joint micro-batch `number`.
 
-        They are rows of other batches of the epoch, and differ between processes. So a row occurs
-        at most once in a joint batch, on which losses with a state per row rely.
+        They come from other batches in the epoch, and differ between processes. A row therefore
+        occurs at most once in a joint batch, as required by losses with a state per row.
         """
         order, first = self._place(number)
         # Processes take turns, so that no two processes use the same row.
@@ -107,9 +107,9 @@ class Sampler:
 
 
 def turn(count: int, seed: int, epoch: int, image: int) -> int:
-    """Return which of its captions an image has in an epoch.
+    """Return the index of the caption used for an image in an epoch.
 
-    It cycles through all captions, starting with a random one.
+    The index cycles through all captions, starting with a random one.
 
     Args:
         count: number of captions of the image.

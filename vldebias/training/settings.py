@@ -45,7 +45,7 @@ class _Settings(BaseModel):
 
 
 class ModelSettings(_Settings):
-    """Settings of the model, and of its trained part."""
+    """Settings for the model and its trained part."""
 
     model: str = Field(
         "miniature",
@@ -68,7 +68,7 @@ class ModelSettings(_Settings):
 
 
 class DataSettings(_Settings):
-    """Settings of the training data, their augmentation, and the held-out data."""
+    """Settings for the training data, their augmentation, and the held-out data."""
 
     data: str = Field(
         "birds",
@@ -201,9 +201,9 @@ else:
 
 
 class LossSettings(_DeclaredSettings):
-    """Settings of the loss: those of all losses, and those that each loss declares.
+    """Settings for the loss: those shared by all losses, and those declared by each loss.
 
-    `Objective` raises an error for settings that the chosen loss does not read.
+    `Objective` raises an error for settings that the chosen loss does not use.
     """
 
     loss: str = Field("rince", description="Loss; `vldebias losses` lists them.")
@@ -242,7 +242,7 @@ class LossSettings(_DeclaredSettings):
 
 
 SHARED_SETTINGS = frozenset(LossSettings.__annotations__)
-"""Settings that all losses read."""
+"""Settings that all losses use."""
 
 
 def losses_with(setting: str) -> list[str]:
@@ -251,10 +251,10 @@ def losses_with(setting: str) -> list[str]:
 
 
 def refuse_unread(settings: LossSettings) -> None:
-    """Raise an error for settings that the chosen loss does not read.
+    """Raise an error for settings that the chosen loss does not use.
 
     Raises:
-        InvalidInputError: there are such settings.
+        InvalidInputError: If there are such settings.
     """
     read = SHARED_SETTINGS | LOSSES[settings.loss].settings.model_fields.keys()
     unread = sorted(settings.model_fields_set & LossSettings.model_fields.keys() - read)
@@ -266,7 +266,7 @@ def refuse_unread(settings: LossSettings) -> None:
 
 
 class LoopSettings(_Settings):
-    """Settings of length, optimizer and precision."""
+    """Settings for length, optimizer and precision."""
 
     epochs: float | None = Field(
         None, gt=0, description="Number of passes over the data; or set steps."
@@ -366,7 +366,7 @@ class LoopSettings(_Settings):
 
 
 class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
-    """All settings of a training run. `vldebias train --settings` prints their descriptions."""
+    """All settings for a training run. `vldebias train --settings` prints their descriptions."""
 
     @model_validator(mode="before")
     @classmethod
@@ -428,7 +428,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         return self
 
     def _readers(self) -> dict[str, tuple[bool, str]]:
-        """Return for each setting that is not always read whether it is, and what it needs."""
+        """Return, for each conditional setting, whether it is used, and what it requires."""
         world = self.data in WORLDS
         is_named = trained_data(self.data) is not None
         has_own_layout = world or is_named
@@ -476,14 +476,14 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         }
 
     def as_yaml(self) -> str:
-        """Return the settings that were set explicitly as YAML, for `load_settings`."""
+        """Return explicitly set settings as YAML, for `load_settings`."""
         import yaml
 
         return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
 
     def identity(self) -> dict[str, object]:
         """Return the settings that must be the same to resume a run."""
-        # Settings of speed and monitoring may differ.
+        # Settings for speed and monitoring may differ.
         monitoring = {
             "workers",
             "save_every",
@@ -495,7 +495,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "allow_outside",
             "data_root",  # the content of the data is compared instead
         }
-        # Settings of scores may differ. Steps are compared instead of epochs.
+        # Settings for scores may differ. Steps are compared instead of epochs.
         scored = {
             "val_data",
             "val_split",
@@ -541,7 +541,7 @@ def _settings_of_loss(name: object) -> type[TrainSettings]:
     """Return the settings class, extended by the settings of a registered loss.
 
     Raises:
-        InvalidInputError: an unknown loss, or a setting of the loss has the name of another.
+        InvalidInputError: If the loss is unknown, or one of its settings has a name that is taken.
     """
     if not isinstance(name, str):
         return TrainSettings
@@ -571,7 +571,7 @@ def load_settings(path: Path | None = None, **settings: object) -> TrainSettings
             of `PRESETS`, which both override.
 
     Raises:
-        InvalidInputError: the file does not exist or is not a mapping, a name is unknown, or a
+        InvalidInputError: If the file does not exist or is not a mapping, a name is unknown, or a
             value is out of range.
     """
     file_settings: dict[str, object] = {}

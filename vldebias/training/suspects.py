@@ -1,4 +1,4 @@
-"""Rank pairs by how likely their captions are wrong: by the cosine of image and caption.
+"""Rank pairs by how likely their captions are wrong, using the cosine of image and caption.
 
 Source: Figure 5-5 of the thesis. A low cosine is a reason to look at a pair, not a verdict.
 """
@@ -31,12 +31,12 @@ def positive_scores(
     workers: int = 4,
     progress: Progress = SILENT,
 ) -> NDArray[np.float32]:
-    """Return the lowest cosine (n,) of each image with its captions; NaN for unreadable images.
+    """Return each image's lowest cosine with its captions (n,), or NaN if it is unreadable.
 
     Args:
         towers: the model.
         pairs: images with captions.
-        batch_size: images that are encoded at once.
+        batch_size: number of images encoded at once.
         workers: number of threads that read images.
         progress: where to report progress.
     """
@@ -73,7 +73,7 @@ def positive_scores(
             f"{pairs.name}: none of {len(skipped)} images can be read, such as"
             f" {pairs.ids[row]} ({reason})"
         )
-    # More scores are NaN than images are unreadable, so the model returned NaN.
+    # There are more NaN scores than unreadable images, so the model returned NaN.
     if np.isnan(scores).sum() > len(skipped):
         raise InvalidInputError(
             f"{pairs.name}: some features are not finite; did training diverge?"
@@ -92,7 +92,7 @@ def report_pairs(
 ) -> tuple[dict[str, str], dict[str, object] | None]:
     """Write pairs.csv and pairs.html, with the most suspicious pairs first.
 
-    With `keep`, the best pairs are written to kept.parquet with the label columns of the data, for
+    With `keep`, the best pairs are written to kept.parquet with the data's label columns, for
     `vldebias train --data`.
 
     Args:
@@ -102,7 +102,7 @@ def report_pairs(
         keep: share of the pairs to write to kept.parquet.
 
     Returns:
-        The files by kind; and with caption noise, how well low scores find the wrong pairs.
+        The files by kind and, with caption noise, how well low scores detect wrong pairs.
     """
     wrong = pairs.wrong
     captions = [" | ".join(texts) for texts in pairs.captions]
@@ -142,7 +142,7 @@ def report_pairs(
 
 
 def _about_pairs(has_noise: bool) -> str:
-    """Return the introduction of the page of suspicious pairs."""
+    """Return the introduction for the page of suspicious pairs."""
     marked = ""
     if has_noise:
         marked = ' "Wrong" marks captions that this run replaced on purpose (caption noise).'
@@ -171,7 +171,7 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
     records = []
     for row in rows:
         captions = list(pairs.captions[row])
-        # Files are referenced, not copied.
+        # Reference files instead of copying them.
         image: dict[str, object] = {"bytes": None, "path": pairs.path(row)}
         if not image["path"]:
             file = io.BytesIO()
@@ -185,7 +185,7 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
         }
         for name, labels in pairs.columns.items():
             code = int(labels.codes[row])
-            # Missing values are read as unknown labels.
+            # Missing values are loaded as unknown labels.
             record[name] = None if code < 0 else labels.names[code]
         records.append(record)
     table = datasets.Dataset.from_list(records, features=features)

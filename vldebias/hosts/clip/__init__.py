@@ -1,1 +1,1 @@
-"""Hosts of open_clip and transformers: text towers, image encoders and merged weights."""
+"""Hosts for open_clip and transformers: text towers, image encoders and merged weights."""

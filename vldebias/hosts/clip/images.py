@@ -1,4 +1,4 @@
-"""Define what image-text models share: a joint space, a tokenizer and preprocessing of images."""
+"""Define what image-text models share: a joint space, a tokenizer and image preprocessing."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Pixels = Mapping[str, Tensor]
-"""One image as its tower reads it: names of arguments -> tensors (1, ...)."""
+"""One image as its tower receives it: argument names -> tensors (1, ...)."""
 Layer = nn.Module | nn.Parameter
 """The last layer of a tower: a module, or a parameter (width, d)."""
 
 
 class JointHost(Host):
-    """Represent a model whose text tower ends in the space that it shares with images.
+    """Represent a model whose text tower maps into a space shared with images.
 
-    The roles are "joint" for texts and "image" for images, one or both (`at`). Both lie in one
-    space, so that a projection that is fitted on texts serves both. The tokenizer is only looked up
-    when a text has to be read, so that a fitted projection attaches without one.
+    The roles are "joint" for text, "image" for images, or both (`at`). Both lie in one space, so a
+    projection fitted on text works for either. The tokenizer is only looked up when text has to be
+    encoded, so a fitted projection can be attached without one.
     """
 
     roles: tuple[str, ...] = (TEXT,)
@@ -70,11 +70,11 @@ class JointHost(Host):
     @property
     @abstractmethod
     def context_length(self) -> int:
-        """Return how many tokens the text tower reads, special tokens included."""
+        """Return the maximum number of tokens of the text tower, including special tokens."""
 
     @abstractmethod
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return modules of a tower through which other models may have the same embeddings."""
+        """Return modules of a tower through which other models may compute the same embeddings."""
 
     @abstractmethod
     def find_tokenizer(
@@ -84,15 +84,15 @@ class JointHost(Host):
 
     @abstractmethod
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Count the tokens of each prompt without truncation, special tokens included."""
+        """Count the tokens of each prompt without truncation, including special tokens."""
 
     @abstractmethod
     def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
-        """Return the arguments of the text tower, (n, length) on the CPU, padded as in training."""
+        """Return the text tower's arguments, (n, length) on the CPU, padded as in training."""
 
     @abstractmethod
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode token ids to text, without padding and special tokens."""
+        """Decode token ids to text, without padding or special tokens."""
 
     @abstractmethod
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -117,7 +117,7 @@ class JointHost(Host):
 
     @cached_property
     def image_fingerprint(self) -> Fingerprint | None:  # type: ignore[override]
-        """Return the fingerprint of the image tower with its head."""
+        """Return the fingerprint of the image tower, including its head."""
         return weights_fingerprint(*self.image_tower)
 
     def texts(self, ids: Tensor) -> list[str]:
@@ -129,15 +129,15 @@ class JointHost(Host):
     def stated_rows(self, attachment: EditAttachment) -> StatedRows | None:
         """Return the function that finds the rows of token ids that state the attribute.
 
-        It is None if all rows are edited.
+        Returns None if all rows are edited.
 
         Raises:
-            InvalidInputError: the attachment reads the texts of token ids, and the model's
+            InvalidInputError: If the attachment needs the text behind token ids, and the model's
                 tokenizer is not found.
         """
         edits = attachment.projections.values()
         if TEXT in self.roles and any(isinstance(edit, Rewording) for edit in edits):
-            self.tokenizer  # noqa: B018  (raises if there is none)
+            self.tokenizer  # noqa: B018  (raises if there is no tokenizer)
         if attachment.gate is None:
             return None
 
@@ -147,23 +147,23 @@ class JointHost(Host):
 
         stated = StatedRows(attachment.gate, find_table, self.texts)
         if TEXT in self.roles:
-            # Before the first text, so that a missing tokenizer is reported now and the model can
-            # be compiled before its first call.
+            # Do this before encoding any text, so that a missing tokenizer is reported now and the
+            # model can be compiled before its first call.
             stated.prepare(next(self.model.parameters()).device)
         return stated
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return `features` for training.
 
-        A host may leave out padding that does not affect them.
+        A host may omit padding that does not affect them.
         """
         return self.features(tokens)
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
-        """Return embeddings (n, d) of prompts before normalisation.
+        """Return prompt embeddings (n, d) before normalisation.
 
         Raises:
-            InvalidInputError: the tokenizer returns ids that the model does not know.
+            InvalidInputError: If the tokenizer returns ids that the model does not know.
         """
         with TOKENIZING:
             tokens = self.tokenize(list(prompts))
@@ -177,7 +177,7 @@ class JointHost(Host):
         for ids in tokens.values():
             if not ids.is_floating_point():
                 highest = max(highest, int(ids.max()))
-        # At an unknown id, a CPU raises an IndexError, but a GPU fails in all later calls.
+        # An unknown id raises an IndexError on a CPU, but makes all later calls fail on a GPU.
         if rows and highest >= rows:
             raise InvalidInputError(
                 f"tokenizer: got token ids up to {highest}; expected ids below {rows}, the"
@@ -190,14 +190,14 @@ class JointHost(Host):
         return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
 
     def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
-        """Read prompts from the model, without a cache.
+        """Embed prompts with the model, without a cache.
 
         Args:
-            prompts: the texts, each once.
+            prompts: the prompts, without duplicates.
             role: the role of the returned rows.
 
         Warns:
-            TruncatedPromptWarning: prompts exceed the context length.
+            TruncatedPromptWarning: If prompts exceed the context length.
         """
         limit = self.context_length
         with TOKENIZING:
@@ -218,15 +218,15 @@ class JointHost(Host):
         return self.read_by(self.encode, prompts, role, self.model)
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        # An edit of images is fitted on texts too, because both share one space.
+        # An image edit is also fitted on text, because both share one space.
         return super().embed(list(prompts), TEXT)
 
     def space(self, role: str) -> str:
-        """Return the name of the space that texts and images share."""
+        """Return the name of the space shared by text and images."""
         return super().space(TEXT)
 
     def dim(self, role: str) -> int:
-        """Return the width d of the joint space, from the head if that has one."""
+        """Return the width d of the joint space, from the head if possible."""
         last = last_layer(self.head)
         if isinstance(last, nn.Parameter):
             return last.shape[1]
@@ -248,12 +248,12 @@ class JointHost(Host):
 
 @dataclass(frozen=True, eq=False)
 class ImageEncoder:
-    """Encode images by the image side of an image-text model, never edited.
+    """Encode images with the image tower of an image-text model, never edited.
 
     Attributes:
         name: name of the model.
-        model: the whole model, whose device and precision the encoder uses.
-        tower: the modules that make the features, with the head.
+        model: the full model, whose device and precision the encoder uses.
+        tower: the modules that compute the features, including the head.
         preprocessing: a text that identifies the preprocessing.
         prepare: RGB image -> pixels; called from several threads.
         forward: pixels of a batch -> features (b, d), before normalisation.
@@ -268,29 +268,29 @@ class ImageEncoder:
 
     @cached_property
     def fingerprint(self) -> dict[str, object] | None:
-        """Return the fingerprint of the tower, which is the same in half precision."""
+        """Return the tower's fingerprint, which is the same in half precision."""
         mark = weights_fingerprint(*self.tower)
         return None if mark is None else mark.to_dict()
 
     @cached_property
     def digest(self) -> str:
-        """Return a hash of all weights, buffers and settings of the tower.
+        """Return a hash of all of the tower's weights, buffers and settings.
 
-        Cached features are identified by it. The fingerprint cannot do that: it tolerates casts and
-        ignores adapters, and the same weights serve two architectures (open_clip's ViT-B-32 and
+        It identifies cached features. The fingerprint cannot do that: it tolerates casts and
+        ignores adapters, and two architectures may use the same weights (open_clip's ViT-B-32 and
         ViT-B-32-quickgelu).
         """
         state = hashlib.sha256()
         for module in self.tower:
             for name, part in module.named_modules():
-                # Its configuration: sizes, kinds of pooling, constants of activations.
+                # The configuration: sizes, pooling types, activation constants.
                 settings = {}
                 for setting, value in sorted(vars(part).items()):
                     is_plain = isinstance(value, (bool, int, float, str, tuple))
                     if is_plain and not setting.startswith("_") and setting != "training":
                         settings[setting] = str(value)
                 state.update(f"{name} {type(part).__qualname__} {settings}\n".encode())
-            # Buffers too: the running means of norms change features.
+            # Include buffers: the running means of norm layers affect features.
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if tensor.is_meta:
                     raise InvalidInputError(
@@ -304,29 +304,30 @@ class ImageEncoder:
 
     @property
     def first_weight(self) -> Tensor:
-        """Return the weight that reads the pixels, which need its dtype.
+        """Return the weight applied to the pixels, which must have its dtype.
 
-        Norms around it may have another dtype.
+        Surrounding norm layers may have a different dtype.
         """
         for module in self.tower:
             for part in module.modules():
-                # Quantised layers have integer weights, and read pixels in another layer's dtype.
+                # Quantised layers have integer weights and take pixels in the dtype of another
+                # layer.
                 if isinstance(part, (nn.Conv2d, nn.Linear)) and part.weight.is_floating_point():
                     return part.weight
         return torch.zeros(())
 
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
-        """Return features (b, d) of RGB images before normalisation, float32 on the CPU."""
+        """Return features (b, d) of RGB images before normalisation, as float32 on the CPU."""
         return self.embed([self.prepare(image) for image in images])
 
     def embed(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Return features (b, d) of outputs of `prepare`, float32 on the CPU."""
+        """Return features (b, d) for outputs of `prepare`, as float32 on the CPU."""
         return self.start(prepared).float().cpu()
 
     def start(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Return features (b, d) of outputs of `prepare` on the model's device, in its precision.
+        """Return features (b, d) for outputs of `prepare`, in the model's device and precision.
 
-        The call does not wait for a GPU.
+        The call does not block on a GPU.
         """
         first = self.first_weight
         batch = {}
@@ -341,7 +342,7 @@ class ImageEncoder:
 
     @cached_property
     def side(self) -> int:
-        """Return the shorter side of the pixels that the model reads; 0 if they are no image."""
+        """Return the shorter side of the model's pixel input, or 0 if its input is not an image."""
         grey = need("PIL.Image").new("RGB", (64, 96))
         images = [tensor for tensor in self.prepare(grey).values() if tensor.ndim == 4]
         if len(images) != 1:
@@ -363,12 +364,12 @@ def image_encoder(
         preprocess: the model's own preprocessing: open_clip's transform, a transformers processor
             or image processor, or any function from a PIL image to a tensor (3, h, w). Called from
             several threads.
-        name: name of the model; None: found from the model.
+        name: name of the model. If None, it is derived from the model.
         preprocessing: a text that identifies `preprocess`, if its own description does not.
 
     Raises:
-        UnsupportedHostError: a model of another class.
-        InvalidInputError: `preprocess` cannot be called or identified.
+        UnsupportedHostError: If the model is of a different class.
+        InvalidInputError: If `preprocess` cannot be called or identified.
     """
     host = resolve(model)
     if not isinstance(host, JointHost) or not host.image_tower:
@@ -379,13 +380,13 @@ def image_encoder(
         )
     processor = getattr(preprocess, "image_processor", preprocess)
     text = preprocessing
-    # Processors of transformers are described by their config.
+    # transformers processors are described by their config.
     if text is None and hasattr(processor, "to_dict"):
         kind = type(processor)
         settings = {"class": f"{kind.__module__}.{kind.__qualname__}", **processor.to_dict()}
         text = json.dumps(settings, sort_keys=True, default=str)
     elif text is None:
-        # The address of a function differs in each process.
+        # The address in a function's repr differs between processes.
         text = re.sub(r"<function ([^\s<>]+) at 0x[0-9a-f]+>", r"<function \1>", repr(processor))
         is_ambiguous = any(part in text for part in (" at 0x", "Lambda(", "<lambda>"))
         if not callable(processor) or is_ambiguous:
@@ -406,7 +407,7 @@ def image_encoder(
 
 
 def _prepare(processor: Any, image: Image.Image) -> Pixels:
-    """Prepare an image by a processor of transformers, or by a transform to (3, h, w)."""
+    """Prepare an image with a transformers processor, or with a transform to (3, h, w)."""
     if hasattr(processor, "to_dict"):
         prepared = processor(images=[image], return_tensors="pt")
         return {name: value for name, value in prepared.items() if name != "labels"}

@@ -1,8 +1,8 @@
 """Fold projections into weights, so that a saved checkpoint works without vldebias.
 
-A layer that makes an embedding, x W or x W + b, makes the projected one with the weights W P^T, or
-P W and P b. A linear layer that should read P x instead of x gets the weight W P; with P = I - s L
-R^T that is W - s (W L) R^T.
+A layer that produces an embedding, x W or x W + b, produces the projected embedding if its weights
+become W P^T, or P W and P b. A linear layer that should receive P x instead of x gets the weight W
+P; for P = I - s L R^T, this is W - s (W L) R^T.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, float], None]:
-    """Return a function that folds a projection at a strength into a layer.
+    """Return a function that folds a projection, at a given strength, into a layer.
 
-    It changes the weights in place and keeps their dtype.
+    It changes the weights in place and preserves their dtype.
 
     Args:
         refusal: start of the message if the layer cannot be changed.
-        head: the layer that makes the embedding: a parameter (width, d), a Linear, or a Sequential
-            that ends in one.
+        head: the layer that produces the embedding: a parameter (width, d), a Linear, or a
+            Sequential that ends in one.
 
     Raises:
-        UnsupportedHostError: the layer is not linear, or its weights are quantised, adapted or not
-            loaded.
+        UnsupportedHostError: If the layer is not linear, or its weights are quantised, adapted or
+            not loaded.
     """
     last = last_layer(head)
-    # The weights that make the embedding, each with the axis of the embedding's values.
+    # The weights that produce the embedding, each with its output axis.
     weights: list[tuple[Tensor, int]] = []
     if isinstance(last, nn.Parameter):
         weights = [(last, 1)]
@@ -46,7 +46,7 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
             weights.append((last.bias, 0))
     is_foldable = bool(weights)
     for weight, _ in weights:
-        # torchao stores int8 in its own tensor class, which claims a floating-point dtype.
+        # torchao stores int8 in its own tensor class, which reports a floating-point dtype.
         has_plain_data = type(weight.data) is Tensor
         if not weight.is_floating_point() or not has_plain_data or weight.is_meta:
             is_foldable = False
@@ -61,7 +61,7 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
     @torch.no_grad()
     def fold(projection: CalibratedProjection, strength: float) -> None:
         for weight, axis in weights:
-            # In float64, so that only the cast to the dtype of the weights rounds.
+            # Compute in float64, so that only the final cast to the weights' dtype rounds.
             rows = weight.cpu().double().movedim(axis, -1)
             weight.copy_(projection(rows, strength).movedim(-1, axis))
 
@@ -78,12 +78,12 @@ def last_layer(head: object) -> object:
 # ---- the layers of a pipeline that read an embedding
 
 CROSS_ATTENTION = "cross-attention"
-"""Name for the keys and values of all cross-attentions."""
+"""Name for the keys and values of all cross-attention layers."""
 
 _REFINER = ("context_embedder.proj_in", "context_embedder.time_text_embed.text_embedder.linear_1")
 _MOCHI = ("time_embed.pooler.to_kv", "time_embed.pooler.to_q", "time_embed.caption_proj")
-# Role -> the layers that read it -> classes of denoisers, without "Transformer3DModel" and the
-# like.
+# Role -> the layers that consume it -> denoiser classes, without "Transformer3DModel" and similar
+# suffixes.
 _READERS: dict[str, dict[tuple[str, ...], str]] = {
     "sequence": {
         (CROSS_ATTENTION,): "UNet2DCondition Cosmos UNetMotion UNet3DCondition I2VGenXLUNet",
@@ -102,7 +102,7 @@ _READERS: dict[str, dict[tuple[str, ...], str]] = {
         _REFINER: "HunyuanVideo HunyuanVideoFramepack HunyuanImage HunyuanVideo15",
     },
     "pooled": {
-        # SD3's sequence is not listed, because one layer reads the tokens of both CLIP and T5.
+        # SD3's sequence is not listed, because a single layer consumes both CLIP and T5 tokens.
         ("time_text_embed.text_embedder.linear_1",): "Flux HunyuanVideo HunyuanVideoFramepack SD3",
         ("pooled_text_embeddings.in_layer",): "Kandinsky5",
         ("add_embedding.linear_1",): "UNet2DCondition",
@@ -113,31 +113,31 @@ _READERS: dict[str, dict[tuple[str, ...], str]] = {
 def fold_into_readers(
     pipe: DiffusionPipeline, projections: Mapping[str, CalibratedProjection], strength: float
 ) -> list[nn.Module]:
-    """Fold one projection per role into the denoiser and the ControlNets of a pipeline.
+    """Fold one projection per role into a pipeline's denoiser and ControlNets.
 
-    Every other pipeline that shares the modules changes with them.
+    This also changes every other pipeline that shares the modules.
 
     Args:
         pipe: the pipeline.
         projections: role -> projection.
-        strength: share of the projections, in [0, 1].
+        strength: fraction of the projections to apply, in [0, 1].
 
     Returns:
         The changed models.
 
     Raises:
-        UnsupportedHostError: weights cannot express the projections: the layer that reads a role is
-            unknown, a norm precedes it, or weights are adapted, fused, quantised or offloaded. No
-            weight was changed.
+        UnsupportedHostError: If the weights cannot express the projections: the layer that consumes
+            a role is unknown, a norm precedes it, or weights are adapted, fused, quantised or
+            offloaded. No weight is changed.
     """
-    # Every layer is checked before the first one is changed.
+    # Check every layer before changing the first one.
     readers: list[tuple[nn.Module, CalibratedProjection, nn.Linear]] = []
     for role, projection in projections.items():
         for model, layer in _layers(pipe, role, projection.dim):
             readers.append((model, projection, layer))
     with torch.no_grad():
         for _, projection, layer in readers:
-            # A layer may read further values after the embedding: SDXL's reads the image size.
+            # A layer may take further values after the embedding: SDXL's takes the image size.
             columns = layer.weight[:, : projection.dim]
             wide = columns.to("cpu", torch.float64)
             columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
@@ -146,7 +146,7 @@ def fold_into_readers(
 
 
 def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Module, nn.Linear]]:
-    """Return the checked layers that read a role, each with its model."""
+    """Return the checked layers that consume a role, each with its model."""
     refusal = f"{type(pipe).__name__}: cannot merge {role!r}:"
     names = _reader_names(pipe, role)
     if not names:
@@ -156,11 +156,12 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
         )
     readers: dict[str, tuple[nn.Module, nn.Module]] = {}
     for component, model in pipe.components.items():
-        # Text encoders make embeddings instead of reading them, and have layers of the same names.
+        # Text encoders produce embeddings instead of consuming them, but have layers with the same
+        # names.
         if isinstance(model, nn.Module) and "text_encoder" not in component:
             for path, layer in _readers_in(model, component, names, refusal):
                 readers[path] = (model, layer)
-    # Cross-attentions count as one name.
+    # All cross-attention layers share one name.
     inner_paths = {path.partition(".")[2] for path in readers}
     if not readers or not set(names) - {CROSS_ATTENTION} <= inner_paths:
         raise UnsupportedHostError(
@@ -182,11 +183,11 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
 
 
 def _reader_names(pipe: DiffusionPipeline, role: str) -> tuple[str, ...]:
-    """Return the names of the layers of the denoiser that read a role; none if unknown."""
+    """Return the names of the denoiser layers that consume a role; empty if unknown."""
     denoiser = getattr(pipe, "transformer", None)
     if denoiser is None:
         denoiser = getattr(pipe, "unet", None)
-    denoiser = getattr(denoiser, "_orig_mod", denoiser)  # torch.compile wraps what it compiles
+    denoiser = getattr(denoiser, "_orig_mod", denoiser)  # torch.compile wraps the module
     names_of_class: dict[str, tuple[str, ...]] = {}
     for layers, classes in _READERS.get(role, {}).items():
         names_of_class |= dict.fromkeys(classes.split(), layers)
@@ -196,10 +197,11 @@ def _reader_names(pipe: DiffusionPipeline, role: str) -> tuple[str, ...]:
         if short in names_of_class:
             names = names_of_class[short]
             break
-    # Some U-Nets project the prompt once, before their cross-attentions read it.
+    # Some U-Nets project the prompt once, before their cross-attention layers use it.
     config = getattr(denoiser, "config", {})
     if names == (CROSS_ATTENTION,) and config.get("encoder_hid_dim_type") == "text_proj":
-        # With another type of added embedding, like DeepFloyd's, a second layer reads the tokens.
+        # With other types of added embedding, such as DeepFloyd's, a second layer consumes the
+        # tokens.
         return ("encoder_hid_proj",) if config.get("addition_embed_type") == "text_time" else ()
     return names
 
@@ -207,13 +209,14 @@ def _reader_names(pipe: DiffusionPipeline, role: str) -> tuple[str, ...]:
 def _readers_in(
     model: nn.Module, component: str, names: tuple[str, ...], refusal: str
 ) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers of a model that read a role, each with its path in the pipeline.
+    """Yield the layers of a model that consume a role, each with its path in the pipeline.
 
     Raises:
-        UnsupportedHostError: keys and values of a cross-attention do not read the prompt itself.
+        UnsupportedHostError: If keys and values of a cross-attention layer are not computed from
+            the prompt itself.
     """
     for name, module in model.named_modules():
-        inner_path = name.removeprefix("_orig_mod.")  # torch.compile wraps what it compiles
+        inner_path = name.removeprefix("_orig_mod.")  # torch.compile wraps the module
         path = f"{component}.{inner_path}"
         if inner_path in names:
             yield path, module
@@ -221,7 +224,7 @@ def _readers_in(
             is_fused = "Fused" in type(module.processor).__name__
             has_norm = getattr(module, "norm_cross", None) is not None
             between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
-            # An IP-Adapter adds tokens of an image and does not change those of the prompt.
+            # An IP-Adapter adds image tokens and does not change the prompt's tokens.
             is_between = between not in (None, "ip_image_proj")
             if is_fused or has_norm or is_between:
                 raise UnsupportedHostError(

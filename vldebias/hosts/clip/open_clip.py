@@ -1,4 +1,4 @@
-"""Apply edits in open_clip models, to the outputs of `encode_text` and `encode_image`."""
+"""Apply edits to the outputs of `encode_text` and `encode_image` in open_clip models."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
-# CoCa's forward calls the private methods.
+# CoCa's forward calls private methods.
 _ENCODE = {TEXT: ("encode_text", "_encode_text"), IMAGE: ("encode_image", "_encode_image")}
 
 
 def folder_address(folder: str | Path) -> str:
-    """Return the name by which open_clip loads a folder.
+    """Return the name under which open_clip loads a folder.
 
     Args:
-        folder: it contains open_clip_config.json and the weights, as training writes them.
+        folder: a folder with open_clip_config.json and the weights, as written by training.
 
     Raises:
-        UnsupportedHostError: the installed open_clip cannot load folders.
+        UnsupportedHostError: If the installed open_clip cannot load folders.
     """
     release = need("open_clip").__version__
     if release.startswith("2."):
@@ -49,7 +49,7 @@ def folder_address(folder: str | Path) -> str:
 class OpenClipHost(JointHost):
     """Support CLIP, CustomTextCLIP (with any text tower), CoCa and their subclasses.
 
-    An edit applies to `encode_text` or `encode_image`, `forward` and `get_logits`.
+    Edits apply to `encode_text` or `encode_image`, `forward` and `get_logits`.
     """
 
     library = "open_clip"
@@ -60,7 +60,7 @@ class OpenClipHost(JointHost):
         self, model: CLIP | CustomTextCLIP | CoCa, tokenizer: object = None, *_: object
     ) -> None:
         super().__init__(model, tokenizer)
-        # Subclasses are supported too, such as those of a user's project.
+        # Subclasses are also supported, such as those in a user's project.
         names = []
         for base in type(model).__mro__:
             if base.__module__.startswith("open_clip."):
@@ -76,8 +76,8 @@ class OpenClipHost(JointHost):
     def head(self) -> Layer | None:
         """Return the last layer of the text tower.
 
-        It is `text_projection` in CLIP and open_clip's own text towers, and `proj` in a Hugging
-        Face tower.
+        This is `text_projection` in CLIP and open_clip's own text towers, and `proj` in Hugging
+        Face towers.
         """
         tower = getattr(self.model, "text", self.model)
         head: Layer | None = tower.proj if hasattr(tower, "proj") else tower.text_projection
@@ -87,8 +87,8 @@ class OpenClipHost(JointHost):
     def image_head(self) -> Layer | None:
         """Return the last layer of the image tower.
 
-        It is `proj` in a vision transformer, otherwise the last layer of a ResNet's attention pool
-        or of timm's head.
+        This is `proj` in a vision transformer, otherwise the last layer of a ResNet's attention
+        pool or of a timm head.
         """
         visual = self.model.visual
         head: Layer | None
@@ -97,14 +97,14 @@ class OpenClipHost(JointHost):
         elif hasattr(visual, "attnpool"):
             head = visual.attnpool.c_proj
         else:
-            # Towers of timm end in one layer or two.
+            # timm towers end in one or two layers.
             head = getattr(visual, "head", None)
             mlp = getattr(head, "mlp", None)
             head = head if mlp is None else mlp.fc2
         return head
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return the tower if it is a module; CLIP's own text tower is the model itself."""
+        """Return the tower if it is a module; in CLIP, the model itself is the text tower."""
         name = "visual" if role == IMAGE else "text"
         return (getattr(self.model, name),) if hasattr(self.model, name) else ()
 
@@ -112,13 +112,13 @@ class OpenClipHost(JointHost):
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
         """Return the modules of the text tower.
 
-        CLIP has them as its own children, the other classes have the tower as `text`.
+        In CLIP they are direct children; the other classes store the tower as `text`.
         """
         children = []
         for name, child in self.model.named_children():
             if name not in ("visual", "text_decoder"):
                 children.append(child)
-        # The scale and bias of the logits belong to neither tower.
+        # The logit scale and bias belong to neither tower.
         parameters = []
         for name, parameter in self.model.named_parameters(recurse=False):
             if not name.startswith("logit_"):
@@ -126,13 +126,13 @@ class OpenClipHost(JointHost):
         return [*children, nn.ParameterList(parameters)]
 
     def find_tokenizer(self, tokenizer: object) -> HFTokenizer | SimpleTokenizer:
-        """Return the argument, or CLIP's own tokenizer if context length and vocabulary match.
+        """Return the argument, or CLIP's tokenizer if context length and vocabulary match.
 
         Raises:
-            InvalidInputError: they do not match, or the argument is not a tokenizer of open_clip.
+            InvalidInputError: If they do not match, or the argument is not an open_clip tokenizer.
         """
         if tokenizer is None:
-            # A model with another vocabulary would read other words.
+            # A model with a different vocabulary would see different words.
             length = getattr(self.model, "context_length", None)
             vocabulary = getattr(self.model, "vocab_size", None)
             if (length, vocabulary) != (77, 49408):
@@ -153,15 +153,15 @@ class OpenClipHost(JointHost):
 
     @property
     def context_length(self) -> int:
-        """Return the smaller of the tokenizer's length, to which it pads, and the model's.
+        """Return the smaller of the tokenizer's padding length and the model's context length.
 
-        Either may lack one.
+        Either may be missing.
         """
         lengths = (self.tokenizer.context_length, getattr(self.model, "context_length", None))
         return min(length for length in lengths if length)
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Count the tokens of each prompt after the tokenizer's own cleaning."""
+        """Count the tokens of each prompt after the tokenizer's text cleaning."""
         inner = getattr(self.tokenizer, "tokenizer", None)
         if inner is None:
             # `encode` omits the start and end tokens.
@@ -178,12 +178,12 @@ class OpenClipHost(JointHost):
         return features
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return `features`, up to the last end token of the batch for CLIP's own tower."""
+        """Return `features`; for CLIP's own tower, truncated at the batch's last end token."""
         if not self._ignores_padding():
             return self.features(tokens)
         model = self.model
         ids = tokens["text"]
-        # CLIP's end token has the highest id; models with other vocabularies name theirs.
+        # CLIP's end token has the highest id; models with other vocabularies specify theirs.
         if model.text_pool_type == "argmax":
             last = ids.argmax(-1)
         else:
@@ -203,7 +203,7 @@ class OpenClipHost(JointHost):
         """Return whether the text tower is CLIP's own and causal, so that padding has no effect."""
         model = self.model
         clip = need("open_clip").CLIP
-        # A subclass may have its own code for encoding.
+        # A subclass may override the encoding.
         if not isinstance(model, clip) or type(model).encode_text is not clip.encode_text:
             return False
         pools_end = model.text_pool_type in ("argmax", "eos")
@@ -216,7 +216,7 @@ class OpenClipHost(JointHost):
         return features
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode up to the end token, since CLIP's tokenizer pads with the id of "!"."""
+        """Decode up to the end token, since CLIP's tokenizer pads with the id for "!"."""
         tokenizer = self.tokenizer
         if hasattr(tokenizer, "tokenizer"):
             return str(tokenizer.tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -225,7 +225,7 @@ class OpenClipHost(JointHost):
         return str(tokenizer.decode([token for token in words if token != start]))
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Replace `encode_text` and `encode_image` of the instance.
+        """Replace the instance's `encode_text` and `encode_image`.
 
         The features are edited before they are normalised.
         """
@@ -233,10 +233,10 @@ class OpenClipHost(JointHost):
         calls = threading.local()  # whether a thread is inside an edited method
 
         def encode(role: str, original: Original, call: BoundArguments) -> object:
-            # If one method calls another, only the outermost one edits.
+            # If one method calls another, only the outermost call is edited.
             if not attachment.acts or getattr(calls, "inside", False):
                 return original(*call.args, **call.kwargs)
-            # The edit comes before normalisation, so the method is called without it.
+            # The edit precedes normalisation, so the method is called without normalising.
             normalizes = bool(call.arguments.get("normalize", False))
             if normalizes:
                 call.arguments["normalize"] = False
@@ -245,7 +245,8 @@ class OpenClipHost(JointHost):
                 output = original(*call.args, **call.kwargs)
             finally:
                 calls.inside = False
-            # Features (b, d), or ((b, d), tokens) of CoCa's private methods; tokens stay unchanged.
+            # Features (b, d), or ((b, d), tokens) from CoCa's private methods; tokens stay
+            # unchanged.
             features = output[0] if isinstance(output, tuple) else output
             if role == IMAGE:
                 features = attachment.apply(role, features)
@@ -268,7 +269,7 @@ class OpenClipHost(JointHost):
     def _refuse_intermediates(
         self, attachment: EditAttachment, original: Original, call: BoundArguments
     ) -> object:
-        """Refuse `forward_intermediates`, which has its own paths through both towers."""
+        """Reject `forward_intermediates`, which has its own path through both towers."""
         if not attachment.acts:
             return original(*call.args, **call.kwargs)
         raise UnsupportedHostError(

@@ -1,4 +1,4 @@
-"""Train an image-text model by its two towers, and save it for its own library."""
+"""Train an image-text model through its two towers, and save it for its own library."""
 
 from __future__ import annotations
 
@@ -40,26 +40,28 @@ CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
 
 class Towers:
-    """Encode images and texts by the two towers of a model, never edited, on any device.
+    """Encode images and texts with a model's two towers, never edited, on any device.
 
     Attributes:
         model: an open_clip or transformers image-text model.
         tokenizer: the model's tokenizer.
-        preprocess: the model's preprocessing for evaluation, of a PIL image.
+        preprocess: the model's evaluation preprocessing, applied to a PIL image.
         library: the library that loads the saved model, "open_clip" or "transformers".
         size: (h, w) of the pixels.
-        mean: of each channel, as `prepare` subtracts it from values in [0, 1].
-        std: of each channel, by which `prepare` divides.
-        temperature: temperature of the softmax over cosines, as loaded.
-        bias: SigLIP's bias of the cosines, as loaded; otherwise None.
-        image_parts: the image tower with its head.
-        text_parts: the text tower with its head.
-        heads: the layers with weights that end in the joint space.
+        mean: the mean per channel that `prepare` subtracts from values in [0, 1].
+        std: the standard deviation per channel by which `prepare` divides.
+        temperature: initial temperature of the softmax over cosines.
+        bias: SigLIP's initial logit bias; otherwise None.
+        image_parts: the image tower, including its head.
+        text_parts: the text tower, including its head.
+        heads: the layers with weights that map to the joint space.
 
     Raises:
-        UnsupportedHostError: another class; a model whose images are not (3, h, w).
-        AlreadyAttachedError: a projection is attached to the model.
-        InvalidInputError: no tokenizer, or preprocessing that is not resizing and normalising.
+        UnsupportedHostError: If the class is not supported, or the model's images are not (3, h,
+            w).
+        AlreadyAttachedError: If a projection is attached to the model.
+        InvalidInputError: If there is no tokenizer, or the preprocessing does more than resize and
+            normalise.
     """
 
     def __init__(
@@ -68,12 +70,12 @@ class Towers:
         tokenizer: object,
         preprocess: BaseImageProcessor | Callable[[Image.Image], Tensor],
     ) -> None:
-        """Measure the normalisation of the model's preprocessing and find its towers.
+        """Find the model's towers and measure the normalisation in its preprocessing.
 
         Args:
             model: an open_clip or transformers image-text model.
-            tokenizer: the model's tokenizer; None: found from the model.
-            preprocess: the model's preprocessing for evaluation, of a PIL image.
+            tokenizer: the model's tokenizer. If None, it is derived from the model.
+            preprocess: the model's evaluation preprocessing, applied to a PIL image.
         """
         self._encoder = image_encoder(model, preprocess, preprocessing="not described")
         if any(base.__name__ == "Siglip2Model" for base in type(model).__mro__):
@@ -100,7 +102,7 @@ class Towers:
         self.text_parts: tuple[Part, ...] = tuple(host.text_modules)
         trainable: list[Part] = []
         for head in (host.image_head, host.head):
-            # ALIGN's image side ends in a pooling, which has no weights.
+            # ALIGN's image tower ends in pooling, which has no weights.
             if isinstance(head, nn.Module) and next(head.parameters(), None) is None:
                 continue
             if head is not None:
@@ -114,7 +116,7 @@ class Towers:
         self._cuts_warned = False
 
     def prepare(self, image: Image.Image) -> Tensor:
-        """Convert an image to pixels (3, h, w), as in evaluation of the model."""
+        """Convert an image to pixels (3, h, w), as when the model is evaluated."""
         return self._encoder.prepare(image)["pixel_values"][0]
 
     def image(self, pixels: Tensor) -> Tensor:
@@ -125,7 +127,7 @@ class Towers:
             )
 
     def text(self, tokens: Tokens) -> Tensor:
-        """Encode outputs of `tokenize`, on the model's device, to features (b, d).
+        """Encode outputs of `tokenize` as features (b, d), on the model's device.
 
         They are not normalised.
         """
@@ -133,20 +135,20 @@ class Towers:
             return self._host.trained_features(tokens)
 
     def tokenize(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Convert captions to arguments of the text tower, (b, length) each, on the CPU.
+        """Convert captions to text tower arguments, each (b, length), on the CPU.
 
         Warns:
-            TruncatedPromptWarning: captions are truncated; reported once.
+            TruncatedPromptWarning: If captions are truncated; issued once.
         """
         with TOKENIZING:
             tokens = self._host.tokenize(list(captions))
-            # Counting takes as long as tokenizing, so it stops after the warning.
+            # Counting takes as long as tokenizing, so stop after the warning.
             if self._cuts_warned:
                 return tokens
             ids = next(iter(tokens.values()))
             limit = self._host.context_length
-            # A padded row ends in two padding tokens, a truncated one in a word and the end token.
-            # Only the latter rows are counted.
+            # A padded row ends in two padding tokens, a truncated row in a word and the end token.
+            # Only rows of the latter kind are counted.
             is_full = ids[:, -1] != ids[:, -2]
             full = [captions[row] for row in is_full.nonzero().flatten().tolist()]
             counts = self._host.count_tokens(full) if full else []
@@ -178,7 +180,7 @@ class Towers:
         """Measure size, mean and std of the outputs of `prepare` on plain images."""
         new_image = need("PIL.Image").new
         plain = []
-        for value in (0, 102, 255):  # 0, 0.4 and 1 of the range
+        for value in (0, 102, 255):  # 0, 0.4 and 1 after scaling
             plain.append(self.prepare(new_image("RGB", (80, 80), (value,) * 3)).double())
         oblong = self.prepare(new_image("RGB", (96, 64)))
         black, grey, white = [pixels.flatten(1).mean(dim=1) for pixels in plain]
@@ -198,7 +200,7 @@ class Towers:
                 " mean) / std, as training augments images. Pass the model's preprocessing for"
                 " evaluation: open_clip's second transform, or the image processor"
             )
-        # From black = -mean / std and white = (1 - mean) / std.
+        # Solve black = -mean / std and white = (1 - mean) / std.
         std = 1 / (white - black)
         mean = -black / (white - black)
         self.mean = tuple(round(value, 6) for value in mean.tolist())
@@ -208,14 +210,14 @@ class Towers:
     # ---- saving
 
     def save(self, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
-        """Write the model into an existing folder, with its tokenizer and its preprocessing.
+        """Save the model in an existing folder, with its tokenizer and preprocessing.
 
         Args:
-            weights: a whole state dict without adapters, which the model itself may have.
-            folder: it can be loaded by open_clip as "local-dir:FOLDER", by `from_pretrained`, and
-                by `--model FOLDER`.
-            name: the name by which the model was loaded, since an open_clip model does not know its
-                own architecture.
+            weights: a complete state dict without adapters, even if the model has some.
+            folder: an existing folder, which can then be loaded by open_clip as "local-dir:FOLDER",
+                by `from_pretrained`, and by `--model FOLDER`.
+            name: the name under which the model was loaded, since an open_clip model does not know
+                its own architecture.
         """
         if self.library == "transformers":
             self.model.save_pretrained(folder, state_dict=dict(weights))
@@ -225,7 +227,7 @@ class Towers:
         (folder / CONFIG).write_text(
             json.dumps(self._config(name), indent=2) + "\n", encoding="utf-8"
         )
-        # safetensors refuses tensors that share memory.
+        # safetensors rejects tensors that share memory.
         plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
         need("safetensors.torch").save_file(plain, folder / WEIGHTS, metadata={"format": "pt"})
         # CLIP's own tokenizer is part of open_clip.
@@ -233,20 +235,20 @@ class Towers:
             self.tokenizer.save_pretrained(str(folder))
 
     def check_saving(self, weights: Mapping[str, Tensor], *, name: str) -> None:
-        """Check that `save` would write this model, which open_clip loads from a temporary folder.
+        """Check that `save` would write this model, by loading it from a temporary folder.
 
         Args:
             weights: see `save`.
             name: see `save`.
 
         Raises:
-            InvalidInputError: the loaded model would differ, or cannot be saved.
+            InvalidInputError: If the loaded model would differ, or cannot be saved.
         """
         if self.library == "transformers":
             self._savable_parts()
             return
         mismatch = f"name: {name!r} is not the architecture of the model"
-        # Creating the twin draws random numbers, which would change the training.
+        # Creating the twin draws random numbers, which would affect training.
         with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
             with storage_errors(folder):
                 self.save(weights, Path(folder), name=name)
@@ -255,7 +257,8 @@ class Towers:
                 twin, _, transform = load(folder_address(folder))
             except RuntimeError as error:
                 raise InvalidInputError(f"{mismatch}: {error}") from error
-        # Fine stripes in another size than the model reads reveal another way of resizing.
+        # Fine stripes at a size other than the model's input size reveal a different way of
+        # resizing.
         gradient = need("PIL.Image").linear_gradient("L")
         stripes = gradient.point(lambda value: value * 37 % 256).convert("RGB")
         picture = stripes.resize((self.size[1] * 2, self.size[0] * 3))
@@ -270,7 +273,7 @@ class Towers:
         self._check_twin(twin, pixels, mismatch)
 
     def _check_twin(self, twin: CLIP, pixels: Tensor, mismatch: str) -> None:
-        """Raise InvalidInputError unless the saved and loaded model has the same features."""
+        """Raise InvalidInputError unless the saved and reloaded model gives the same features."""
         device = next(self.model.parameters()).device
         ids = self.tokenize(["a photo"])["text"]
         with reading(self.model, twin):
@@ -280,7 +283,7 @@ class Towers:
             difference = float((trained.cpu().float() - saved).norm() / saved.norm())
             is_wide = trained.dtype in (torch.float32, torch.float64)
             limit = 1e-2 if is_wide else 0.1
-            # Negated, so that NaN is refused too.
+            # Negated, so that NaN is also rejected.
             if not difference < limit:
                 raise InvalidInputError(
                     f"{mismatch}: with the same weights its features of {side} differ by"
@@ -288,7 +291,7 @@ class Towers:
                 )
 
     def _savable_parts(self) -> list[PreTrainedTokenizerBase | BaseImageProcessor]:
-        """Return the tokenizer and the image processor of transformers."""
+        """Return the transformers tokenizer and image processor."""
         image_processor = getattr(self.preprocess, "image_processor", None) or self.preprocess
         parts = [self.tokenizer, image_processor]
         for part in parts:
@@ -307,7 +310,7 @@ class Towers:
         address = folder_address(folder) if (folder / CONFIG).is_file() else name
         config = open_clip.get_model_config(address)
         if not config:
-            # ViT-B-32/laion2b_s34b_b79k: the architecture precedes the tag of its weights.
+            # ViT-B-32/laion2b_s34b_b79k: the architecture precedes the weights' tag.
             config = open_clip.get_model_config(address.partition("/")[0])
         if config is None:
             raise InvalidInputError(
@@ -320,7 +323,7 @@ class Towers:
         # Weights do not show the activation; the model for OpenAI's weights has QuickGELU.
         kinds = {type(part).__name__ for part in self.model.modules()}
         config["quick_gelu"] = "QuickGELU" in kinds
-        # open_clip looks for a tokenizer in the folder if the config names one.
+        # open_clip looks for a tokenizer in the folder if the config specifies one.
         if hasattr(self.tokenizer, "save_pretrained"):
             config["text_cfg"].setdefault("hf_tokenizer_name", name)
         else:

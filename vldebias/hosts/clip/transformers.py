@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """Describe how a family of models makes embeddings.
+    """Describe how a model family computes embeddings.
 
     Attributes:
-        head: name of the Linear that makes the embedding of a text, on the model or, for "head", on
+        head: name of the Linear that produces the text embedding, in the model or, for "head", in
             its text tower.
-        image_head: name of the module that makes the embedding of an image, on the model or on its
+        image_head: name of the module that produces the image embedding, in the model or in its
             vision tower.
-        padding: padding of texts in the model's training. SigLIP pools the last position, padding
-            included.
-        lower: whether texts were lowered in the model's training.
-        offset: whether the tower counts positions from the padding id on, as RoBERTa does, and so
-            reads fewer tokens.
-        images: whether images reach the joint space as pixels (b, 3, h, w), one embedding each.
+        padding: text padding used in training. SigLIP pools the last position, even if it is
+            padding.
+        lower: whether text was lowercased in training.
+        offset: whether positions are numbered from the padding id on, as in RoBERTa, which reduces
+            the maximum number of tokens.
+        images: whether images are passed as pixels (b, 3, h, w), with one embedding per image.
     """
 
     head: str = "text_projection"
@@ -51,7 +51,7 @@ class ModelFamily:
 
 _CLIP = ModelFamily()
 _SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
-# Class -> family, which subclasses inherit.
+# Class -> family; subclasses inherit it.
 _FAMILIES = {
     **dict.fromkeys(("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model"), _CLIP),
     **dict.fromkeys(
@@ -91,18 +91,18 @@ _INSTEAD = {
 _NEEDS_RELEASE_5 = {
     "ChineseCLIPModel": "get_text_features of transformers 4 fails, since it pools no text state"
 }
-"""Classes that exist in transformers 4 but cannot embed texts there -> why."""
+"""Classes that exist in transformers 4 but cannot embed text there -> reason."""
 
 
 class TransformersHost(JointHost):
-    """Support CLIP, SigLIP and related models of transformers.
+    """Support CLIP, SigLIP and related transformers models.
 
     An edit applies to `get_text_features` or `get_image_features` and to `forward` (embeddings,
     logits, loss).
 
-    `keep_stated` reads the token ids with which the text tower was called. A prompt that is passed
-    as `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA on
-    `text_projection`) has to be loaded before attaching.
+    `keep_stated` examines the token ids passed to the text tower. A prompt passed as
+    `inputs_embeds` has none and is treated as not stating the attribute. An adapter that wraps the
+    head (LoRA on `text_projection`) must be loaded before attaching.
     """
 
     library = "transformers"
@@ -116,7 +116,7 @@ class TransformersHost(JointHost):
         for base in type(model).__mro__:
             if base.__module__.partition(".")[0] in ("transformers", "peft"):
                 names.append(base.__name__)
-        # In the order of the bases, so that a subclass may have its own family.
+        # Follow the method resolution order, so that a subclass may have its own family.
         known = next((name for name in names if name in _FAMILIES), None)
         if known is None:
             remedies = [f"; {_INSTEAD[name]}" for name in names if name in _INSTEAD]
@@ -133,23 +133,23 @@ class TransformersHost(JointHost):
                 " transformers 5 or newer"
             )
         self._family = _FAMILIES[known]
-        # If the model is only a text tower, it is the tower itself.
+        # A model that is only a text tower is the tower itself.
         self._text = getattr(model, "text_model", model)
         self._config = getattr(model.config, "text_config", model.config)
         self._call = getattr(model, "get_text_features", model)
 
     @property
     def head(self) -> nn.Module:
-        """Return the Linear that makes the joint embedding."""
+        """Return the Linear that produces the joint embedding."""
         owner = self._text if self._family.head == "head" else self.model
         head: nn.Module = getattr(owner, self._family.head)
         return head
 
     @property
     def image_head(self) -> nn.Module | None:
-        """Return the last module of the image side.
+        """Return the last module of the image tower.
 
-        It is a Linear, the pooling head of SigLIP, or the pooling of ALIGN.
+        This is a Linear, SigLIP's pooling head, or ALIGN's pooling.
         """
         vision = getattr(self.model, "vision_model", None)
         if vision is None or not self._family.images:
@@ -159,7 +159,7 @@ class TransformersHost(JointHost):
 
     @property
     def image_tower(self) -> list[nn.Module]:  # type: ignore[override]
-        """Return the vision model, and the head if it is not part of it."""
+        """Return the vision model, and the head if it is separate."""
         head = self.image_head
         vision = getattr(self.model, "vision_model", None)
         if head is None or vision is None:
@@ -175,7 +175,7 @@ class TransformersHost(JointHost):
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
         """Return the text tower and its head.
 
-        They are the same for CLIPModel and CLIPTextModelWithProjection, which can share
+        CLIPModel and CLIPTextModelWithProjection have the same modules, so they can share
         projections.
         """
         return [self._text] if self._family.head == "head" else [self._text, self.head]
@@ -184,7 +184,7 @@ class TransformersHost(JointHost):
         """Return the argument, the tokenizer of a processor, or the checkpoint's tokenizer.
 
         Raises:
-            InvalidInputError: the argument is not a tokenizer, or the checkpoint has none.
+            InvalidInputError: If the argument is not a tokenizer, or the checkpoint has none.
         """
         if tokenizer is None:
             missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
@@ -196,7 +196,7 @@ class TransformersHost(JointHost):
                 raise InvalidInputError(
                     f"{missing}; pass tokenizer= ({type(error).__name__}: {error})"
                 ) from error
-            # Without its files, transformers 5 creates an empty tokenizer.
+            # If its files are missing, transformers 5 creates an empty tokenizer.
             if 2 * len(loaded) < self._config.vocab_size:
                 raise InvalidInputError(
                     f"{missing} but one of {len(loaded)} tokens; pass tokenizer="
@@ -212,14 +212,14 @@ class TransformersHost(JointHost):
 
     @property
     def context_length(self) -> int:
-        """Return the number of positions of the text tower, or the tokenizer's smaller limit."""
+        """Return the text tower's number of positions, or the tokenizer's limit if smaller."""
         positions = self._config.max_position_embeddings
         if self._family.offset:
             positions -= self._config.pad_token_id + 1
         return int(min(positions, self.tokenizer.model_max_length))
 
     def _cleaned(self, prompts: Sequence[str]) -> list[str]:
-        # SigLIP was trained on lower case, but not every version of its tokenizer lowers texts.
+        # SigLIP was trained on lowercase text, but not every version of its tokenizer lowercases.
         if self._family.lower:
             return [prompt.lower() for prompt in prompts]
         return list(prompts)
@@ -241,25 +241,25 @@ class TransformersHost(JointHost):
         return dict(tokens)
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode without special tokens, since padding may have the id of the end token."""
+        """Decode without special tokens, since padding may use the end token's id."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `get_text_features`, or of a text model itself."""
+        """Return the output of `get_text_features`, or of the text model itself."""
         return self._embedding(self._call, tokens)
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `get_image_features` for the pixels that it accepts."""
+        """Return the output of `get_image_features` for the inputs that it accepts."""
         return self._embedding(self.model.get_image_features, pixels)
 
     def _embedding(
         self, call: Callable[..., Tensor | ModelOutput], inputs: Mapping[str, Tensor]
     ) -> Tensor:
-        """Return the embedding in the output of a call.
+        """Extract the embedding from the output of a call.
 
         The output is a tensor in transformers 4, and an output object in transformers 5.
         """
-        # Tokenizers and processors also return inputs that a tower does not accept.
+        # Tokenizers and processors may return inputs that a tower does not accept.
         accepted = inspect.signature(getattr(call, "forward", call)).parameters
         output = call(**{name: tensor for name, tensor in inputs.items() if name in accepted})
         if isinstance(output, Tensor):
@@ -269,7 +269,7 @@ class TransformersHost(JointHost):
         return embedding
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Hook the heads, and for texts also the input of the tower, which has the token ids."""
+        """Hook the heads and, for text, the input of the tower, which contains the token ids."""
         hooks = _Hooks(attachment, self)
         handles = []
         if TEXT in self.roles:
@@ -277,7 +277,7 @@ class TransformersHost(JointHost):
             handles.append(self._text.register_forward_pre_hook(hooks.keep_ids, with_kwargs=True))
         if IMAGE in self.roles and self.image_head is not None:
             handles.append(self.image_head.register_forward_hook(hooks.change_image))
-        # Compiled code does not look for new hooks.
+        # Compiled code ignores new hooks.
         if "torch._dynamo" in sys.modules:
             torch.compiler.reset()
 
@@ -289,7 +289,7 @@ class TransformersHost(JointHost):
 
 
 class _Hooks(Hook):
-    """Remember the token ids of each thread from the start of the text tower to its head."""
+    """Store each thread's token ids from the start of the text tower to its head."""
 
     attachment: EditAttachment
 
@@ -306,10 +306,10 @@ class _Hooks(Hook):
 
     def change_text(self, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
         ids = getattr(self.thread, "ids", None)
-        # Forgotten at once, because a later call with `inputs_embeds` has no ids.
+        # Discard the ids immediately, because a later call with `inputs_embeds` has none.
         self.thread.ids = None
         return self.attachment.apply_by_ids(TEXT, output, ids, self.stated_rows, self.host.texts)
 
     def change_image(self, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
-        """Edit (b, d), or (b, d, 1, 1) of ALIGN's pooling."""
+        """Edit (b, d), or (b, d, 1, 1) from ALIGN's pooling."""
         return self.attachment.apply(IMAGE, output.flatten(1)).reshape(output.shape)

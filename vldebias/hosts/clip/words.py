@@ -1,18 +1,18 @@
-"""Find the words of a prompt set in rows of token ids, by comparing numbers on their own device.
+"""Find a prompt set's words in rows of token ids, by comparing numbers on their device.
 
-A token contributes letters to a word, may begin a word and may end it. Each token has a number for
-its letters, and the letters of a word c_0 c_1 ... have the number
+A token contributes letters to a word; it may begin a word, and it may end one. Each token has a
+number that encodes its letters, and a word with letters c_0 c_1 ... has the number
 
     H(word) = sum_i code(c_i) p^i  modulo 2^64,
 
-however they are split into tokens: a token that starts at letter o adds p^o times its own number. A
+however it is split into tokens: a token that starts at letter o adds p^o times its own number. A
 phrase of several words has the number sum_k q_k H(word_k). A row states a word if one of its
-numbers equals the number of a stated word or phrase. Two words have the same number with a
-probability of about 2^-60.
+numbers equals the number of a stated word or phrase. Two words collide with a probability of about
+2^-60.
 
-Nothing here waits for a GPU, and everything can be compiled. The text is decoded if single tokens
-are ambiguous (`WordTable.unsure`): letters that a tokenizer splits into bytes, marks that combine
-with the previous letter, tokens of several words.
+Nothing here waits for a GPU, and everything can be compiled. The text is decoded if individual
+tokens are ambiguous (`WordTable.unsure`): letters that a tokenizer splits into bytes, marks that
+combine with the previous letter, or tokens of several words.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ F = TypeVar("F", bound=Callable[..., object])
 
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # p, odd
-_LONGEST = 1024  # letters of a word whose order matters
-# Rows of random tokens by which a table is compared with the tokenizer's own decoding.
+_LONGEST = 1024  # maximum number of letters per word whose order matters
+# Number of rows of random tokens on which a table is compared with the tokenizer's decoding.
 _CHECKED = 128
-_KEPT = 1 << 16  # rows whose decision is cached
+_KEPT = 1 << 16  # maximum number of cached decisions
 
-# Bits of WordTable.tokens[:, 1]; the higher bits are the number of letters.
+# Flag bits of WordTable.tokens[:, 1]; the higher bits hold the number of letters.
 _HAS_LETTERS, _BEGINS, _STAYS_OPEN, _UNSURE = 1, 2, 4, 8
 _LENGTH = 16
 
@@ -52,7 +52,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def _mixed(value: int) -> int:
-    """Return 64 bits that look random, a different value for each argument (splitmix64)."""
+    """Return 64 pseudo-random bits that are unique to the argument (splitmix64)."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -79,7 +79,7 @@ def _number(letters: str) -> int:
 
 
 def _signed(number: int) -> int:
-    """Return the 64 bits as torch.int64 represents them."""
+    """Return a 64-bit number as a signed integer, as torch.int64 stores it."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -94,10 +94,10 @@ def _place(k: int) -> int:
 
 @dataclass(frozen=True)
 class _Token:
-    """Describe what a token adds to a text.
+    """Describe what a token contributes to a text.
 
     Attributes:
-        letters: letters of the word to which it adds.
+        letters: letters that it contributes to a word.
         begins: whether a separator precedes them.
         ends: whether a separator follows them.
         unsure: whether the meaning depends on other tokens.
@@ -109,7 +109,7 @@ class _Token:
     unsure: bool = False
 
     def row(self) -> tuple[int, int]:
-        """Return the number of the letters, and bits and length."""
+        """Return the number of the letters, and the flag bits with the length."""
         if not self.letters:
             return 0, _UNSURE if self.unsure else 0
         bits = _HAS_LETTERS
@@ -127,7 +127,7 @@ _UNKNOWN = _Token(unsure=True)
 
 
 def _token(text: str) -> _Token:
-    """Return the token that adds `text`, as `StatedWords` reads texts.
+    """Return the token for a piece of text, split as `StatedWords` splits text.
 
     >>> _token(" Woman"), _token("'s ")
     (_Token(letters='woman', begins=True, ends=False, unsure=False), \
@@ -140,7 +140,7 @@ _Token(letters='s', begins=True, ends=True, unsure=False))
     start = words[0][0]
     end = words[-1][1]
     letters = " ".join(plain[slice(*span)] for span in words)
-    # In scripts without spaces, each letter is a word.
+    # In scripts without spaces, each character is a word.
     begins = start > 0 or StatedWords.stands_alone(plain[start])
     ends = end < len(plain) or StatedWords.stands_alone(plain[end - 1])
     unsure = combines or len(words) > 1
@@ -150,15 +150,15 @@ _Token(letters='s', begins=True, ends=True, unsure=False))
 def _combines(character: str) -> bool:
     """Return whether a character may combine with the previous one.
 
-    Accents do, and parts of a Korean syllable.
+    Accents do, and so do parts of a Korean syllable.
     """
-    if "\ufe00" <= character <= "\ufe0f":  # variation selectors of emoji do not combine
+    if "\ufe00" <= character <= "\ufe0f":  # emoji variation selectors do not combine
         return False
     return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"
 
 
-# The letters by which byte-level tokenizers write bytes: printable bytes are themselves, the others
-# are numbered from U+0100 on.
+# The characters that represent bytes in byte-level tokenizers: printable bytes represent
+# themselves, the others are numbered from U+0100.
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE}
@@ -166,10 +166,10 @@ _BYTES.update({chr(256 + place): byte for place, byte in enumerate(_UNPRINTABLE)
 
 
 def _in_bytes(token: str) -> _Token:
-    """Read a token of a byte-level tokenizer; CLIP's tokens mark the end of a word.
+    """Parse a token of a byte-level tokenizer; CLIP's tokens mark the end of a word.
 
-    For bytes that end inside a character it is a guess: emoji and punctuation separate words, other
-    characters are letters.
+    For bytes that end inside a character, the result is a guess: emoji and punctuation separate
+    words, and other characters are letters.
     """
     letters = token.removesuffix(_END_OF_WORD)
     if not all(letter in _BYTES for letter in letters):
@@ -181,8 +181,8 @@ def _in_bytes(token: str) -> _Token:
         return _token(content.decode("utf-8"))
     except UnicodeDecodeError:
         pass
-    # The lead byte of a UTF-8 sequence is its highest. These three start punctuation, forms for
-    # East Asian widths, and emoji.
+    # The lead byte of a UTF-8 sequence is its highest. These three start punctuation, East Asian
+    # width forms, and emoji.
     lead = max(content)
     if lead in (0xE2, 0xEF, 0xF0) or lead < 0xC0:
         return _UNKNOWN
@@ -191,7 +191,7 @@ def _in_bytes(token: str) -> _Token:
 
 
 def _in_word_pieces(token: str) -> _Token:
-    """Read a token of WordPiece; "n" may be part of the previous word, in "n't"."""
+    """Parse a WordPiece token; "n" may be part of the previous word, as in "n't"."""
     if token == "n":
         return _Token("n", unsure=True)
     inside = token.removeprefix("##")
@@ -201,14 +201,14 @@ def _in_word_pieces(token: str) -> _Token:
 
 
 def _in_sentence_pieces(token: str) -> _Token:
-    """Read a token of SentencePiece, which marks spaces."""
+    """Parse a SentencePiece token, which marks spaces."""
     if _BYTE_TOKEN.fullmatch(token):
         return _UNKNOWN
     return _token(token.replace("\u2581", " "))
 
 
 def _reader_of(vocabulary: Iterable[str]) -> Callable[[str], _Token]:
-    """Return the reader for the tokens of a vocabulary, by its most frequent mark."""
+    """Return the parser for a vocabulary's tokens, chosen by its most frequent mark."""
     marks = {"word_end": 0, "##": 0, "\u2581": 0, "\u0120": 0}
     for token in vocabulary:
         if token.endswith(_END_OF_WORD):
@@ -227,10 +227,10 @@ def _reader_of(vocabulary: Iterable[str]) -> Callable[[str], _Token]:
 
 
 class WordTable:
-    """Store the text of each token of a tokenizer.
+    """Store the text of each token in a vocabulary.
 
     Attributes:
-        tokens: (vocabulary, 2) int64: the number of the letters; bits and length.
+        tokens: (vocabulary, 2) int64: the number of the letters; flag bits and length.
         powers: (longest word,) int64: p^0, p^1, ...
     """
 
@@ -250,34 +250,34 @@ class WordTable:
         """Return the table on a device."""
         if self.tokens.device == device:
             return self
-        # Without __init__, which would read the tokens again.
+        # Skip __init__, which would parse the tokens again.
         moved = object.__new__(WordTable)
         moved.tokens = self.tokens.to(device)
         moved.powers = self.powers.to(device)
         return moved
 
     def facts(self, ids: Tensor) -> Tensor:
-        """Return the rows (b, length, 2) of `tokens` of ids (b, length)."""
+        """Return the rows of `tokens` (b, length, 2) for ids (b, length)."""
         return self.tokens[ids]
 
     @staticmethod
     def unsure(facts: Tensor) -> Tensor:
-        """Return (b,): whether a row has a token whose text depends on its neighbours."""
+        """Return, for each row, whether it has a token whose text depends on its neighbours."""
         return (facts[..., 1] & _UNSURE).ne(0).any(1)
 
     def words(self, facts: Tensor) -> Tensor:
-        """Return the numbers (b, length + 1) of the words of rows of tokens, in order.
+        """Return the numbers (b, length + 1) of the words in rows of tokens, in order.
 
-        The first number is 0, as are those after the last word.
+        The first number is 0, and so are all numbers after the last word.
         """
         numbers, bits = facts.unbind(-1)
         is_open = (bits & _STAYS_OPEN).ne(0)
-        # A token continues a word only if the previous token left it open.
+        # A token continues a word only if the previous token did not end it.
         follows = torch.nn.functional.pad(is_open[:, :-1], (1, 0))
         has_letters = (bits & _HAS_LETTERS).ne(0)
         begins = has_letters & ((bits & _BEGINS).ne(0) | ~follows)
         word = begins.cumsum(1)
-        # The position of the first letter of each token in the row, then in its word.
+        # Position of each token's first letter in the row, then in its word.
         lengths = bits // _LENGTH
         places = lengths.cumsum(1) - lengths
         first = torch.where(begins, places, 0).cummax(1).values
@@ -287,7 +287,7 @@ class WordTable:
         return empty.scatter_add(1, word, parts)
 
     def read_words(self, ids: Sequence[int]) -> list[int]:
-        """Return the numbers of the words of one row, as `words` does."""
+        """Return the numbers of the words in one row, as `words` does."""
         numbers = self.words(self.facts(torch.tensor([list(ids)], device="cpu")))[0]
         return [number for number in numbers.tolist() if number]
 
@@ -297,7 +297,7 @@ class StatedIds:
 
     Attributes:
         targets: (phrases,) int64, sorted: the numbers of the stated words and phrases.
-        longest: number of words of the longest phrase.
+        longest: number of words in the longest phrase.
     """
 
     def __init__(self, table: WordTable, phrases: Iterable[str], device: torch.device) -> None:
@@ -311,7 +311,7 @@ class StatedIds:
         self.longest = max(map(len, words))
 
     def __call__(self, facts: Tensor) -> Tensor:
-        """Return (b,) whether a row of tokens (b, length, 2) states a word, on their device."""
+        """Return, for each row of tokens (b, length, 2), whether it states a word."""
         words = self.table.words(facts)
         length = words.shape[1]
         padded = torch.nn.functional.pad(words, (0, self.longest - 1))
@@ -321,21 +321,21 @@ class StatedIds:
             phrase = phrase + _signed(_place(k)) * padded[:, k : k + length]
             phrases.append(phrase)
         numbers = torch.cat(phrases, dim=1)
-        # A binary search, which needs no matrix of all numbers and targets.
+        # Binary search avoids a matrix of all numbers and targets.
         nearest = torch.searchsorted(self.targets, numbers).clamp(max=len(self.targets) - 1)
         return (self.targets[nearest] == numbers).any(1)
 
 
-# By tokenizer, because a vocabulary is slow to read and hosts may share one.
+# Cached per tokenizer, because a vocabulary is slow to parse and hosts may share one.
 _TABLES: WeakKeyDictionary[object, WordTable | None] = WeakKeyDictionary()
 
 
 def word_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
-    """Return the table of a tokenizer; None unless its decoded tokens join to the decoded text.
+    """Return a tokenizer's table, or None if joining decoded tokens does not give the text.
 
     Args:
-        tokenizer: open_clip's own, or one of transformers, or open_clip's wrapper of either.
-        decode: row of ids -> text, with which the table is compared on random rows.
+        tokenizer: a tokenizer of open_clip or transformers, or an open_clip wrapper of either.
+        decode: row of ids -> text, against which the table is checked on random rows.
     """
     inner = getattr(tokenizer, "tokenizer", tokenizer)
     try:
@@ -347,7 +347,7 @@ def word_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> W
 
 
 def _checked_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
-    """Return the table of a vocabulary; None unless it agrees with the decoder on random rows."""
+    """Return a vocabulary's table, or None if it disagrees with the decoder on random rows."""
     tokens, sure = _read_vocabulary(tokenizer)
     if not sure:
         return None
@@ -362,7 +362,7 @@ def _checked_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) 
 
 
 def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
-    """Return the token of each id, and the ids whose text does not depend on their neighbours.
+    """Return the token for each id, and the ids whose text does not depend on neighbours.
 
     The latter do not include special tokens.
     """
@@ -374,7 +374,7 @@ def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
     plain = {token_id: token for token_id, token in token_of_id.items() if token_id not in special}
     read = _reader_of(plain.values())
     tokens = {token_id: read(token) for token_id, token in plain.items()}
-    # An added token is plain text, without the marks of its vocabulary.
+    # An added token is plain text, without the vocabulary's word marks.
     for token_id, token in getattr(tokenizer, "added_tokens_decoder", {}).items():
         if plain.get(token_id) == str(token):
             tokens[token_id] = _UNKNOWN
@@ -382,12 +382,12 @@ def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
     tokens |= dict.fromkeys(special, _SEPARATOR)
     unknown = _id_of_unknown(tokenizer)
     if unknown is not None and read is _in_sentence_pieces:
-        tokens[unknown] = _UNKNOWN  # the decoder skips it, so its neighbours become one word
+        tokens[unknown] = _UNKNOWN  # the decoder skips it, which joins its neighbours
     return tokens, sure
 
 
 def _id_of_unknown(tokenizer: object) -> int | None:
-    """Return the id for what a tokenizer cannot spell; None if it has no such token.
+    """Return the id of a tokenizer's unknown token, or None if it has none.
 
     CLIP uses its end token, which ends a text and is not a word.
     """
@@ -399,7 +399,7 @@ def _id_of_unknown(tokenizer: object) -> int | None:
 def outside_compiled_code(reason: str) -> Callable[[F], F]:
     """Return a decorator that excludes a function from torch.compile.
 
-    Newer releases of torch show the reason.
+    Newer torch releases display the reason.
     """
     decorator: Callable[[F], F] = torch.compiler.disable
     if "reason" in inspect.signature(torch.compiler.disable).parameters:
@@ -408,13 +408,14 @@ def outside_compiled_code(reason: str) -> Callable[[F], F]:
 
 
 class StatedRows:
-    """Decide for rows of token ids whether they state a word, by ids or by the decoded text.
+    """Decide whether rows of token ids state a word, using ids or the decoded text.
 
-    The text is decoded only if ids are ambiguous; decisions are cached.
+    Text is decoded only if the ids are ambiguous, and decisions are cached.
 
     Args:
-        gate: the words.
-        table: returns the table of the tokenizer; None: every row is decoded.
+        gate: the words to look for.
+        table: function that returns the tokenizer's table. If it returns None, every row is
+            decoded.
         texts: ids (b, length) -> texts.
     """
 
@@ -435,7 +436,7 @@ class StatedRows:
     @outside_compiled_code("the tokenizer is not known: pass tokenizer= to debias()")
     @torch.inference_mode(False)  # the tensors must also work with gradients later
     def prepare(self, device: torch.device) -> None:
-        """Read the tokenizer, and put the numbers of the words on a device."""
+        """Parse the tokenizer, and move the numbers of the words to a device."""
         if not self._is_prepared:
             self._table = self._find_table()
             self._is_prepared = True
@@ -443,11 +444,11 @@ class StatedRows:
             self._by_ids[device] = StatedIds(self._table, self._gate.phrases, device)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Return (b,): whether each row of ids (b, length) states a word.
+        """Return, for each row of ids (b, length), whether it states a word.
 
         On the CPU the decision is the same as for the decoded text. On a GPU and in compiled code
-        nothing is decoded: letters that the tokenizer splits into bytes count as letters of no
-        stated word, and split punctuation as separators.
+        nothing is decoded: letters that the tokenizer splits into bytes never match a stated word,
+        and split punctuation counts as a separator.
         """
         rows = ids.reshape(-1, ids.shape[-1])
         if not self._is_prepared or (self._table and rows.device not in self._by_ids):
@@ -458,7 +459,7 @@ class StatedRows:
         facts = by_ids.table.facts(rows)
         if torch.compiler.is_compiling() or rows.device.type != "cpu":
             return by_ids(facts)
-        # On the CPU nothing blocks: padding is cut off, and uncertain rows are decoded.
+        # On the CPU nothing blocks, so cut off padding and decode uncertain rows.
         used = facts[..., 1].ne(0).any(0).nonzero()
         if not len(used):
             return torch.zeros(len(rows), dtype=torch.bool, device="cpu")
@@ -471,7 +472,7 @@ class StatedRows:
 
     @outside_compiled_code("token ids of this tokenizer have to be decoded on the CPU")
     def _read(self, rows: Tensor) -> Tensor:
-        """Decide (b,) for rows by their decoded text, if they are not cached."""
+        """Return the decision for each row (b,), decoding the rows that are not cached."""
         plain = rows.detach().to("cpu", torch.int64)
         keys = [row.numpy().tobytes() for row in plain]
         known = self._known  # another thread may replace it in the meantime
@@ -483,7 +484,7 @@ class StatedRows:
                 decisions[key] = bool(self._gate.find(text))
         stated = [decisions[key] if key in decisions else known[key] for key in keys]
         known.update(decisions)
-        # Replacing the whole cache needs no order of use.
+        # Replacing the entire cache avoids tracking the order of use.
         if len(known) > _KEPT:
             self._known = decisions
         return torch.tensor(stated, device=rows.device)

@@ -1,1 +1,1 @@
-"""Hosts of diffusers: how the prompt reaches the text encoders, read from the source."""
+"""Hosts for diffusers, which infer from the source how a prompt reaches the text encoders."""

@@ -1,4 +1,4 @@
-"""Support the caches of diffusers (`enable_cache`), which skip parts of a denoiser."""
+"""Support diffusers caches (`enable_cache`), which skip parts of a denoiser."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def cache_of(denoiser: nn.Module) -> object | None:
-    """Return the configuration of the cache that is enabled on a denoiser, or None."""
+    """Return the configuration of the cache enabled on a denoiser, or None."""
     return getattr(denoiser, "_cache_config", None)
 
 
 def refuse_dropped_rows(name: str, denoiser: nn.Module) -> None:
     """Raise UnsupportedHostError if FasterCache is enabled.
 
-    It removes the unconditional half of the batch inside the denoiser, after the rows of the prompt
-    were found, so values would be set in the wrong rows or in none.
+    FasterCache removes the unconditional half of the batch inside the denoiser, after the prompt's
+    rows have been found, so values would be set in the wrong rows or in none.
 
     Args:
         name: name of the pipeline, for the message.

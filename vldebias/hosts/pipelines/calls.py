@@ -1,9 +1,9 @@
-"""Record the text encoders of a diffusers pipeline, and rewrite the prompts of a call.
+"""Record a diffusers pipeline's text encoders, and rewrite the prompts of a call.
 
-An encoder returns states, from which the pipeline removes templates, joins layers, pads and builds
-lists. The place of a token in the result is found by a test: the encoders run once, then the
-pipeline runs again on their outputs with the state of that token changed. The row that changed
-belongs to the token, whatever precedes or follows it.
+The pipeline processes the states that an encoder returns: it removes templates, joins layers, pads
+and builds lists. The position of a token in the result is found by experiment: the encoders run
+once, then the pipeline runs again on their outputs with that token's state changed. The row that
+changes belongs to the token, whatever precedes or follows it.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """Matches names of masks, positions and lengths, which are returned with the embeddings."""
 
-_NO_LIMIT = 1_000_000  # tokens; the limit of tokenizers without one is 10^30
+_NO_LIMIT = 1_000_000  # tokens; tokenizers without a limit report 10^30
 
 Tokens = list[int] | slice
-"""Places of tokens: one in each row of a batch, or the same places in all rows."""
+"""Token positions: one in each row of a batch, or the same positions in all rows."""
 
 EMBEDDING = re.compile(f"(?!{NEGATIVE.pattern})(?!.*({BESIDE.pattern})).*(embed|states|hidden)")
-"""Matches names of embeddings of the prompt."""
+"""Matches names of prompt embeddings."""
 
 Embedding = tuple[Tensor, Callable[[Tensor], object]]
-"""Embeddings (b, tokens, d) or (b, d), and a function that gives such a tensor their format."""
+"""Embeddings (b, tokens, d) or (b, d), and a function that restores their original format."""
 
 
 # ---- text encoders
 
 
 class Call(NamedTuple):
-    """Record one call of an encoder.
+    """Store one call of an encoder.
 
     Attributes:
         ids: token ids (b, tokens).
-        mask: their mask, or None.
-        output: the output of the encoder.
+        mask: their attention mask, or None.
+        output: the encoder's output.
     """
 
     ids: Tensor
@@ -66,9 +66,9 @@ class Call(NamedTuple):
 def traced(
     encoders: Mapping[str, nn.Module],
 ) -> Iterator[tuple[dict[str, list[Call]], dict[str, list[Call]]]]:
-    """Record the calls of text encoders inside the block, by name and in order.
+    """Record text encoder calls inside the block, by name and in order.
 
-    Only calls in this thread are recorded. Calls in the second dict are returned one by one instead
+    Only calls in this thread are recorded. Calls in the second dict are replayed one by one instead
     of running the encoder.
     """
     calls = {name: list[Call]() for name in encoders}
@@ -91,7 +91,7 @@ def traced(
 
     with ExitStack() as stack:
         for name, encoder in encoders.items():
-            if "forward" in vars(encoder):  # another library has hooked it
+            if "forward" in vars(encoder):  # hooked by a different library
                 stack.callback(partial(setattr, encoder, "forward", vars(encoder)["forward"]))
             else:
                 stack.callback(partial(delattr, encoder, "forward"))
@@ -100,13 +100,13 @@ def traced(
 
 
 def changed_states(tokens: Tokens, length: int, value: object) -> object:
-    """Return an output of an encoder with the states of some tokens changed.
+    """Return an encoder output with the states of some tokens changed.
 
     Args:
         tokens: the tokens to change.
-        length: number of tokens of the call.
-        value: the output, or a part of it. It is changed if it is a float tensor (b, length, d) or
-            (length, b, d).
+        length: number of tokens in the call.
+        value: the output, or a part of it. Only float tensors (b, length, d) or (length, b, d) are
+            changed.
     """
     if isinstance(value, SimpleNamespace):
         return SimpleNamespace(**tree_map(partial(changed_states, tokens, length), vars(value)))
@@ -122,7 +122,7 @@ def changed_states(tokens: Tokens, length: int, value: object) -> object:
 
 
 def image_ids(encoder: object) -> list[int]:
-    """Return the ids of tokens that represent an image, for an encoder that gets images."""
+    """Return the ids of tokens that represent an image, for an encoder that receives images."""
     config = getattr(encoder, "config", None)
     ids = [getattr(config, name, None) for name in ("image_token_id", "vision_end_token_id")]
     return [token_id for token_id in ids if isinstance(token_id, int)]
@@ -136,15 +136,15 @@ def up_to_last(mask: Tensor) -> Tensor:
 def image_tokens(
     calls: Mapping[str, list[Call]], encoders: Mapping[str, nn.Module], states: object
 ) -> Tensor | None:
-    """Find the tokens of an image that an encoder read before the prompt.
+    """Find the image tokens that precede the prompt in an encoder's input.
 
     Args:
         calls: encoder -> its recorded calls.
         encoders: name -> encoder.
-        states: the embeddings that the pipeline made of them.
+        states: the embeddings that the pipeline computed from them.
 
     Returns:
-        (b, tokens), true up to the last token of the image; None if no encoder got an image.
+        Mask (b, tokens), true up to the last image token; None if no encoder received an image.
     """
     embedding = opened(states)
     for name, calls_of_encoder in calls.items():
@@ -156,7 +156,7 @@ def image_tokens(
         is_image = is_token & torch.isin(call.ids, call.ids.new_tensor(image_ids(encoders[name])))
         if is_image.any():
             length = embedding[0].shape[1]
-            counts = is_token.sum(1)  # rows are right-padded to the longest
+            counts = is_token.sum(1)  # rows are right-padded to the longest one
             tokens_after = (is_token & ~up_to_last(is_image)).sum(1)
             starts = counts - counts.max() + length - tokens_after
             starts = torch.where(is_image.any(1), starts, 0)
@@ -168,10 +168,10 @@ def image_tokens(
 
 
 def opened(value: object) -> Embedding | None:
-    """Return embeddings as a tensor, and a function that gives such a tensor their format.
+    """Return embeddings as a tensor, and a function that restores their original format.
 
     They may be a tensor (b, tokens, d) or (b, d), a list of rows (tokens, d), a list of such lists,
-    or (b, tokens, layers, d), whose layers are joined. None for anything else.
+    or a tensor (b, tokens, layers, d), whose layers are joined. Returns None for anything else.
     """
     if isinstance(value, Tensor):
         if not value.is_floating_point() or value.ndim not in (2, 3, 4):
@@ -203,14 +203,14 @@ def tensor_of(value: object) -> Tensor:
 
 
 class Part(NamedTuple):
-    """Describe an embedding that `encode_prompt` returns, or a segment of its tokens.
+    """Describe an embedding returned by `encode_prompt`, or a segment of its tokens.
 
     Attributes:
         role: "sequence", "pooled", ...
         name: name of the value.
-        place: place in the returned values.
-        twin: place of the embedding of the negative prompt, or None.
-        tokens: the tokens of the segment.
+        place: position among the returned values.
+        twin: position of the negative prompt's embedding, or None.
+        tokens: the tokens in the segment.
     """
 
     role: str
@@ -221,11 +221,11 @@ class Part(NamedTuple):
 
 
 def same_values(first: object, second: object) -> bool:
-    """Return whether two values are equal: tensors, or nested containers of them.
+    """Return whether two tensors, or nested containers of tensors, are equal.
 
     Args:
         first: a value.
-        second: another value.
+        second: the value to compare it with.
     """
     first_leaves, first_form = tree_flatten(first)
     second_leaves, second_form = tree_flatten(second)
@@ -249,12 +249,12 @@ def same_values(first: object, second: object) -> bool:
 
 
 def listed(prompt: Any) -> list[str]:
-    """Return one prompt or several as a list."""
+    """Return one or several prompts as a list."""
     return [prompt] if isinstance(prompt, str) else list(prompt or ())
 
 
 def copied(call: Mapping[str, object]) -> dict[str, object]:
-    """Copy the arguments of a call and their lists, because some pipelines write into them."""
+    """Copy the arguments of a call and their lists, because some pipelines modify them."""
     arguments = {}
     for name, value in call.items():
         arguments[name] = list(value) if isinstance(value, list) else value
@@ -262,9 +262,9 @@ def copied(call: Mapping[str, object]) -> dict[str, object]:
 
 
 def running_call(pipe: object) -> Mapping[str, object] | None:
-    """Return the variables of the pipeline's `__call__` that runs in this thread, or None.
+    """Return the variables of the pipeline's `__call__` running in this thread, or None.
 
-    `encode_prompt` does not get the generator of the call. A subclass may pass `**options` to its
+    `encode_prompt` does not receive the call's generator. A subclass may pass `**options` to its
     base, so the innermost `__call__` with a generator is used.
     """
     found = None
@@ -282,7 +282,7 @@ def running_call(pipe: object) -> Mapping[str, object] | None:
 
 
 def count_of(call: Mapping[str, object]) -> str | None:
-    """Return the name of the argument for the number of images per prompt."""
+    """Return the name of the argument that sets the number of images per prompt."""
     for name in call:
         if re.fullmatch(r"num_\w+_per_prompt", name):
             return name
@@ -290,7 +290,7 @@ def count_of(call: Mapping[str, object]) -> str | None:
 
 
 def texts_of(call: Mapping[str, object], name: str) -> list[str]:
-    """Return one text per prompt of a call, in which the texts for several encoders are joined.
+    """Return one text per prompt of a call, joining the texts for several encoders.
 
     Any of them may state the attribute.
 
@@ -314,17 +314,17 @@ def texts_of(call: Mapping[str, object], name: str) -> list[str]:
 
 
 def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text: str) -> int:
-    """Return how many characters of a text a tokenizer reads, up to the end of a word.
+    """Return how many characters of a text a tokenizer reads, rounded down to a word end.
 
     Args:
-        tokenizer: of transformers; any other one reads everything.
-        length: largest number of tokens that the call allows, if that is below the tokenizer's
-            own limit; None: only that limit applies.
+        tokenizer: a transformers tokenizer; any other is assumed to read everything.
+        length: maximum number of tokens in the call, if below the tokenizer's own limit. If None,
+            only that limit applies.
         text: the text.
     """
     limit = min(getattr(tokenizer, "model_max_length", None) or 0, length or math.inf)
     has_limit = 0 < limit <= _NO_LIMIT and hasattr(tokenizer, "is_fast")
-    # A token is at least one byte, so a short text is read whole.
+    # A token is at least one byte, so a short text is read in full.
     if not has_limit or len(text.encode()) < limit - 2:
         return len(text)
     if not tokenizer.is_fast:
@@ -341,10 +341,10 @@ def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text
 
 
 def _end_of_words_that_fit(tokenizer: PreTrainedTokenizerBase, limit: int, text: str) -> int:
-    """Return the end of the last word up to which a text has at most `limit` tokens.
+    """Return the end of the last word that fits within `limit` tokens.
 
-    It is found by bisection, because the tokenizers of transformers 4 in Python do not report the
-    positions of their tokens.
+    It is found by bisection, because Python tokenizers in transformers 4 do not report token
+    positions.
     """
     ends = [word.end() for word in re.finditer(r"[^\W_]+|[^\w\s]|_", text)]
 
@@ -358,13 +358,13 @@ def _end_of_words_that_fit(tokenizer: PreTrainedTokenizerBase, limit: int, text:
 
 
 def images_per_prompt(call: Mapping[str, object]) -> int:
-    """Return how many images a call generates for each prompt."""
+    """Return the number of images that a call generates per prompt."""
     count = call.get(count_of(call) or "")
     return (int(count) if isinstance(count, SupportsInt) else 0) or 1
 
 
 def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dict[str, list[str]]:
-    """Return the text arguments of a call, each as one text per image.
+    """Return the text arguments of a call, expanded to one text per image.
 
     Args:
         call: the arguments by name.
@@ -376,7 +376,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
         if not re.fullmatch(rf"{argument}(_\d)?", name) or value is None:
             continue
         texts = listed(value)
-        if len(texts) == 1:  # one text for all prompts
+        if len(texts) == 1:  # the same text for all prompts
             texts = texts * prompts
         texts_of_argument[name] = []
         for text in texts:
@@ -385,22 +385,22 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
 
 
 def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
-    """Write one text per image into the arguments of a call, which then has one image per prompt.
+    """Set one text per image in the arguments of a call, which then has one image per prompt.
 
     Negative prompts are repeated as needed. If no text changes, the call is left unchanged, with
-    one prompt for several images, so that the text encoder gets exactly the same batch as without
-    an attachment.
+    one prompt for several images, so that the text encoder receives exactly the same batch as
+    without an attachment.
 
     Args:
-        call: the arguments by name, which are changed in place.
-        texts: name of the argument -> one text per image, see `texts_of_images`.
+        call: the arguments by name, changed in place.
+        texts: argument name -> one text per image; see `texts_of_images`.
     """
     if texts == texts_of_images(call):
         return
     count_name = count_of(call)
     is_text = isinstance(call["prompt"], str) and len(texts["prompt"]) == 1
     for name, value in {**texts, **_repeated_negatives(call)}.items():
-        # A single prompt for a single image stays a string.
+        # One prompt for one image remains a string.
         call[name] = value[0] if is_text and isinstance(value, list) else value
     if count_name is not None:
         call[count_name] = 1
@@ -409,15 +409,15 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
 
 
 def _repeated_negatives(call: Mapping[str, object]) -> dict[str, object]:
-    """Return the negative prompts and embeddings that are passed per prompt, repeated per image.
+    """Return negative prompts and embeddings that were passed per prompt, repeated per image.
 
-    The pipeline would repeat them by the number of images per prompt, which becomes 1.
+    The pipeline would repeat them by the number of images per prompt, which is now 1.
     """
     prompts = len(listed(call["prompt"]))
     is_single = isinstance(call["prompt"], str)
     repeated: dict[str, object] = {}
     for name, texts in texts_of_images(call, "negative_prompt").items():
-        # The pipeline itself uses a single text for all prompts of a list.
+        # The pipeline itself uses one text for all prompts in a list.
         is_for_each = is_single or not isinstance(call[name], str)
         if is_for_each and len(listed(call[name])) == prompts:
             repeated[name] = texts

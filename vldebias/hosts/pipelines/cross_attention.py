@@ -1,4 +1,4 @@
-"""Record how the cross-attentions of a pipeline respond to prompts, and set values there.
+"""Record how a pipeline's cross-attention layers respond to prompts, and set values there.
 
 `vldebias.hosts.pipelines.steering` sets the values for the images of a call.
 """
@@ -31,22 +31,23 @@ from vldebias.projection.cross_attention import CrossAttentionEdit
 from vldebias.projection.edit import Edit, Fingerprint
 
 DENOISER = re.compile(r"(unet|transformer|prior)(_\d)?")
-"""Matches the names of the components of a pipeline that denoise."""
+"""Matches the names of a pipeline's denoisers."""
 _INSTEAD = "use method='balanced-prompts', the default"
 
 
 class _FirstPassError(Exception):
-    """Stop a call of a pipeline after the first pass through its denoiser."""
+    """Stop a pipeline call after the first pass through its denoiser."""
 
 
 class CrossAttentionHost(Host):
-    """Represent the cross-attentions of a pipeline, with an attribute as a role.
+    """Represent a pipeline's cross-attention layers, with attributes as roles.
 
     Attributes:
-        pipeline: the host of the same pipeline for its prompts.
+        pipeline: the host for the same pipeline's prompts.
         pipe: the pipeline.
-        denoisers: name of the component -> denoiser.
-        layers_and_widths: name and width of each cross-attention, once responses were recorded.
+        denoisers: component name -> denoiser.
+        layers_and_widths: name and width of each cross-attention layer, once responses have been
+            recorded.
     """
 
     library = ""
@@ -105,7 +106,7 @@ class CrossAttentionHost(Host):
         return memory["denoiser"]
 
     def with_roles(self, attributes: Iterable[str]) -> CrossAttentionHost:
-        """Return a host of the same denoisers whose roles are these attributes."""
+        """Return a host for the same denoisers with these attributes as roles."""
         host = copy(self)
         host.roles = tuple(attributes)
         return host
@@ -114,11 +115,11 @@ class CrossAttentionHost(Host):
         self.checked(edit)
 
     def checked(self, edit: Edit) -> CrossAttentionEdit:
-        """Return an edit that fits the denoiser.
+        """Return an edit after checking that it fits the denoiser.
 
         Raises:
-            ProjectionMismatchError: an edit of another kind, for layers that the denoiser lacks, or
-                fitted on other weights.
+            ProjectionMismatchError: If the edit is of a different kind, is for layers that the
+                denoiser lacks, or was fitted on different weights.
         """
         refit = 'fit again with vldebias.debias(pipe, prompts, method="cross-attention")'
         if not isinstance(edit, CrossAttentionEdit):
@@ -138,7 +139,7 @@ class CrossAttentionHost(Host):
         raise ProjectionMismatchError(f"{self.name}: the edit {why}; {refit}")
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the modules of the denoisers by the name of component and module."""
+        """Yield the denoisers' modules with their component and module names."""
         for component, denoiser in self.denoisers.items():
             for name, module in denoiser.named_modules():
                 yield f"{component}.{name}", module
@@ -148,20 +149,20 @@ class CrossAttentionHost(Host):
     def responses(
         self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> tuple[Tensor, Tensor]:
-        """Generate images and return the mean response of each cross-attention over positions.
+        """Generate images and return each layer's mean response over positions.
 
         Args:
-            prompts: one for each image.
-            noise: seeds of their generators.
-            steps: number of steps of the scheduler.
-            options: further arguments of the pipeline.
+            prompts: one per image.
+            noise: generator seeds, one per image.
+            steps: number of scheduler steps.
+            options: further pipeline arguments.
 
         Returns:
-            Times (t,), ascending, and rows (t, prompts, d), float64, where d is the total of the
-                widths of the layers (`layers_and_widths`).
+            Times (t,), ascending, and rows (t, prompts, d), float64, where d is the total width of
+            the layers (`layers_and_widths`).
 
         Raises:
-            UnsupportedHostError: the denoiser has no cross-attention.
+            UnsupportedHostError: If the denoiser has no cross-attention.
         """
         if not self._layers:
             self._layers = self.found_layers(prompts[0], **options)
@@ -186,13 +187,13 @@ class CrossAttentionHost(Host):
     def first_responses(
         self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> Tensor:
-        """Return the responses (prompts, d) of the first pass, after which the pipeline is stopped.
+        """Return the responses (prompts, d) in the first pass, then stop the pipeline.
 
         Args:
-            prompts: one for each image.
-            noise: seeds of their generators.
-            steps: number of steps of the scheduler.
-            options: further arguments of the pipeline.
+            prompts: one per image.
+            noise: generator seeds, one per image.
+            steps: number of scheduler steps.
+            options: further pipeline arguments.
         """
 
         def stop(*_: object) -> None:
@@ -210,10 +211,10 @@ class CrossAttentionHost(Host):
                 handle.remove()
 
     def found_layers(self, prompt: str, **options: object) -> list[str]:
-        """Return the names of the cross-attentions, in the order in which they run.
+        """Return the names of the cross-attention layers, in execution order.
 
         Raises:
-            UnsupportedHostError: the denoiser has none.
+            UnsupportedHostError: If the denoiser has no cross-attention.
         """
         recorder = Recorder(not self.pipeline.source.negatives, [])
         hooks = []
@@ -240,8 +241,7 @@ class CrossAttentionHost(Host):
     ) -> None:
         """Run the unedited pipeline with a recorder hooked to its prompts, denoisers and modules.
 
-        The recorder runs after `encode_prompt` and before the denoisers, and its hooks after
-        modules.
+        The recorder runs after `encode_prompt`, before the denoisers and after the hooked modules.
         """
         parameters = inspect.signature(type(self.pipe).__call__).parameters
         call: dict[str, object] = {"num_inference_steps": steps, "output_type": "latent"}
@@ -280,7 +280,7 @@ class CrossAttentionHost(Host):
                 without_caches(self.denoisers.values()),
                 warnings.catch_warnings(),
             ):
-                # diffusers' DPM++, Euler and UniPC schedulers call np.array on tensors, and
+                # The DPM++, Euler and UniPC schedulers in diffusers call np.array on tensors, but
                 # PyTorch's Tensor.__array__ lacks a keyword that numpy 2 expects.
                 warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
                 self.pipe(prompt=list(prompts), generator=generators, **call)
@@ -298,7 +298,7 @@ class CrossAttentionHost(Host):
     # ---- attaching
 
     def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
-        """Let a `Steering` sample values after `encode_prompt`, and set them in the denoisers."""
+        """Sample values after `encode_prompt` and set them in the denoisers (`Steering`)."""
         steering = Steering(attachment, self.pipeline, self.denoisers)
         modules = dict(self._modules())
         handles = []
@@ -310,11 +310,11 @@ class CrossAttentionHost(Host):
         for name in steering.layers:
             hook = WeakHook(steering, "change", name)
             handles.append(modules[name].register_forward_hook(hook, with_kwargs=True))
-        # Other pipelines may share the denoiser, so that it outlives this one.
+        # Other pipelines may share the denoiser, which then outlives this one.
         for handle in handles:
             finalize(steering, handle.remove).atexit = False
         methods: dict[str, Around] = {"encode_prompt": steering.encode, **self.pipeline.frame()}
-        if hasattr(self.pipe, "maybe_free_model_hooks"):  # which ends the call of a pipeline
+        if hasattr(self.pipe, "maybe_free_model_hooks"):  # called at the end of a pipeline call
             methods["maybe_free_model_hooks"] = steering.finish
         restore = hook_methods(attachment, self.pipe, methods)
 

@@ -1,16 +1,16 @@
 """Support diffusers pipelines: edit the outputs of `encode_prompt`, or rewrite its prompts.
 
 `encode_prompt` is public, returns the prompt and the negative prompt separately, and is called by
-every kind of pipeline, including img2img, inpaint and ControlNet. Its source names its outputs
-(`vldebias.hosts.pipelines.source`): an embedding that depends on the prompt is a role and is
-edited, and "negative_" + its name is the embedding of the negative prompt. The method is replaced
-on this one pipeline, as an attribute that `del` removes. Modules, adapters, offload hooks and
-`save_pretrained` are unaffected, and so are pipelines that share the modules.
+every kind of pipeline, including img2img, inpaint and ControlNet. The source gives the names of its
+outputs (`vldebias.hosts.pipelines.source`): an embedding that depends on the prompt is a role and
+is edited, and "negative_" + its name is the negative prompt's embedding. The method is replaced on
+this one pipeline only, as an attribute that `del` removes. Modules, adapters, offload hooks and
+`save_pretrained` are unaffected, and so are other pipelines that share the modules.
 
 As in the paper's generation experiments, every token of the prompt is edited and the negative
 prompt is not, and edits are fitted on the state of the end-of-text token (Chuang et al., 2023,
-section 7.5 of the thesis). Encoders for chats use the end of the turn instead, or the last token of
-the prompt if nothing follows it.
+section 7.5 of the thesis). For chat encoders, the end of the turn is used instead, or the last
+token of the prompt if nothing follows it.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
     from transformers import PreTrainedTokenizerBase
 
-# Arguments that select another space.
+# Arguments that select a different embedding space.
 _LAYERS = ("clip_skip", "text_encoder_out_layers", "return_index")
 
 _CALLED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar(
     "vldebias_called", default=None
 )
-"""The running pipeline of this thread or task, its prompts, and whether they were encoded."""
+"""The pipeline running in this thread or task, its prompts, and whether they have been encoded."""
 _ENCODE: ContextVar[Callable[[list[str]], Sequence[object]] | None] = ContextVar(
     "vldebias_encode", default=None
 )
-"""Encodes other prompts in the same way as the current call encodes its own."""
+"""Encodes other prompts in the same way as the current call's own prompts."""
 
 EMBEDDINGS = "embeddings"
-"""The reason for images whose embeddings were passed and are unknown."""
+"""The reason recorded for images generated from unknown embeddings."""
 SHARED = (
     "it encodes a prompt once for all of its images, so with {count} above 1 they share a value;"
     " to balance them, pass a list with the prompt once per image"
@@ -79,7 +79,7 @@ SHARED = (
 
 
 class DiffusersHost(PipelineReader):
-    """Support a pipeline by the embeddings that its `encode_prompt` returns for a prompt.
+    """Support a pipeline through the embeddings that its `encode_prompt` returns.
 
     Tensors that the caller passes (`prompt_embeds`, `pooled_prompt_embeds`) are not edited; edit
     those with `attachment.apply("sequence", prompt_embeds)`. To encode a negative prompt with
@@ -99,12 +99,12 @@ class DiffusersHost(PipelineReader):
         self._known = KnownEmbeddings()
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Let `_encode_edited` run instead of `encode_prompt`, on this pipeline only."""
+        """Run `_encode_edited` instead of `encode_prompt`, on this pipeline only."""
         encode = partial(self._encode_edited, attachment)
         return hook_methods(attachment, self.pipe, {"encode_prompt": encode, **self.frame()})
 
     def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
-        """Let `_encode_balanced` run instead of `encode_prompt`, on this pipeline only."""
+        """Run `_encode_balanced` instead of `encode_prompt`, on this pipeline only."""
 
         def finish(original: Callable[..., None], call: inspect.BoundArguments) -> None:
             original(*call.args, **call.kwargs)
@@ -116,10 +116,10 @@ class DiffusersHost(PipelineReader):
         return hook_methods(attachment, self.pipe, hooks | self.frame())
 
     def frame(self) -> dict[str, Around]:
-        """Return hooks of the methods that a call of the pipeline runs around the encoding.
+        """Return hooks for the methods that a pipeline call runs before and after encoding.
 
-        If the negative prompt is encoded by a separate call of `encode_prompt`, they show which
-        call that is: `check_inputs` gets the prompt before it is encoded, and `prepare_latents`
+        If the negative prompt is encoded by a separate call to `encode_prompt`, the hooks identify
+        that call: `check_inputs` receives the prompt before it is encoded, and `prepare_latents`
         runs afterwards. Empty if one call encodes both prompts.
         """
         if not self.source.framed or self.source.calls <= 1:
@@ -138,13 +138,13 @@ class DiffusersHost(PipelineReader):
     def _encode_balanced(
         self, attachment: PromptAttachment, original: Original, bound: inspect.BoundArguments
     ) -> object:
-        """Call `encode_prompt` with prompts that `attachment.rewrite_texts` returned."""
+        """Call `encode_prompt` with prompts returned by `attachment.rewrite_texts`."""
         call = bound.arguments
-        # Always "prompt" in most pipelines, which encode both prompts in one call.
+        # In most pipelines this is always "prompt", because one call encodes both prompts.
         encoded = self.encoded_text(call)
         with TOKENIZING, during(INSIDE, True):
             if encoded != "negative prompt" and call.get("prompt") is not None:
-                # `encode_prompt` gets no generator, only the call of the pipeline does.
+                # Only the pipeline call receives a generator, not `encode_prompt`.
                 running = running_call(self.pipe)
                 texts = attachment.rewrite_texts(
                     texts_of_images(call),
@@ -167,7 +167,7 @@ class DiffusersHost(PipelineReader):
         # Without a record, the values of a balanced prompt are unknown.
         if is_encoding and record is not None:
             self._remember(call, result, record)
-        # Inside a call of the pipeline, failures are raised after its pictures are finished.
+        # Inside a pipeline call, failures are raised once the pictures are finished.
         if attachment.log.on_call is not None and (is_encoding or not self.source.ends):
             raise_failures()
         return result
@@ -180,7 +180,7 @@ class DiffusersHost(PipelineReader):
         is_negative = self.encoded_text(call) == "negative prompt"
         received = copied(call)
 
-        # For an edit that averages over several wordings of a prompt.
+        # Needed for edits that average over several wordings of a prompt.
         def encode(prompts: list[str]) -> Sequence[object]:
             call.update(received)
             set_texts(call, texts_of_images(call) | {"prompt": prompts})
@@ -206,11 +206,11 @@ class DiffusersHost(PipelineReader):
     def _encode_seen(
         self, original: Original, bound: inspect.BoundArguments
     ) -> tuple[tuple[object, ...], Tensor | None]:
-        """Call `encode_prompt` of a pipeline whose encoders may get an image with the prompt.
+        """Call `encode_prompt` of a pipeline whose encoders may receive an image with the prompt.
 
         Returns:
-            Its output, and (b, tokens), true for tokens that show an image, which are not edited;
-                None without an image.
+            Its output, and a mask (b, tokens), true for tokens that represent an image, which are
+            not edited; None without an image.
         """
         seeing = self._seeing_encoders
         with traced(seeing) as (calls, _):
@@ -218,10 +218,10 @@ class DiffusersHost(PipelineReader):
         return result, image_tokens(calls, seeing, result[self.parts[0].place])
 
     def encoded_text(self, call: Mapping[str, object]) -> str:
-        """Return whether a call of `encode_prompt` encodes the "prompt" or the "negative prompt".
+        """Return whether an `encode_prompt` call encodes the "prompt" or the "negative prompt".
 
-        It is "prompt again" for another encoder. The first encoding of the prompt in a call of the
-        pipeline is the "prompt". Texts alone do not show it, since both prompts may be equal, nor
+        For a further encoder, it is "prompt again". The first encoding in a pipeline call is the
+        "prompt". The text alone does not show which it is, since both prompts may be equal; neither
         does the number of calls, after an error.
         """
         current_call = _CALLED.get()
@@ -239,7 +239,7 @@ class DiffusersHost(PipelineReader):
         return "prompt"
 
     def embeddings_of(self, result: Sequence[object]) -> list[Tensor]:
-        """Return the prompt embeddings (b, tokens, d) in an output of `encode_prompt`."""
+        """Extract the prompt embeddings (b, tokens, d) from an output of `encode_prompt`."""
         embeddings = []
         for name, value in zip(self.source.returns, result, strict=False):
             if value is None or not EMBEDDING.match(name) or "pooled" in name:
@@ -252,7 +252,7 @@ class DiffusersHost(PipelineReader):
     def _remember(
         self, call: Mapping[str, object], result: Sequence[object], record: CallRecord | None
     ) -> None:
-        """Remember embeddings that are returned to a caller, and the values in them."""
+        """Remember embeddings returned to a caller, and their sampled values."""
         if call.get("prompt") is None:
             return
         for name, value in zip(self.source.returns, result, strict=False):
@@ -261,9 +261,9 @@ class DiffusersHost(PipelineReader):
                 return
 
     def _origins(self, call: Mapping[str, object]) -> list[Origin | None] | None:
-        """Return the origin of each embedding that a call passes, None for unknown ones.
+        """Return the origin of each embedding passed to a call, or None where it is unknown.
 
-        The result is None if the call passes nothing to encode.
+        The result is None if the call has nothing to encode.
         """
         if not any(isinstance(value, Tensor | list) for value in call.values()):
             return None
@@ -273,7 +273,7 @@ class DiffusersHost(PipelineReader):
         return []
 
     def _warn_of_embeddings(self, attachment: Attachment, call: Mapping[str, object]) -> None:
-        """Warn if a call passes embeddings of unknown origin, which are not edited."""
+        """Warn if a call is passed embeddings of unknown origin, which are not edited."""
         origins = self._origins(call)
         if origins is not None and (None in origins or not origins):
             attachment.warn_once(
@@ -283,9 +283,9 @@ class DiffusersHost(PipelineReader):
             )
 
     def _record_embeddings(self, attachment: PromptAttachment, call: Mapping[str, object]) -> None:
-        """Record a call that passes embeddings instead of a prompt, with their known prompts.
+        """Record a call that receives embeddings instead of a prompt, with their prompts if known.
 
-        Warn if they are unknown, and if images share a value.
+        Warns if the prompts are unknown, or if images share a value.
         """
         origins = self._origins(call)
         if origins is None:
@@ -335,10 +335,10 @@ class DiffusersHost(PipelineReader):
             )
 
     def readers(self, call: Mapping[str, object]) -> dict[str, Callable[[str], int]]:
-        """Return for each text argument of a call a function that counts the characters read.
+        """Return, for each text argument of a call, a function that counts the characters read.
 
-        It is the maximum over its tokenizers. A tokenizer reads the text of the same number
-        (`tokenizer_2` reads `prompt_2`), or `prompt` if that is not passed.
+        The count is the maximum over its tokenizers. A tokenizer reads the text argument with the
+        same number (`tokenizer_2` reads `prompt_2`), or `prompt` if that is not passed.
         """
         length = call.get("max_sequence_length") or self.defaults.get("max_sequence_length")
         limit = length if isinstance(length, int) else None
@@ -372,8 +372,8 @@ class DiffusersHost(PipelineReader):
             attachment: applies the edits.
             result: the output.
             call: the arguments of the call.
-            negative: the call only encodes the negative prompt.
-            shown: (b, tokens), true for tokens that show an image; None without an image.
+            negative: whether the call only encodes the negative prompt.
+            shown: mask (b, tokens), true for tokens that represent an image; None without an image.
 
         Returns:
             The edited output; the same object if nothing changed.
@@ -381,13 +381,13 @@ class DiffusersHost(PipelineReader):
         values = list(result)
         is_changed = False
         for part in self.parts:
-            # The embeddings of the prompt and the negative prompt.
+            # Embeddings of the prompt and the negative prompt.
             sides = [
                 (part.place, "", self.negative or not negative, shown),
                 (part.twin, "negative_", self.negative, None),
             ]
             for place, prefix, is_edited, mask in sides:
-                # Embeddings that the caller passes stay unchanged.
+                # Embeddings passed by the caller stay unchanged.
                 if place is None or not is_edited or call.get(prefix + part.name) is not None:
                     continue
                 embedding = opened(values[place])
@@ -401,7 +401,7 @@ class DiffusersHost(PipelineReader):
                     continue
                 is_changed = True
                 if mask is not None and tensor.ndim == 3:
-                    # Tokens that show an image stay unchanged, for each image of a prompt.
+                    # Tokens that represent an image stay unchanged, for each image per prompt.
                     repeats = len(tensor) // len(mask)
                     stays = mask.to(tensor.device).repeat_interleave(repeats, 0)
                     changed = torch.where(stays[..., None], segment, changed)
@@ -414,9 +414,9 @@ class DiffusersHost(PipelineReader):
         return type(result)(values)
 
     def _refuse_other_layers(self, call: Mapping[str, object]) -> None:
-        """Refuse a call that selects states of other layers than were fitted.
+        """Reject a call that selects the states of layers other than the fitted ones.
 
-        They are another space, often of the same width.
+        These form a different space, often of the same width.
         """
         for name in _LAYERS:
             if call.get(name) is None:
@@ -429,8 +429,8 @@ class DiffusersHost(PipelineReader):
                 continue
             raise InvalidInputError(
                 f"{self.name}: the edit was fitted with {name}={self.defaults.get(name)}, but the"
-                f" call has {name}={call[name]}, which is another space; leave it out, or encode"
-                " inside attachment.disabled()"
+                f" call has {name}={call[name]}, which is a different space; leave it out, or"
+                " encode inside attachment.disabled()"
             )
 
     def reworded(
@@ -469,5 +469,5 @@ class DiffusersHost(PipelineReader):
 
 
 def _plain_list(value: object) -> object:
-    """Return a tuple or list as a list, everything else unchanged."""
+    """Return a tuple or list as a list, and anything else unchanged."""
     return list(value) if isinstance(value, list | tuple) else value

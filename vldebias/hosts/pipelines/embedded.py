@@ -1,4 +1,4 @@
-"""Recognise embeddings that an attached `encode_prompt` made, when a call passes them."""
+"""Recognise embeddings computed by an attached `encode_prompt` when they are passed to a call."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from torch import Tensor
 
 from vldebias.hosts.records import KEPT, CallRecord
 
-_SAMPLES = 64  # entries of a row that are compared
+_SAMPLES = 64  # number of entries of a row that are compared
 _NOISE = 1e-6
 
 Origin = tuple[CallRecord | None, int]
-"""The call that encoded a row, and the number of its image; None if no values are sampled."""
+"""The call that encoded a row, or None if no values are sampled, and the number of its image."""
 
 
 class KnownEmbeddings:
-    """Remember the rows of the embeddings that were made last, by a few of their entries.
+    """Remember the rows of the most recent embeddings by a few of their entries.
 
-    A row is recognised by its numbers, so it may be a view, or be concatenated with others, moved
-    to another device or cast. A row that was changed, such as weighted or joined with another along
-    its tokens, is unknown.
+    A row is recognised by its numbers, so it may be a view, or may have been concatenated with
+    others, moved to a different device or cast. A modified row, such as one that was weighted or
+    joined with another along the token axis, is unknown.
     """
 
     def __init__(self) -> None:
         self._rows: deque[tuple[torch.Size, Tensor, Origin]] = deque(maxlen=KEPT)
 
     def remember(self, embeddings: object, record: CallRecord | None) -> None:
-        """Remember the rows of embeddings, one for each image of a call.
+        """Remember the rows of embeddings, one per image of a call.
 
         Args:
             embeddings: a tensor or a list of tensors.
@@ -37,18 +37,18 @@ class KnownEmbeddings:
         """
         rows = rows_of(embeddings)
         if record is not None and len(rows) != len(record.values):
-            return  # both branches of guidance, or one row for several images
+            return  # both guidance branches, or one row for several images
         for number, row in enumerate(rows):
             self._rows.append((row.shape, _entries(row), (record, number)))
 
     def find(self, embeddings: object) -> list[Origin | None]:
-        """Return the origin of each row of embeddings, None for an unknown one."""
+        """Return the origin of each row of embeddings, or None if unknown."""
         known = list(self._rows)
         known.reverse()
         origins: list[Origin | None] = []
         for row in rows_of(embeddings):
             entries = _entries(row)
-            # A change of precision rounds the entries.
+            # Changing the precision rounds the entries.
             tolerance = torch.finfo(row.dtype).eps * entries.abs() + _NOISE
             origin = None
             for shape, known_entries, known_origin in known:

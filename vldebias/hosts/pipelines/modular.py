@@ -1,9 +1,9 @@
 """Support Modular Diffusers: edit and rewrite prompts around the block that encodes text.
 
-A modular pipeline has no `encode_prompt`. Its blocks pass on a state, and one block writes the
-embeddings of the prompt to it and names them in its `intermediate_outputs`. This one block object
-gets a class of its own, which rewrites the prompt before the block runs and edits embeddings
-afterwards. `attachment.remove()` restores its class.
+A modular pipeline has no `encode_prompt`. Its blocks pass a state along, and one block writes the
+prompt embeddings to it and lists them in its `intermediate_outputs`. This block object gets its own
+class, which rewrites the prompt before the block runs and edits the embeddings afterwards.
+`attachment.remove()` restores the original class.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _MARK = "_vldebias"
 _COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
 
 RunBlock = Callable[["ModularPipeline", "PipelineState"], tuple["ModularPipeline", "PipelineState"]]
-"""Run a block: (components, state) -> (components, state)."""
+"""Function that runs a block: (components, state) -> (components, state)."""
 
 
 def leaves(blocks: ModularPipelineBlocks) -> Iterator[ModularPipelineBlocks]:
-    """Yield the innermost blocks, in the order in which they run."""
+    """Yield the innermost blocks in execution order."""
     if not blocks.sub_blocks:
         yield blocks
     for inside in blocks.sub_blocks.values():
@@ -53,16 +53,16 @@ def leaves(blocks: ModularPipelineBlocks) -> Iterator[ModularPipelineBlocks]:
 
 
 class ModularHost(DiffusersHost):
-    """Support a modular pipeline by the outputs of its text-encoding block.
+    """Support a modular pipeline through the outputs of its text-encoding block.
 
-    Embeddings that a caller passes without a prompt are not edited.
+    Embeddings passed without a prompt are not edited.
     """
 
     library = "diffusers.modular_pipelines"
 
     def __init__(self, pipe: ModularPipeline, tokenizer: object, negative: bool) -> None:
         first_refusal = ""
-        # The first block that encodes a text without an image is used.
+        # Use the first block that encodes text without an image.
         for self.block in leaves(pipe._blocks):
             self.inputs = {entry.name: entry for entry in self.block.inputs if entry.name}
             names = tuple(entry.name for entry in self.block.intermediate_outputs)
@@ -74,7 +74,7 @@ class ModularHost(DiffusersHost):
                 self.defaults = {name: entry.default for name, entry in self.inputs.items()}
                 self.encode(["a cat"], ())
             except VldebiasError as error:
-                # The first error is reported, because later blocks are for rarer cases.
+                # Report the first error, because later blocks handle rarer cases.
                 first_refusal = first_refusal or str(error)
             else:
                 return
@@ -84,24 +84,24 @@ class ModularHost(DiffusersHost):
         )
 
     def call(self, prompts: list[str], **values: object) -> tuple[object, ...]:
-        """Return the block's outputs for prompts, which are passed as a list or one by one.
+        """Return the block's outputs for prompts, passed as a list or one by one.
 
         Args:
-            prompts: the prompts; only one if the block takes no lists.
+            prompts: the prompts; only one if the block does not accept lists.
             values: further inputs of the block.
         """
         if not self.single:
             try:
                 return self._outputs({"prompt": list(prompts), **values})
             except (TypeError, ValueError):
-                # Nothing declares whether a block takes lists; if not, it raises one of these.
+                # Blocks do not declare whether they accept lists; if not, they raise one of these.
                 self.single = True
         if len(prompts) > 1:
             raise self.refusal(f"its block takes one prompt at a time, got {len(prompts)}")
         return self._outputs({"prompt": prompts[0], **values})
 
     def _outputs(self, values: Mapping[str, object]) -> tuple[object, ...]:
-        """Run the block on a new state; return its outputs."""
+        """Run the block on a new state and return its outputs."""
         state = need("diffusers.modular_pipelines").PipelineState()
         for name, entry in self.inputs.items():
             state.set(name, entry.default, entry.kwargs_type)
@@ -147,17 +147,18 @@ class ModularHost(DiffusersHost):
             [RunBlock, ModularPipeline, PipelineState], tuple[ModularPipeline, PipelineState]
         ],
     ) -> Callable[[], None]:
-        """Give the block that encodes text, or a conditional one that contains it, a subclass.
+        """Assign a subclass to the block that encodes text, or to a conditional one containing it.
 
         Args:
-            attachment: the class is replaced while it is attached.
-            around: (function that runs the block, components, state) -> output of the block.
+            attachment: the attachment; the class is replaced while it is attached.
+            around: function of (function that runs the block, components, state) that returns the
+                block's output.
 
         Returns:
             The function that restores the class.
         """
-        # Sequential blocks run their inner blocks by their own code, so the path goes through them
-        # to the block itself, or to the conditional one that contains it.
+        # Sequential blocks run their inner blocks with their own code, so follow the path through
+        # them to the block itself, or to the conditional one that contains it.
         sequential = need("diffusers").SequentialPipelineBlocks
         block = self.pipe._blocks
         while isinstance(block, sequential):
@@ -170,7 +171,7 @@ class ModularHost(DiffusersHost):
         def run(
             called: ModularPipelineBlocks, components: ModularPipeline, state: PipelineState
         ) -> tuple[ModularPipeline, PipelineState]:
-            # A copy of the block belongs to another pipeline, to which nothing is attached.
+            # A copy of the block belongs to a different pipeline, to which nothing is attached.
             is_ours = called is block and components is self.pipe
             if not is_ours or attachment.state != "attached" or BARE.get():
                 result: tuple[ModularPipeline, PipelineState]
@@ -180,7 +181,7 @@ class ModularHost(DiffusersHost):
             def run_block(
                 components: ModularPipeline, state: PipelineState
             ) -> tuple[ModularPipeline, PipelineState]:
-                # The block calls the text encoders, which would look like a call from outside.
+                # The block calls the text encoders, which would look like an outside call.
                 with during(INSIDE, True):
                     result: tuple[ModularPipeline, PipelineState]
                     result = kind.__call__(called, components, state)
@@ -193,9 +194,9 @@ class ModularHost(DiffusersHost):
             "__module__": kind.__module__,
             "__qualname__": kind.__qualname__,
         }
-        # On the class, because Python does not look for `__call__` on the instance.
+        # Set it on the class, because Python does not look up `__call__` on the instance.
         block.__class__ = type(kind.__name__, (kind,), members)
-        vars(self.pipe)[_MARK] = Hook(attachment)  # refuses copies of the pipeline
+        vars(self.pipe)[_MARK] = Hook(attachment)  # prevents copies of the pipeline
 
         def restore() -> None:
             block.__class__ = kind
@@ -213,7 +214,7 @@ class ModularHost(DiffusersHost):
         if self.single:
             texts = attachment.rewrite_texts({"prompt": listed(call["prompt"])}, seeds=seeds)
             call["prompt"] = texts["prompt"][0]
-            # All images of the call are generated from one prompt, so they share its value.
+            # All images of the call are generated from one prompt, so they share a value.
             shares_value = count_name is not None and counts[count_name] > 1
             if attachment.acts and shares_value:
                 attachment.warn_once(SHARED.format(count=count_name))
@@ -228,14 +229,15 @@ class ModularHost(DiffusersHost):
     def _edit(
         self, attachment: EditAttachment, call: Mapping[str, object], state: PipelineState
     ) -> None:
-        """Edit the embeddings that the block has written to the state."""
+        """Edit the embeddings that the block wrote to the state."""
         outputs = {name: state.get(name) for name in self.source.returns}
         embedding = self.parts[0].name
         if outputs[embedding] is None:
             raise InvalidInputError(
                 f"{self.name}: got a prompt, but its block returned no {embedding!r}"
             )
-        # If the block reports which tokens show an image, all up to the last one stay unchanged.
+        # If the block reports which tokens represent an image, all tokens up to the last one stay
+        # unchanged.
         shown = None
         for name, mask in outputs.items():
             if mask is not None and re.search("image.*mask", name):

@@ -1,8 +1,7 @@
-"""Find the rows of the prompts of a call in a pass through a denoiser, and its time.
+"""Find the rows of a call's prompts in a denoiser pass, and the pass's timestep.
 
-Rows are found by their content: the inputs of the denoiser are compared with the embeddings that
-`encode_prompt` returned for this call, so the order and the number of the branches of guidance do
-not matter.
+Rows are found by their content: the denoiser's inputs are compared with the embeddings that
+`encode_prompt` returned for this call, so the order and number of guidance branches do not matter.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ Keywords = Mapping[str, object]
 
 @dataclass
 class EncodedPrompts:
-    """Store the embeddings of the prompts of one call, without duplicates.
+    """Store the prompt embeddings of one call, without duplicates.
 
     Attributes:
         embeddings: (distinct, tokens, d) for each encoding.
-        images: for each distinct row the numbers of its images, in order.
+        images: for each distinct row, the numbers of its images, in order.
         count: number of images.
-        received: the tensor that the denoiser received last, and its rows.
+        received: the last tensor that the denoiser received, and its rows.
     """
 
     embeddings: list[Tensor]
@@ -36,9 +35,9 @@ class EncodedPrompts:
 
     @classmethod
     def from_rows(cls, encodings: Sequence[Tensor]) -> EncodedPrompts:
-        """Return the distinct prompts of encodings (images, tokens, d).
+        """Return the distinct prompts in encodings (images, tokens, d).
 
-        Rows that are equal in the first encoding belong to one prompt.
+        Rows that are equal in the first encoding belong to the same prompt.
         """
         first = encodings[0]
         images: list[list[int]] = []
@@ -54,15 +53,15 @@ class EncodedPrompts:
         return encoded
 
     def add(self, encodings: Sequence[Tensor]) -> None:
-        """Add encodings (images, tokens, d) of the same prompts, by another encoder."""
+        """Add encodings (images, tokens, d) of the same prompts from a different encoder."""
         firsts = [images[0] for images in self.images]
         self.embeddings += [rows[firsts] for rows in encodings]
 
     def rows(self, args: Arguments, kwargs: Keywords) -> dict[int, int]:
-        """Return row of the batch of a denoiser -> image, for the rows with a prompt.
+        """Return a mapping from batch row to image, for the rows with a prompt.
 
-        The p-th row with an embedding belongs to the p-th image that has it. If there are more rows
-        than images, they repeat, as with a second conditional branch.
+        The p-th row with a given embedding belongs to the p-th image with that embedding. If there
+        are more rows than images, the images repeat, as with a second conditional branch.
 
         Args:
             args: positional arguments of the denoiser.
@@ -88,7 +87,7 @@ class EncodedPrompts:
 
 
 def batch_of(args: Arguments, kwargs: Keywords) -> int:
-    """Return the size of the batch that a denoiser receives.
+    """Return the batch size that a denoiser receives.
 
     Args:
         args: positional arguments of the denoiser.
@@ -102,7 +101,7 @@ def batch_of(args: Arguments, kwargs: Keywords) -> int:
 
 
 def time_of(args: Arguments, kwargs: Keywords) -> float | None:
-    """Return the timestep that a denoiser receives; None if it receives none.
+    """Return the timestep that a denoiser receives, or None if it receives none.
 
     Args:
         args: positional arguments of the denoiser.
@@ -117,13 +116,13 @@ def time_of(args: Arguments, kwargs: Keywords) -> float | None:
 
 
 def text_output(module: nn.Module, args: Arguments, kwargs: Keywords, output: Tensor) -> Tensor:
-    """Return the output of a cross-attention for the text, without pictures of an IP-Adapter.
+    """Return a cross-attention layer's output for the text, without IP-Adapter pictures.
 
-    The adapter's processors get (states of the text, [states of each picture]) and add a part for
-    each picture. Called again without pictures, they return the part of the text only.
+    The adapter's processors receive (text states, [states of each picture]) and add a term for each
+    picture. Called again without pictures, they return only the text term.
 
     Args:
-        module: the cross-attention.
+        module: the cross-attention layer.
         args: its positional arguments.
         kwargs: its keyword arguments.
         output: its output.

@@ -1,8 +1,8 @@
-"""Read the embeddings of a pipeline and find out which encoder makes which of their tokens.
+"""Read a pipeline's embeddings and determine which encoder produces which of their tokens.
 
 The output of `encode_prompt` is compared for a few prompts: a value that depends on the prompt is
-an embedding. Its parts are found by running the pipeline again on the recorded outputs of its
-encoders, with the states of some tokens changed.
+an embedding. Its parts are found by rerunning the pipeline on the recorded encoder outputs, with
+the states of some tokens changed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
-LONG = "an old stone bridge over a quiet river"  # short enough for encoders of few tokens
+PROBES = ("a cat", "two dogs", "the sun")  # with different last tokens
+LONG = "an old stone bridge over a quiet river"  # short enough for encoders with small limits
 BATCH = 16  # prompts: the attention of T5-XXL over 16 x 256 tokens needs less than its weights
-# Edits are fitted with the defaults of a call: T5 reads its padding, Gemma an instruction before
-# the prompt.
+# Edits are fitted with a call's defaults, under which T5 encodes padding and Gemma an instruction
+# before the prompt.
 _CALL_DEFAULTS = (
     "max_sequence_length",
     "complex_human_instruction",
@@ -58,10 +58,10 @@ class Encoded:
     """Store the output of `encode_prompt` for prompts.
 
     Attributes:
-        result: the returned values.
-        changed: the returned values after each change of the states of tokens.
+        result: the values returned.
+        changed: the values returned after each change to token states.
         ids: encoder -> the token ids of each prompt.
-        lengths: encoder -> their number with padding.
+        lengths: encoder -> number of ids, including padding.
     """
 
     result: tuple[object, ...]
@@ -74,10 +74,10 @@ class Encoded:
         return tensor_of(self.result[part.place])[:, part.tokens]
 
     def places_of_ends(self, part: Part) -> Tensor | None:
-        """Return the places (b,) of the tokens that end the prompts, among the tokens of a part.
+        """Return the positions (b,), among a part's tokens, of the tokens that end the prompts.
 
-        These are the tokens whose state the first change affected most. None if a prompt has no
-        such token.
+        These are the tokens whose state changed most in the first change. Returns None if a prompt
+        has no such token.
         """
         changed = tensor_of(self.changed[0][part.place])[:, part.tokens]
         distances = (self.states(part).double() - changed.double()).norm(dim=-1)
@@ -87,14 +87,14 @@ class Encoded:
 
 
 class PipelineReader(Host):
-    """Represent a pipeline by the embeddings that its `encode_prompt` returns for a prompt.
+    """Represent a pipeline by the embeddings that its `encode_prompt` returns.
 
     Attributes:
         pipe: the pipeline.
         negative: whether the negative prompt is edited too.
         source: facts about its class.
-        defaults: default of each argument of a call.
-        encoders: name of the component -> text encoder.
+        defaults: default values of the call arguments.
+        encoders: component name -> text encoder.
     """
 
     generative = True
@@ -125,21 +125,21 @@ class PipelineReader(Host):
                 self.defaults[name] = parameter.default
         self.edits_images = _edits_images(pipe, parameters)
         self.encoders: dict[str, nn.Module] = {}
-        self._seeing_encoders: dict[str, nn.Module] = {}  # encoders that also get images
+        self._seeing_encoders: dict[str, nn.Module] = {}  # encoders that also receive images
         for name, component in pipe.components.items():
             if "text_encoder" in name and isinstance(component, nn.Module):
                 self.encoders[name] = component
                 if image_ids(component):
                     self._seeing_encoders[name] = component
-        # torch.compile wraps the modules that it compiles.
+        # torch.compile wraps compiled modules.
         self.text_modules = tuple(
             getattr(encoder, "_orig_mod", encoder) for encoder in self.encoders.values()
         )
         self.exclusive_modules = (pipe,)
         self.shared_modules = self.text_modules
-        # By encoder: number of tokens after the last one of a prompt.
+        # Encoder -> number of tokens after the last token of a prompt.
         self._tails: dict[str, int] = {}
-        # By encoder, for the first of PROBES and for LONG: number of tokens with padding.
+        # Encoder -> number of tokens including padding, for the first of PROBES and for LONG.
         self._lengths: list[dict[str, int]] = []
 
     # ---- roles
@@ -151,11 +151,11 @@ class PipelineReader(Host):
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """Return the embeddings to edit, found by encoding a few prompts.
+        """Return the embeddings to edit, determined by encoding a few prompts.
 
         Raises:
-            UnsupportedHostError: an output depends on the prompt and cannot be read, so an edit
-                would miss it.
+            UnsupportedHostError: If an output depends on the prompt but cannot be read, so that an
+                edit would miss it.
         """
         if self.source.calls - self.source.negatives > 1:
             raise self.refusal(
@@ -163,14 +163,14 @@ class PipelineReader(Host):
             )
         probes = [self.encode([probe], ()) for probe in PROBES]
         for name in probes[0].ids:
-            # The ids that all probes share at their end, except the first, which ends the prompt.
+            # The ids at the end that all probes share, except the first, which ends the prompt.
             reversed_rows = [probe.ids[name][0][::-1] for probe in probes]
             columns = zip(*reversed_rows, strict=False)
             common = list(takewhile(lambda column: len(set(column)) == 1, columns))
             self._tails[name] = max(len(common) - 1, 0)
 
         # Change the state of the token that ends the prompt, then the states of all tokens, one
-        # encoder after the other.
+        # encoder at a time.
         changes: list[dict[str, Tokens]] = [{}]
         changes += [{name: slice(None)} for name in self.encoders]
         short = probes[0]
@@ -193,7 +193,7 @@ class PipelineReader(Host):
         return tuple(parts)
 
     def _refuse_joined_branches(self, parts: Sequence[Part]) -> None:
-        """Refuse a pipeline that returns the prompt and the negative prompt in one tensor."""
+        """Reject a pipeline that returns the prompt and the negative prompt in one tensor."""
         encode = getattr(self.pipe, "encode_prompt", lambda: None)
         parameters = inspect.signature(encode).parameters
         if not {"negative_prompt", "do_classifier_free_guidance"} <= parameters.keys():
@@ -219,24 +219,24 @@ class PipelineReader(Host):
     def _read_parts(
         self, index: int, name: str, short: Encoded, long: Encoded, known: Sequence[Part]
     ) -> list[Part]:
-        """Return the parts of one output of `encode_prompt`: itself, or a segment for each encoder.
+        """Return the parts of one `encode_prompt` output: itself, or a segment per encoder.
 
         Args:
-            index: place of the value in the output.
+            index: index of the value in the output.
             name: name of the value.
             short: an encoded prompt.
-            long: another one, also with changed states.
-            known: the parts of the values before it.
+            long: a longer encoded prompt, also with changed states.
+            known: the parts of the preceding values.
 
         Raises:
-            UnsupportedHostError: the value is not an embedding with one row for each token.
+            UnsupportedHostError: If the value is not an embedding with one row per token.
         """
         tensor = self._embedding(index, name, long)
         changes = [(tensor_of(result[index]) != tensor)[0] for result in long.changed]
         self._check_last_token(name, changes[0])
         kind = "sequence" if tensor.ndim == 3 else "pooled"
-        # The role is the kind, with the ending of the name if there is another value of that kind:
-        # "prompt_embeds" is the "sequence", and then "prompt_embeds_2" is "sequence.2".
+        # The role is the kind, with the suffix of the name if a second value has that kind:
+        # "prompt_embeds" is the "sequence", and "prompt_embeds_2" is then "sequence.2".
         role = kind
         if any(part.role.partition(".")[0] == kind for part in known):
             ending = name.removeprefix("pooled_").removeprefix("prompt_embeds")
@@ -263,10 +263,10 @@ class PipelineReader(Host):
         return parts
 
     def _embedding(self, index: int, name: str, encoded: Encoded) -> Tensor:
-        """Return one output of `encode_prompt` for a prompt, (1, tokens, d) or (1, d).
+        """Return one `encode_prompt` output for a prompt, (1, tokens, d) or (1, d).
 
         Raises:
-            UnsupportedHostError: it is not an embedding of one prompt.
+            UnsupportedHostError: If it is not an embedding of one prompt.
         """
         value = opened(encoded.result[index])
         if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
@@ -278,18 +278,18 @@ class PipelineReader(Host):
         return value[0]
 
     def _check_last_token(self, name: str, change: Tensor) -> None:
-        """Refuse an embedding in which the state of the last token is not a row.
+        """Reject an embedding in which the last token's state is not a row.
 
-        If widths are the last axis, one changed token changes a whole row.
+        If the last axis is the width, changing one token changes an entire row.
 
         Args:
             name: name of the embedding.
-            change: (tokens, d) or (d,), true where the changed state changed the embedding.
+            change: mask (tokens, d) or (d,), true where the changed state affected the embedding.
         """
         is_sequence = change.ndim == 2
         row = change[int(change.sum(-1).argmax())] if is_sequence else change
         share = float(row.float().mean())
-        # A pooled vector may depend only on other tokens.
+        # A pooled vector may depend on other tokens only.
         if share < 0.2 and (is_sequence or share > 0):
             raise self.refusal(
                 f"changing the state of the last token changes {share:.0%} of a row of {name};"
@@ -304,20 +304,21 @@ class PipelineReader(Host):
         changes: Sequence[Mapping[str, Tokens]] = ({},),
         **settings: object,
     ) -> Encoded:
-        """Encode prompts without guidance, and again with changed states of tokens.
+        """Encode prompts without guidance, and again with changed token states.
 
         Args:
             prompts: the prompts.
             changes: for each further run, encoder -> tokens whose states are changed; {} changes
-                the last token of each prompt.
+                each prompt's last token.
             settings: further arguments of `encode_prompt`.
 
         Raises:
-            UnsupportedHostError: the pipeline fails for these prompts, or does not return a tuple.
+            UnsupportedHostError: If the pipeline fails for these prompts, or does not return a
+                tuple.
         """
         changed_results: list[tuple[object, ...]] = []
         try:
-            if "device" not in settings:  # diffusers searches all modules for it in each call
+            if "device" not in settings:  # diffusers would search all modules for it in each call
                 settings["device"] = self.pipe._execution_device
             with TOKENIZING, reading(*self.text_modules), traced(self.encoders) as (calls, replies):
                 result = self.call(prompts, **settings)
@@ -332,7 +333,7 @@ class PipelineReader(Host):
                     changed_results.append(tuple(self.call(prompts, **settings)))
         except VldebiasError:
             raise
-        except Exception as error:  # a pipeline may raise anything
+        except Exception as error:  # a pipeline may raise any exception
             raise self.refusal(
                 f"encode_prompt fails for a single prompt ({type(error).__name__}:"
                 f" {str(error)[:150]}); are its text encoders loaded?"
@@ -343,7 +344,7 @@ class PipelineReader(Host):
     def _ids_and_ends(
         self, calls: Mapping[str, Call]
     ) -> tuple[dict[str, list[list[int]]], dict[str, Tokens]]:
-        """Return for each encoder the ids of each prompt, and the place of its last token."""
+        """Return, for each encoder, the ids of each prompt and the position of its last token."""
         ids = dict[str, list[list[int]]]()
         ends = dict[str, Tokens]()
         for name, call in calls.items():
@@ -354,12 +355,13 @@ class PipelineReader(Host):
             ids[name] = []
             places_of_ends = []
             for number, row in enumerate(call.ids.tolist()):
-                # The places of tokens that are not padding: by the mask, otherwise by the ids.
+                # Positions of tokens other than padding, from the mask if available, otherwise from
+                # the ids.
                 if call.mask is not None:
                     places = call.mask[number].nonzero().flatten().tolist()
                 else:
-                    # Up to the first end token, with which some tokenizers pad. If they pad with
-                    # another token, the text may continue after an end token.
+                    # Stop at the first end token, since some tokenizers pad with it. If they pad
+                    # with a different token, the text may continue after an end token.
                     last = row.index(end) if end in row else len(row) - 1
                     places = list(range(last + 1))
                     if pad != end:
@@ -371,11 +373,11 @@ class PipelineReader(Host):
         return ids, ends
 
     def call(self, prompts: list[str], **settings: object) -> Sequence[object]:
-        """Call `encode_prompt` for prompts, without arguments that it does not have.
+        """Call `encode_prompt` for prompts, omitting arguments that it does not accept.
 
         Args:
             prompts: the prompts.
-            settings: further arguments, instead of the defaults for fitting.
+            settings: further arguments, which override the defaults for fitting.
         """
         parameters = inspect.signature(self.pipe.encode_prompt).parameters
         arguments: dict[str, object] = {}
@@ -410,14 +412,14 @@ class PipelineReader(Host):
         device = self.pipe._execution_device  # diffusers searches all modules for it
         size = BATCH if self.reads_batches else 1
         texts = list(prompts)
-        # A fingerprint needs these texts next; they cost nothing if the last batch has room.
+        # The fingerprint will need these texts; adding them is free if the last batch has room.
         has_room = -len(texts) % size >= len(TEXTS)
         if has_room and (role, TEXTS[0]) not in self.memory.rows:
             texts += [text for text in TEXTS if text not in texts]
         for start in range(0, len(texts), size):
             batch = texts[start : start + size]
-            # Rounding depends on the size of the batch. The row of a prompt must not depend on how
-            # many prompts are read together, or a resumed run would generate other pictures.
+            # Rounding depends on the batch size. A prompt's row must not depend on how many prompts
+            # are encoded together, or a resumed run would generate different pictures.
             filled = batch + batch[-1:] * (size - len(batch))
             encoded = self.encode(filled, device=device)
             for part in self.parts:
@@ -437,10 +439,10 @@ class PipelineReader(Host):
 
     @cached_property
     def reads_batches(self) -> bool:
-        """Return whether a prompt has the same row when it is read together with others.
+        """Return whether a prompt has the same row when it is encoded together with others.
 
-        This requires that every encoder pads all prompts to the same length, and gets all prompts
-        of a call at once.
+        This requires that every encoder pads all prompts to the same length and receives all of a
+        call's prompts at once.
         """
         parts = self.parts
         short, long = self._lengths
@@ -448,7 +450,7 @@ class PipelineReader(Host):
             return False
         try:
             both = self.encode([PROBES[0], LONG], ())
-        except VldebiasError:  # the pipeline takes one prompt
+        except VldebiasError:  # the pipeline accepts only one prompt
             return False
         if both.lengths != short:
             return False
@@ -458,9 +460,9 @@ class PipelineReader(Host):
 
 
 def _edits_images(pipe: object, parameters: Mapping[str, object]) -> bool:
-    """Return whether a pipeline changes a given picture or video.
+    """Return whether a pipeline edits an input picture or video.
 
-    With a ControlNet or an adapter, it is only guided by one.
+    With a ControlNet or an adapter, the input only guides the generation.
     """
     if {"mask_image", "control_image", "strength", "video"} & parameters.keys():
         return True
@@ -475,10 +477,10 @@ def _prepare_replies(
     calls: Mapping[str, list[Call]],
     tokens_of_encoder: Mapping[str, Tokens],
 ) -> None:
-    """Let encoders reply with their recorded outputs, with the states of some tokens changed.
+    """Make encoders replay their recorded outputs, with the states of some tokens changed.
 
     Args:
-        replies: encoder -> the calls with which it replies, which are set here.
+        replies: encoder -> the calls that it replays; set by this method.
         calls: encoder -> its recorded calls.
         tokens_of_encoder: encoder -> the tokens to change, in its first call.
     """
@@ -492,13 +494,14 @@ def _prepare_replies(
 
 
 def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
-    """Return the tokens of an embedding that are states of each encoder, in their order.
+    """Return, for each encoder in order, the tokens of an embedding that are its states.
 
-    Encoders whose states are at the same places (their widths are joined) are one segment, named by
-    the first of them. A segment reaches to the next one; a single segment ends with its tokens.
+    Encoders whose states are at the same positions (their widths are concatenated) form one
+    segment, named after the first of them. A segment extends to the next one; if there is only one,
+    it ends with its tokens.
 
     Args:
-        change_of_encoder: encoder -> (tokens, d), true where its states are.
+        change_of_encoder: encoder -> mask (tokens, d), true at its states.
     """
     places_of_encoder: dict[str, set[int]] = {}
     for encoder, change in change_of_encoder.items():
@@ -516,7 +519,7 @@ def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
     segments = {}
     start = 0
     for number, encoder in enumerate(ordered, start=1):
-        stop = None  # the last segment reaches the end
+        stop = None  # the last segment extends to the end
         if number < len(ordered):
             stop = min(places_of_encoder[ordered[number]])
         segments[encoder] = slice(start, stop)

@@ -1,8 +1,8 @@
-"""Record the responses of a denoiser's cross-attentions to prompts, while a pipeline runs.
+"""Record how a denoiser's cross-attention layers respond to prompts while a pipeline runs.
 
-A cross-attention is recognised by its behaviour: if all tokens of the text are equal, its output is
-the same at every position of the picture. Joint attention (SD3, FLUX) mixes picture and text in one
-softmax and does not behave so.
+A cross-attention layer is recognised by its behaviour: if all text tokens are equal, its output is
+the same at every position in the picture. Joint attention (SD3, FLUX) mixes picture and text in one
+softmax and does not behave this way.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from vldebias.hosts.pipelines.passes import (
 
 @dataclass
 class Recorder:
-    """Hook a denoiser to record the responses of cross-attentions to the conditional prompts.
+    """Hook a denoiser to record cross-attention responses to the conditional prompts.
 
     Attributes:
-        encodes_again: whether all encodings of a call belong to the prompt.
-        layers: names of the cross-attentions; found by `probe` if empty.
+        encodes_again: whether all encodings in a call belong to the prompt.
+        layers: names of the cross-attention layers; found by `probe` if empty.
         prompts: the encoded prompts of the current call.
         passes: number of passes through the denoiser since the prompts were encoded.
         time: timestep of the current pass.
-        batch: size of its batch.
-        rows: row of its batch -> prompt.
+        batch: its batch size.
+        rows: batch row -> prompt.
         means: (time, layer) -> (prompts, width), the mean over positions.
     """
 
@@ -51,7 +51,7 @@ class Recorder:
     def note(self, encodings: Sequence[Tensor]) -> None:
         """Remember the embeddings of the prompts.
 
-        A second encoding only counts if it belongs to the prompt too.
+        A second encoding only counts if it also belongs to the prompt.
         """
         is_second = self.prompts is not None and not self.passes
         if is_second and self.prompts is not None and self.encodes_again:
@@ -61,7 +61,7 @@ class Recorder:
             self.passes = 0
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Find the rows and the time of a pass, as a forward pre-hook of a denoiser.
+        """Find the rows and timestep of a pass, as a forward pre-hook on a denoiser.
 
         Args:
             module: the denoiser.
@@ -79,7 +79,7 @@ class Recorder:
     def record(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: Tensor
     ) -> None:
-        """Record the mean over positions for each prompt, as a forward hook of a cross-attention.
+        """Record each prompt's mean over positions, as a forward hook on cross-attention.
 
         Args:
             name: name of the cross-attention.
@@ -91,7 +91,7 @@ class Recorder:
         if not self.rows:
             return
         text = text_output(module, args, kwargs, output)
-        copies = max(len(text) // self.batch, 1)  # frames of a video
+        copies = max(len(text) // self.batch, 1)  # frames in a video
         blocks = text.unflatten(0, (-1, copies)).flatten(1, 2)
         means = blocks[list(self.rows)].float().mean(1).double().cpu()
         images = torch.tensor(list(self.rows.values()))
@@ -101,10 +101,10 @@ class Recorder:
     def probe(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> None:
-        """Note a module that behaves as a cross-attention, as a forward hook.
+        """Note a module that behaves like a cross-attention layer, as a forward hook.
 
-        It has one output for the picture, which is the same at every position if all tokens of the
-        text are equal.
+        Such a module has one output for the picture, which is the same at every position if all
+        text tokens are equal.
 
         Args:
             name: name of the module.
@@ -120,7 +120,7 @@ class Recorder:
         except TypeError:
             return
         states = bound.arguments.get("encoder_hidden_states")
-        has_pictures = isinstance(states, tuple)  # an IP-Adapter adds them to the text
+        has_pictures = isinstance(states, tuple)  # added to the text by an IP-Adapter
         text = states[0] if isinstance(states, tuple) else states
         picture = next(iter(bound.arguments.values()), None)
         if not isinstance(text, Tensor) or text is picture or text.ndim != 3:

@@ -1,12 +1,12 @@
-"""Read from the source of a diffusers pipeline how its prompt reaches its text encoders.
+"""Determine from a diffusers pipeline's source how its prompt reaches its text encoders.
 
-In all of diffusers, the return statement of `encode_prompt` names its outputs: `prompt_embeds`,
+Throughout diffusers, the return statement of `encode_prompt` names its outputs: `prompt_embeds`,
 `negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` calls it once,
 or again for the negative prompt. A pipeline whose prompt also reaches the model in another way is
 refused, because an edit or a rewritten prompt at `encode_prompt` would silently miss part of it.
 
-A subclass may do its work in `super().__call__(...)`, or in `Base.__call__(self, ...)`: the calls
-of its base then count as its own.
+A subclass may delegate to `super().__call__(...)` or `Base.__call__(self, ...)`; calls made by the
+base then count as its own.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Source(NamedTuple):
-    """Store the facts that are parsed from the source of a pipeline class.
+    """Store facts parsed from the source of a pipeline class.
 
     Attributes:
-        returns: names of the outputs of `encode_prompt`, in order; "" for a value without a name.
-        calls: number of its calls in `__call__`.
+        returns: names of the outputs of `encode_prompt`, in order; "" for an unnamed value.
+        calls: number of `encode_prompt` calls in `__call__`.
         negatives: number of these calls that only encode the negative prompt.
         framed: whether `__call__` calls `check_inputs` before it encodes and `prepare_latents`
             afterwards.
-        ends: whether it calls `maybe_free_model_hooks` when the pictures are finished.
+        ends: whether `__call__` calls `maybe_free_model_hooks` once the pictures are finished.
     """
 
     returns: tuple[str, ...]
@@ -50,11 +50,11 @@ class Source(NamedTuple):
 
 @cache
 def source_of(kind: object) -> Source:
-    """Read the class of a pipeline.
+    """Parse the class of a pipeline.
 
     Raises:
-        UnsupportedHostError: its prompt also reaches the model in another way, or in a way that
-            cannot be followed.
+        UnsupportedHostError: If the prompt also reaches the model by a different route, or in a way
+            that cannot be followed.
     """
     reader = _read(kind)
     reader.refuse_other_prompts()
@@ -69,12 +69,12 @@ def source_of(kind: object) -> Source:
 
 @cache
 def parameters_of_call(kind: object) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of `__call__` and of the bases that it calls, by name.
+    """Return the parameters of `__call__` and of any base methods that it calls, by name.
 
-    A subclass that passes `**kwargs` to its base still generates with the base's defaults.
+    A subclass that passes `**kwargs` to its base still uses the base's defaults.
 
     Raises:
-        UnsupportedHostError: a `__call__` that cannot be followed.
+        UnsupportedHostError: If `__call__` cannot be followed.
     """
     parameters: dict[str, inspect.Parameter] = {}
     reader = _read(kind)
@@ -85,20 +85,20 @@ def parameters_of_call(kind: object) -> Mapping[str, inspect.Parameter]:
 
 @lru_cache(maxsize=1)
 def _read(kind: object) -> _ClassReader:
-    """Return the parsed functions of a class; the last class is cached for further questions."""
+    """Return the parsed functions of a class; the most recent class is cached."""
     reader = _ClassReader(kind)
     reader.follow_calls()
     return reader
 
 
 class _ClassReader:
-    """Parse `__call__` of a pipeline class, every function that it calls, and `encode_prompt`.
+    """Parse a pipeline's `__call__`, every function that it calls, and `encode_prompt`.
 
     Attributes:
         trees: function -> its syntax tree.
-        call_functions: `__call__` of the class, then those of its bases that it calls.
-        encoded: for each call of `encode_prompt` in these, the name of the variable that it
-            encodes, or "negative_prompt".
+        call_functions: the class's `__call__`, then those of its bases that it calls.
+        encoded: for each `encode_prompt` call in these, the name of the encoded variable, or
+            "negative_prompt".
     """
 
     def __init__(self, kind: Any) -> None:
@@ -108,7 +108,7 @@ class _ClassReader:
         self.parameters = [name for name in parameters if name != "self"]
         if "prompt" not in self.parameters:
             raise self.refusal("it has no encode_prompt that takes `prompt`")
-        # The method of the class itself, then those of its bases, which it may call.
+        # The class's own method, then those of its bases, which it may call.
         self.encoders = [
             vars(base)["encode_prompt"] for base in kind.__mro__ if "encode_prompt" in vars(base)
         ]
@@ -120,10 +120,10 @@ class _ClassReader:
         """Return the error for a class that cannot be read."""
         return UnsupportedHostError(f"{self.kind.__name__}: {why}; {REMEDY}")
 
-    # ---- the functions that a prompt passes through
+    # ---- functions that a prompt passes through
 
     def follow_calls(self) -> None:
-        """Parse all functions, and refuse those that bypass `encode_prompt`."""
+        """Parse all functions, and reject those that bypass `encode_prompt`."""
         pending = [*self.encoders, self.kind.__call__]
         encoding = set()
         while pending:
@@ -152,18 +152,19 @@ class _ClassReader:
 
     def _parse(self, function: Function) -> FunctionTree:
         """Return the syntax tree of a function."""
-        # Most of them have a decorator, such as torch.no_grad.
+        # Most functions have a decorator, such as torch.no_grad.
         plain = inspect.unwrap(function)
         try:
             path = inspect.getsourcefile(plain) or inspect.getfile(plain)
-            linecache.checkcache(path)  # a module may have been edited and loaded again
+            linecache.checkcache(path)  # a module may have been edited and reloaded
             text = "".join(linecache.getlines(path, plain.__globals__))
             if not text:
                 raise OSError("could not get source code")
             functions = _functions_of(text)
         except (OSError, TypeError, SyntaxError) as error:
             raise self._unreadable(function, error) from error
-        # In Python 3.13, the source of functions made by `exec` is the program of `python -c`.
+        # In Python 3.13, the source of functions created by `exec` is that of the `python -c`
+        # program.
         code = plain.__code__
         tree = functions.get((code.co_name, code.co_firstlineno))
         if tree is None:
@@ -178,10 +179,10 @@ class _ClassReader:
         )
 
     def _refuse_what_cannot_be_followed(self, tree: FunctionTree) -> None:
-        """Refuse a `__call__` that does not call its base class directly and only once.
+        """Reject a `__call__` that calls its base class indirectly or more than once.
 
-        Examples are `run = super().__call__`, two calls of the base, or a call of it in a loop.
-        Each would sample new values for the same images, or change a negative prompt.
+        Examples are `run = super().__call__`, two calls to the base, or a call in a loop. These
+        would sample new values for the same images, or change a negative prompt.
         """
         calls_of_base = [call for call in _calls(tree) if _name_of_call(call) == "__call__"]
         followed = {id(call.func) for call in calls_of_base}
@@ -201,10 +202,10 @@ class _ClassReader:
         if len(calls_of_base) > 1:
             raise self.refusal("it calls the __call__ of its base several times")
         if named_supers != supers:
-            raise self.refusal("it uses super() in another way than super().name(...)")
+            raise self.refusal("it uses super() other than as super().name(...)")
 
     def _refuse_bypass(self, tree: FunctionTree, call: ast.Call) -> None:
-        """Refuse calls of a text encoder, or of `encode_prompt` of another object."""
+        """Reject calls to a text encoder, or to a different object's `encode_prompt`."""
         owner = _owner_of_call(call)
         name = _name_of_call(call)
         pipeline = _pipeline_name(tree)
@@ -219,16 +220,17 @@ class _ClassReader:
     def _called_function(
         self, function: Function, tree: FunctionTree, call: ast.Call
     ) -> Function | None:
-        """Return the function that a call reaches, if it continues with the same pipeline.
+        """Return the function that a call reaches, if it operates on the same pipeline.
 
-        That is `self.name(...)`, `name(self, ...)`, `super().name(...)` or `Base.name(self, ...)`.
+        This covers `self.name(...)`, `name(self, ...)`, `super().name(...)` or `Base.name(self,
+        ...)`.
         """
         owner = _owner_of_call(call)
         name = _name_of_call(call)
         pipeline = _pipeline_name(tree)
         first = call.args[0] if call.args else None
         passes_pipeline = isinstance(first, ast.Name) and first.id == pipeline
-        # Names are looked up in the module of the function, which may belong to a base class.
+        # Names are looked up in the function's module, which may belong to a base class.
         names = inspect.unwrap(function).__globals__
         called = None
         if owner == pipeline:
@@ -244,7 +246,7 @@ class _ClassReader:
         return called if inspect.isfunction(called) else None
 
     def _of_next_base(self, function: Function, name: str) -> Function | None:
-        """Return what `super().name` is inside a function: the method of the next base."""
+        """Resolve `super().name` inside a function to the method of the next base."""
         bases = list(self.kind.__mro__)
         for place, base in enumerate(bases):
             if function in vars(base).values():
@@ -252,12 +254,12 @@ class _ClassReader:
                 return vars(owners[0])[name] if owners else None
         return None
 
-    # ---- the encoded texts
+    # ---- encoded variables
 
     def _encoded_by(self, call: ast.Call, tree: FunctionTree) -> str:
-        """Return the variable that a call of `encode_prompt` encodes.
+        """Return the variable that an `encode_prompt` call encodes.
 
-        The names of its results show whether it is the negative prompt.
+        The names assigned to its results show whether it is the negative prompt.
         """
         results: set[str] = set()
         for node in ast.walk(tree):
@@ -272,7 +274,7 @@ class _ClassReader:
         return _name(arguments.get("prompt")) or "prompt"
 
     def refuse_other_prompts(self) -> None:
-        """Refuse a pipeline that encodes other texts than its two prompts."""
+        """Reject a pipeline that encodes text other than its two prompts."""
         other_texts: set[str] = set()
         if len(self.encoded) > 1:
             other_texts = set(self.encoded) - {"prompt", "negative_prompt"}
@@ -289,7 +291,7 @@ class _ClassReader:
     def is_framed(self) -> bool:
         """Return whether `check_inputs` and `prepare_latents` enclose all encodings.
 
-        Only the one function that encodes is read.
+        Only the one function that encodes is examined.
         """
         for function in self.call_functions:
             text = _text_of(self.trees[function])
@@ -312,7 +314,7 @@ class _ClassReader:
     def returned_names(self) -> tuple[str, ...]:
         """Return the names of the outputs of `encode_prompt`.
 
-        They are those of a base if it returns the output of the base.
+        If it returns a base's output, they are the base's names.
         """
         for encoder in self.encoders:
             returns = [
@@ -331,15 +333,15 @@ class _ClassReader:
 
 @lru_cache(maxsize=4)
 def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
-    """Return the functions in the text of a module, by name and line of the first decorator.
+    """Return the functions in a module's source, keyed by name and line of the first decorator.
 
-    A pipeline has a dozen of them in one module, which is parsed once.
+    A pipeline has a dozen functions in one module, which is parsed only once.
     """
     functions: dict[tuple[str, int], FunctionTree] = {}
     pending: list[ast.AST] = [ast.parse(text)]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
-            # Expressions do not contain named functions.
+            # Expressions cannot contain named functions.
             if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
                 pending.append(node)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -350,7 +352,7 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
 
 @lru_cache(maxsize=4)
 def _text_of(tree: FunctionTree) -> str:
-    """Return the text of a parsed function, which is searched several times."""
+    """Return the source of a parsed function, cached because it is searched several times."""
     return ast.unparse(tree)
 
 
@@ -362,12 +364,12 @@ def _calls(tree: FunctionTree) -> Iterator[ast.Call]:
 
 
 def _pipeline_name(tree: FunctionTree) -> str:
-    """Return a function's name for its pipeline: its first argument."""
+    """Return the name of a function's pipeline argument, which is the first."""
     return tree.args.args[0].arg if tree.args.args else ""
 
 
 def _name_of_call(call: ast.Call) -> str:
-    """Return the name of the called function: "c" of a.b.c(...)."""
+    """Return the name of the called function: "c" for a.b.c(...)."""
     if isinstance(call.func, ast.Name):
         return call.func.id
     if isinstance(call.func, ast.Attribute):
@@ -376,12 +378,12 @@ def _name_of_call(call: ast.Call) -> str:
 
 
 def _owner_of_call(call: ast.Call) -> str:
-    """Return the object whose method is called: "a.b" of a.b.c(...)."""
+    """Return the object whose method is called: "a.b" for a.b.c(...)."""
     if isinstance(call.func, ast.Name):
         return ""
     if isinstance(call.func, ast.Attribute):
         owner = call.func.value
-        # Most are a plain name, such as "self"; unparsing is far slower.
+        # Most objects are a plain name, such as "self", and unparsing is much slower.
         return owner.id if isinstance(owner, ast.Name) else ast.unparse(owner)
     return ast.unparse(call.func).rpartition(".")[0]
 
@@ -392,9 +394,9 @@ def _is_super(node: object) -> bool:
 
 
 def _name(node: object) -> str:
-    """Return the variable in an expression, "" without one.
+    """Return the variable in an expression, or "" if there is none.
 
-    It is also found in x.to(device) and in x if guided else None.
+    Expressions such as `x.to(device)` and `x if guided else None` are also handled.
     """
     while not isinstance(node, ast.Name):
         inside = [getattr(node, part, None) for part in ("value", "func", "body")]

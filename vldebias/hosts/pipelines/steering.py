@@ -1,7 +1,8 @@
-"""Set values in the cross-attentions of a denoiser while a pipeline runs.
+"""Set values in a denoiser's cross-attention layers while a pipeline runs.
 
-The value of each image is sampled where the prompt is encoded, by the rules of balanced prompts,
-but no word is written. A hook runs after every cross-attention; no module or processor is replaced.
+Each image's value is sampled when the prompt is encoded, by the same rules as for balanced prompts,
+but the prompt is not rewritten. A hook runs after every cross-attention layer; no module or
+processor is replaced.
 """
 
 from __future__ import annotations
@@ -39,31 +40,31 @@ from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention import CrossAttentionEdit, LayerMap, joint, steer
 
 UNREAD = ("unknown language",)
-"""Reasons why balanced prompts leave a text unchanged because they cannot read it."""
-_KEPT_TIMES = 200  # number of cached maps
+"""Reasons for which balanced prompts leave a prompt unchanged because they cannot analyse it."""
+_KEPT_TIMES = 200  # maximum number of cached maps
 
 _CALL: ContextVar[SampledCall | None] = ContextVar("vldebias_denoised", default=None)
-"""The call whose prompts were encoded last in this thread or task."""
+"""The call whose prompts were most recently encoded in this thread or task."""
 _PLAN: ContextVar[Plan | None] = ContextVar("vldebias_plan", default=None)
 """What the hooks change in the current pass through the denoiser."""
 _RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", default=None)
-"""In a pass that only reads: layer -> mean responses (batch, d), filled by the hooks."""
+"""In a read-only pass: layer -> mean responses (batch, d), filled by the hooks."""
 
 
 @dataclass
 class SampledCall:
-    """Store the prompts of one call of a pipeline, and the values of its images.
+    """Store the prompts of one pipeline call and the values of its images.
 
     Attributes:
         owner: the `Steering` that sampled them.
         prompts: the encoded prompts.
         texts: the prompts as they were passed.
-        values: for each image a value or None for each edit.
-        unread: for each image whether the rules cannot read its prompt, so that the gate decides in
-            the first pass.
-        columns: name of an argument -> the texts of all images.
+        values: for each image, a value or None per edit.
+        unread: for each image, whether the rules cannot analyse its prompt, so that the gate
+            decides in the first pass.
+        columns: argument name -> the texts of all images.
         passes: number of passes through the denoiser.
-        matched: number of passes with a row of these prompts.
+        matched: number of passes that contained rows of these prompts.
     """
 
     owner: object
@@ -76,9 +77,9 @@ class SampledCall:
     matched: int = 0
 
     def key(self, image: int) -> int:
-        """Return a number that is determined by the embedding of an image.
+        """Return a number derived from an image's prompt embedding.
 
-        It distinguishes prompts, so that the values of each are balanced.
+        It distinguishes prompts, so that values are balanced for each of them.
         """
         prompts = self.prompts
         number = next(i for i, images in enumerate(prompts.images) if image in images)
@@ -87,13 +88,13 @@ class SampledCall:
 
 
 class Plan:
-    """Store the rows of one pass through the denoiser, with the values that they get.
+    """Store the rows of one denoiser pass, with the values assigned to them.
 
     Attributes:
         time: timestep of the pass.
-        batch: size of its batch.
-        groups: for each edit whether it acts -> the rows (n,) of the batch for which these edits
-            act, and the index (n, acting) of each row's values among the effects of these edits.
+        batch: its batch size.
+        groups: tuple of whether each edit acts -> the batch rows (n,) on which these edits act, and
+            the indices (n, acting) of each row's values among the effects of these edits.
     """
 
     def __init__(self, time: float, batch: int) -> None:
@@ -104,12 +105,12 @@ class Plan:
     def add(
         self, edits: Sequence[CrossAttentionEdit], call: SampledCall, rows: Mapping[int, int]
     ) -> None:
-        """Add the rows of the batch, with the values of their images.
+        """Add batch rows with the values of their images.
 
         Args:
             edits: the edits.
             call: the current call.
-            rows: row of the batch -> image.
+            rows: batch row -> image.
         """
         assert call.prompts.received is not None  # the tensor in which the rows were found
         device = call.prompts.received[0].device
@@ -127,14 +128,14 @@ class Plan:
 
 
 class Steering(Hook):
-    """Sample values where prompts are encoded, and set them in the cross-attentions.
+    """Sample values when prompts are encoded, and set them in the cross-attention layers.
 
-    Copies of a hooked model are refused.
+    Copying a hooked model is rejected.
 
     Args:
-        attachment: samples the values.
-        pipeline: the host of the pipeline.
-        denoisers: name of the component -> denoiser.
+        attachment: the attachment that samples the values.
+        pipeline: the pipeline's host.
+        denoisers: component name -> denoiser.
     """
 
     attachment: DenoiserAttachment
@@ -156,7 +157,7 @@ class Steering(Hook):
     # ---- values of the images
 
     def encode(self, original: Original, bound: inspect.BoundArguments) -> object:
-        """Call `encode_prompt`, and sample values for the images of its prompts.
+        """Call `encode_prompt`, and sample values for its prompts' images.
 
         Args:
             original: the original method.
@@ -177,19 +178,19 @@ class Steering(Hook):
             is_same = known is not None and known.owner is self and known.texts == texts
             encodes_again = source.calls - source.negatives > 1
             if known is not None and is_same and encodes_again and not known.passes:
-                # A second encoder reads the same prompts before the denoiser runs.
+                # A second encoder may process the same prompts before the denoiser runs.
                 known.prompts.add(encodings)
             else:
                 call = SampledCall(self, EncodedPrompts.from_rows(encodings), texts)
                 self._sample(call, kept)
                 _CALL.set(call)
-        # Inside a call of the pipeline, failures are raised after its pictures are finished.
+        # Inside a pipeline call, failures are raised once the pictures are finished.
         if not source.ends or running_call(self.pipe) is None:
             raise_failures()
         return result
 
     def finish(self, original: Original, bound: inspect.BoundArguments) -> object:
-        """Forget the call of the pipeline at its end.
+        """Discard the pipeline call at its end.
 
         Args:
             original: the original method.
@@ -201,9 +202,9 @@ class Steering(Hook):
         return result
 
     def _sample(self, call: SampledCall, arguments: Mapping[str, object]) -> None:
-        """Set `call.values`: a value or None of each edit for each image.
+        """Set `call.values` to a value or None per image and edit.
 
-        If a prompt cannot be read, this is left to the gate in the first pass.
+        If a prompt cannot be analysed, this is left to the gate in the first pass.
         """
         attachment = self.attachment
         count = call.prompts.count
@@ -223,7 +224,7 @@ class Steering(Hook):
         columns: dict[str, list[str]] = {}
         if arguments.get("prompt") is not None:
             columns = texts_of_images(arguments)
-            # Texts that the rules cannot read for any attribute.
+            # Prompts that the rules cannot analyse for any attribute.
             unread = []
             for text in columns["prompt"]:
                 (reasons,) = attachment.balancer.at(text, 0).reasons
@@ -253,11 +254,11 @@ class Steering(Hook):
             )
 
     def _generators(self) -> object:
-        """Return the generators of the running call of the pipeline."""
+        """Return the generators of the running pipeline call."""
         return (running_call(self.pipe) or {}).get("generator")
 
     def _spread(self, values: Sequence[object], count: int) -> list[tuple[object, ...]]:
-        """Return a value or None of each edit for each of `count` images.
+        """Return, for each of `count` images, a value or None per edit.
 
         Some pipelines encode a prompt once and repeat it later.
         """
@@ -273,7 +274,7 @@ class Steering(Hook):
             spread += [row] * (count // len(values))
         return spread
 
-    # ---- the gate, for images whose prompts the rules cannot read
+    # ---- the gate, for images whose prompts the rules cannot analyse
 
     def _sample_by_gate(
         self,
@@ -283,9 +284,9 @@ class Steering(Hook):
         args: Arguments,
         kwargs: Keywords,
     ) -> None:
-        """Sample values by what the gate reads in a first pass.
+        """Sample values based on what the gate detects in a first pass.
 
-        The balancer gets it as a sentence.
+        The balancer receives the result as a sentence.
 
         Args:
             call: the current call.
@@ -328,9 +329,10 @@ class Steering(Hook):
     def _read_from_noise(
         self, module: nn.Module, args: Arguments, kwargs: Keywords
     ) -> dict[str, Tensor]:
-        """Return layer -> mean responses of a pass as in the fit.
+        """Return layer -> mean responses from a pass like those used for fitting.
 
-        It starts from noise, at the first of the fitted times, whatever this call starts from.
+        The pass starts from noise, at the first fitted timestep, regardless of how this call
+        starts.
         """
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
         picture, *_ = bound.arguments
@@ -347,9 +349,9 @@ class Steering(Hook):
         return record
 
     def _in_words(self, record: Mapping[str, Tensor], row: int, key: int) -> str:
-        """Return what the gate reads in a row of a pass as a prompt.
+        """Return what the gate detects in a row of a pass, expressed as a prompt.
 
-        In "A photo of an old person, 123." everything but the age is open.
+        For example, "A photo of an old person, 123." states the age and no other attribute.
         """
         stated: list[str] = []
         phrases = ""
@@ -371,7 +373,7 @@ class Steering(Hook):
     # ---- in the denoiser
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Find the rows of a pass and their values (`Plan`), as a forward pre-hook of a denoiser.
+        """Find the rows of a pass and their values (`Plan`), as a forward pre-hook on a denoiser.
 
         Args:
             module: the denoiser.
@@ -385,7 +387,7 @@ class Steering(Hook):
             return
         if any(call.unread):
             rows = call.prompts.rows(args, kwargs)
-            if rows and _RECORD.get() is None:  # without rows it is a pass of the negative prompt
+            if rows and _RECORD.get() is None:  # a pass without rows is for the negative prompt
                 self._sample_by_gate(call, rows, module, args, kwargs)
         if not any(map(any, call.values)):
             return
@@ -405,7 +407,7 @@ class Steering(Hook):
                 _PLAN.set(plan)
 
     def end(self, module: nn.Module, args: object, output: object) -> None:
-        """Forget the plan of the pass, as a forward hook of a denoiser.
+        """Discard the plan of the pass, as a forward hook on a denoiser.
 
         Args:
             module: the denoiser.
@@ -417,17 +419,17 @@ class Steering(Hook):
     def change(
         self, layer: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> object:
-        """Apply the values of the images to an output, as a forward hook of a cross-attention.
+        """Apply the images' values to an output, as a forward hook on a cross-attention layer.
 
         Args:
-            layer: name of the cross-attention.
-            module: the cross-attention.
+            layer: name of the layer.
+            module: the layer.
             args: its positional arguments.
             kwargs: its keyword arguments.
             output: its output.
 
         Returns:
-            The changed output; None if it is not changed.
+            The changed output, or None if it is unchanged.
         """
         if not isinstance(output, Tensor) or output.ndim != 3:
             return None
@@ -438,7 +440,7 @@ class Steering(Hook):
         plan = _PLAN.get()
         if plan is None:
             return None
-        copies = len(output) // plan.batch  # frames of a video
+        copies = len(output) // plan.batch  # frames in a video
         if not copies:
             return None
         text = text_output(module, args, kwargs, output)
@@ -456,7 +458,7 @@ class Steering(Hook):
             steered = steer(
                 text[rows], layer_map.basis, target, self.edits[0].form, self.attachment.strength
             )
-            if text is not output:  # the part of an adapter for its pictures stays
+            if text is not output:  # keep the adapter's term for its pictures
                 steered = steered + (output[rows] - text[rows])
             changed[rows] = steered
         return changed
@@ -464,9 +466,9 @@ class Steering(Hook):
     def _maps_at(
         self, time: float, acting: tuple[bool, ...], output: Tensor
     ) -> dict[str, LayerMap]:
-        """Return layer -> joint map of the edits that act.
+        """Return layer -> joint map of the acting edits.
 
-        It is on the device and in the dtype of the output. Layers without a direction are left out.
+        Maps have the device and dtype of the output. Layers without a direction are omitted.
         """
         key = (time, acting, output.device, output.dtype)
         ready = self._maps.get(key)
@@ -486,12 +488,12 @@ class Steering(Hook):
 
 
 class WeakHook:
-    """Call a method of a `Steering` while it exists, as a hook of modules that pipelines share.
+    """Call a method of a `Steering` while it exists, as a hook on modules shared by pipelines.
 
     Args:
-        steering: the object, which is not kept alive.
+        steering: the object, referenced weakly.
         method: name of the method.
-        arguments: its arguments before those of the hook.
+        arguments: arguments to pass before those of the hook.
     """
 
     def __init__(self, steering: Steering, method: str, *arguments: object) -> None:
@@ -499,10 +501,10 @@ class WeakHook:
         self._method = method
         self._arguments = arguments
 
-    # Otherwise torch would compile it again for every timestep.
+    # Otherwise torch would recompile it for every timestep.
     @torch.compiler.disable
     def __call__(self, *call: object) -> object:
-        """Return the result of the method for the arguments of the hook."""
+        """Call the method with the hook's arguments."""
         steering = self._steering()
         if steering is None:
             return None
@@ -512,11 +514,11 @@ class WeakHook:
         steering = self._steering()
         if steering is None:
             return super().__reduce_ex__(protocol)
-        return steering.__reduce_ex__(protocol)  # refuses
+        return steering.__reduce_ex__(protocol)  # raises an error
 
 
 def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[object]) -> list[int]:
-    """Return the indices of an image's values among the effects of the edits that act.
+    """Return the indices of an image's values among the effects of the acting edits.
 
     Args:
         edits: the edits.

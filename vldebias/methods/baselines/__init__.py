@@ -1,1 +1,1 @@
-"""Implement methods of other papers as baselines."""
+"""Implement methods from other papers as baselines."""

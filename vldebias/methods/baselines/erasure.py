@@ -1,6 +1,6 @@
-"""Erase an attribute by affine maps fitted to labelled rows.
+"""Erase an attribute with affine maps fitted to labelled rows.
 
-These are LEACE, SPD, SFID and RoboShot for image-text models, and fair PCA for pipelines.
+The methods are LEACE, SPD, SFID and RoboShot for image-text models, and fair PCA for pipelines.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import CalibratedProjection, span_of
 
-_SURE = 0.7  # probability of a value from which SFID's authors are sure
+_SURE = 0.7  # above this probability, SFID's authors call a row sure
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights
-# Share of the dimensions of Stable Diffusion 3's pooled states that FairImagen's authors keep.
+# Fraction of the dimensions of Stable Diffusion 3's pooled states kept by FairImagen's authors.
 _KEPT = 1800 / 2048
 
 
 Affine = tuple[Tensor, Tensor, Tensor]
-"""left, right (d, rank) and shift (d,) of the map x -> x - (x right) left^T + |x| shift, which is
-fitted at length 1."""
+"""left, right (d, rank) and shift (d,) of the map x -> x - (x right) left^T + |x| shift, fitted to
+rows of norm 1."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoTowers(Rowwise):
-    """Apply one `Affine` map to texts and another to images; texts may be left unchanged.
+    """Apply one `Affine` map to text and another to images; text may be left unchanged.
 
     Attributes:
-        left: (2, rank, d), transposed, of texts and of images.
-        right: (2, rank, d), transposed, of texts and of images.
-        shift: (2, d), of texts and of images.
+        left: (2, rank, d), transposed, for text and for images.
+        right: (2, rank, d), transposed, for text and for images.
+        shift: (2, d), for text and for images.
         side: "both" or "image".
     """
 
@@ -56,14 +56,14 @@ class TwoTowers(Rowwise):
 
     @classmethod
     def from_maps(cls, images: Affine, texts: Affine | None = None) -> TwoTowers:
-        """Return the edit of two maps.
+        """Return the edit for two maps.
 
         Args:
-            images: the map of images.
-            texts: the map of texts; None: texts are left unchanged.
+            images: the map for images.
+            texts: the map for text. If None, text is left unchanged.
         """
         side = "both" if texts else "image"
-        towers = (texts or images, images)  # the map of texts is padding if they stay unchanged
+        towers = (texts or images, images)  # the text map is padding if text stays unchanged
         left_factor = pad_sequence([tower[0].T for tower in towers], batch_first=True)
         right_factor = pad_sequence([tower[1].T for tower in towers], batch_first=True)
         shift = torch.stack([tower[2] for tower in towers])
@@ -73,16 +73,16 @@ class TwoTowers(Rowwise):
         if self.side == "image" and not image:
             return None
         tower = int(image)
-        # Two thin products, as in `CalibratedProjection`: rank is far below d.
+        # Two thin products, as in `CalibratedProjection`, since rank is far below d.
         removed = (unit @ self.right[tower].T) @ self.left[tower]
         return unit - removed + self.shift[tower]
 
 
 @dataclass(frozen=True, repr=False)
 class Eraser(EditMethod):
-    """Fit a map to labelled images and, if it acts on both towers, another one to texts.
+    """Fit a map to labelled images and, if it acts on both towers, another map to text.
 
-    Only texts that state a value are used.
+    Only text that states a value is used.
     """
 
     declaration: Declaration
@@ -96,22 +96,22 @@ class Eraser(EditMethod):
 
 
 def leace(labelled_rows: Labelled) -> Affine:
-    """Return the map that hides a concept from affine probes with the smallest change of rows.
+    """Return the map that hides a concept from affine probes while changing rows the least.
 
-    The change is measured in covariance norm.
+    The change is measured in the covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P
     the orthogonal projection on the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
-    Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any regular W the covariance of r(x) with the
-    concept is 0. So shrinking Sigma_xx towards the scaled identity, by the share that Ledoit and
-    Wolf (2004, Lemma 3.2 and section 3.3) estimate, preserves the guarantee and only changes the
-    norm in which the change is smallest.
+    Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any invertible W, the covariance between r(x)
+    and the concept is 0. Shrinking Sigma_xx towards the scaled identity, by the amount estimated by
+    Ledoit and Wolf (2004, Lemma 3.2 and section 3.3), therefore preserves the guarantee and only
+    changes the norm in which the change is minimal.
     """
     x, z = labelled_rows.one_hot()
     shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])
     left_factor = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)  # Sigma_xz
     right_factor = torch.linalg.pinv(shrunk, hermitian=True) @ left_factor
-    # One-hot columns sum to 1, so the matrix is singular: a pseudo-inverse.
+    # One-hot columns sum to 1, so the matrix is singular and needs a pseudo-inverse.
     right_factor = right_factor @ torch.linalg.pinv(
         left_factor.T @ right_factor, hermitian=True, rtol=1e-12
     )
@@ -119,13 +119,13 @@ def leace(labelled_rows: Labelled) -> Affine:
 
 
 def sfid(labelled_rows: Labelled) -> Affine:
-    """Replace the dimensions most important to a random forest by their mean over unsure rows.
+    """Replace the dimensions most important to a random forest with their mean over unsure rows.
 
-    The authors replace at least 100 of CLIP's 512 dimensions. In a narrower space it is the same
-    share, a fifth.
+    The authors replace at least 100 of CLIP's 512 dimensions. In a narrower space, the same
+    fraction (a fifth) is replaced.
     """
     width = labelled_rows.rows.shape[1]
-    # Replacing dimensions is I - B B^T with columns of the identity as B, plus their means.
+    # Replacing dimensions corresponds to I - B B^T, with columns of the identity as B, plus means.
     importance, neutral = _read_by_forests(labelled_rows)
     number = min(100, max(1, width // 5))
     dims = importance.argsort(descending=True, stable=True)[:number]
@@ -134,11 +134,11 @@ def sfid(labelled_rows: Labelled) -> Affine:
 
 
 def spd(labelled_rows: Labelled) -> Affine:
-    """Project out the directions of linear probes, and insert the mean of unsure rows there.
+    """Project out the directions of linear probes, replacing them with the mean of unsure rows.
 
-    With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a
-    forest is unsure of (as in SFID), x -> x - B B^T (x - m). This follows the formula of the paper
-    (2511.18123), whose code is not public.
+    With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows about
+    which a forest is unsure (as in SFID), the map is x -> x - B B^T (x - m). This follows the
+    formula in the paper (2511.18123), whose code is not public.
     """
     basis = span_of(null_space_probes(labelled_rows.known()))
     _, neutral = _read_by_forests(labelled_rows)
@@ -146,10 +146,10 @@ def spd(labelled_rows: Labelled) -> Affine:
 
 
 def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
-    """Return the importance (d,) of each dimension to forests, and the mean of unsure rows.
+    """Return each dimension's importance (d,) to random forests, and the mean of unsure rows.
 
-    The forests predict the values. A row is unsure if no value has a probability above `_SURE` by
-    the trees that were not fitted to it; if there is none, all rows are used.
+    The forests predict the values. A row is unsure if trees that were not fitted to it give no
+    value a probability above `_SURE`. If there are no such rows, all rows are used.
     """
     ensemble = need("sklearn.ensemble")
     width = labelled_rows.rows.shape[1]
@@ -159,7 +159,7 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
         forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
         forest.fit(rows.numpy(), codes.numpy())
         importance += torch.from_numpy(forest.feature_importances_)
-        # Out of bag, because a tree is sure of every row that it was fitted to.
+        # Use out-of-bag predictions, because a tree is sure of every row that it was fitted to.
         sure = torch.from_numpy(forest.oob_decision_function_).amax(1)
         unsure = torch.cat([unsure, rows[sure <= _SURE]])
     if not len(unsure):
@@ -168,14 +168,14 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
 
 
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
-    """Return the weights (r, d) of linear probes that are fitted and projected out in turn.
+    """Return the weights (r, d) of linear probes that are fitted and projected out one by one.
 
-    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe is no better than a
+    Ravfogel et al. (2020), Algorithm 1. An attribute is done when its probe is no better than a
     constant.
 
     Args:
-        labels: for each attribute rows (n, d) and codes (n,).
-        rounds: the largest number of probes for each attribute.
+        labels: for each attribute, rows (n, d) and codes (n,).
+        rounds: maximum number of probes per attribute.
     """
     removed = labels[0][0][:0]
     for rows, codes in labels:
@@ -184,7 +184,7 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
             basis = torch.linalg.qr(removed.T).Q
             remaining = remaining - (remaining @ basis) @ basis.T
             weight, accuracy = _probe(remaining, codes)
-            # A constant that names the most frequent value is as good, so nothing linear is left.
+            # Predicting the most frequent value is as good, so no linear information is left.
             if accuracy <= int(codes.bincount().max()) / len(codes):
                 break
             removed = torch.cat([removed, weight])
@@ -197,9 +197,10 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
 
 def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
     """Return the weights (k - 1, d) of a logistic regression and its training accuracy."""
-    # Rows shrink with every projection; rescaling keeps the weight of the decay constant.
+    # Rows shrink with every projection, so rescale them to keep the effect of weight decay
+    # constant.
     scale = rows.square().sum(1).mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny)
-    # The fit needs gradients, even inside a user's no_grad or inference_mode.
+    # Fitting needs gradients, even inside a user's no_grad or inference_mode.
     with torch.inference_mode(False), torch.enable_grad():
         inputs = pad(rows / scale, (0, 1), value=1.0)
         codes = codes.clone()
@@ -215,15 +216,15 @@ def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
         optimizer.step(closure)
     accuracy = float(((inputs @ weight.detach().T).argmax(1) == codes).double().mean())
     without_bias = weight.detach()[:, :-1]
-    # Softmax weights are determined up to a common vector: k values have k - 1 directions.
+    # Softmax weights are determined up to a common vector, so k values have k - 1 directions.
     return span_of(without_bias - without_bias.mean(0)).T, accuracy
 
 
 def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
-    """Return the map (I + T T^T)(I - Q Q^T) of insights.
+    """Return the map (I + T T^T)(I - Q Q^T) given by insights.
 
-    Q and T are orthonormal bases of the harmful and of the helpful insights. Adila et al. (2024,
-    Algorithm 1) apply the vectors one by one and normalise in between, which only changes lengths,
+    Q and T are orthonormal bases of the harmful and the helpful insights. Adila et al. (2024,
+    Algorithm 1) apply the vectors one by one and normalise in between, which only changes norms,
     since each basis is orthonormal.
 
     Args:
@@ -241,9 +242,9 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
 class RoboShot(EditMethod):
     """Remove harmful insights from images and amplify helpful ones; see `roboshot`.
 
-    The authors ask a language model for the insights. Here they are from the prompt set: harmful
-    ones are the differences of its prompts of two values, helpful ones the differences of two class
-    prompts.
+    The authors obtain the insights from a language model. Here they come from the prompt set:
+    harmful insights are differences between prompts for two values, and helpful insights are
+    differences between two class prompts.
     """
 
     declaration = DECLARED["roboshot"]
@@ -254,7 +255,7 @@ class RoboShot(EditMethod):
         for prompts in problem.attributes:
             rows_of_values = [embed(texts) for texts in prompts.by_value().values()]
             for rows, other_rows in combinations(rows_of_values, 2):
-                # Text i of one value and text i of the other; surplus texts are left out.
+                # Pair text i of one value with text i of the other; surplus text is ignored.
                 harmful.append(rows[: len(other_rows)] - other_rows[: len(rows)])
         helpful = [embed(prompts.classes).diff(dim=0) for prompts in problem.sets]
         return TwoTowers.from_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
@@ -266,8 +267,8 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     Kleindessner et al. (2023), as used by FairImagen: with Z the centred one-hot groups, R spans
     the null space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep`
     largest eigenvalues. U U^T is then I minus the projection on the dropped directions. At full
-    width these are the span of Z^T X only, the differences of the groups' means: method
-    "difference", over all texts that state a value.
+    width, these span only Z^T X, the differences between group means; this equals the method
+    "difference", over all text that states a value.
 
     Args:
         x: rows (n, d).
@@ -283,20 +284,20 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
 
 
 class FairImagen(EditMethod):
-    """Project every token state of a prompt by fair PCA; see `fair_pca`. It takes one attribute.
+    """Project every token state of a prompt by fair PCA (`fair_pca`), for one attribute.
 
     Unlike in the authors' code, each tensor of a pipeline has its own projection, fitted to the
     states at the end of the stated prompts at length 1, and several attributes are not crossed into
-    one. Theirs also samples a group for each image and moves the states along it (`enoise`), which
-    gives the images of one prompt different tendencies; this one does not, so its figures are for
-    the projection only.
+    one. Their code also samples a group for each image and moves the states along it (`enoise`), so
+    that images from one prompt lean towards different groups; this implementation does not, so its
+    figures are for the projection only.
     """
 
     declaration = DECLARED["fair-pca"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
         self._only_attribute(problem)
-        # The dropped directions are an orthonormal basis B, and the projection is I - B B^T.
+        # The dropped directions form an orthonormal basis B, and the projection is I - B B^T.
         rows, groups = stated_texts(problem, role).one_hot()
         dropped = fair_pca(rows, groups, round(_KEPT * rows.shape[1]))
         return CalibratedProjection(

@@ -1,4 +1,4 @@
-"""Debias each embedding separately: Lian et al. (CVPR 2026) and BendVLM (Gerych et al., 2024)."""
+"""Debias embeddings individually: Lian et al. (CVPR 2026) and BendVLM (Gerych et al., 2024)."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from vldebias.methods.reference import labelled
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import span_of
 
-_TINY = 1e-12  # shorter parts of a unit vector count as zero
-_NEAR = 100  # images of each value that are relevant to a query, the authors' choice for gender
+_TINY = 1e-12  # smaller components of a unit vector count as zero
+_NEAR = 100  # relevant images per value and query; the authors' choice for gender
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HalfWay(Rowwise):
     """Rotate embeddings out of a subspace until relative loss and relative bias are equal.
 
-    For a unit vector e let b = |B^T e| be its bias, and o = sqrt(1 - b^2) the length of the rest.
-    Among unit vectors u in the plane of the two parts, bias |B^T u| and loss 1 - <u, e> cannot both
-    be smallest; the Chebyshev solution has
+    For a unit vector e, let b = |B^T e| be its bias, and o = sqrt(1 - b^2) the norm of the rest.
+    Among unit vectors u in the plane of these two components, bias |B^T u| and loss 1 - <u, e>
+    cannot both be minimal; the Chebyshev solution satisfies
 
         |B^T u| / b = (1 - <u, e>) / (1 - o),
 
-    both relative to their largest values: at u = e, and at e without its part in the subspace. With
-    E = b + (1 - o) / b that is |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2). The length is
-    preserved.
+    where both are relative to their largest values: at u = e, and at e without its component in the
+    subspace. With E = b + (1 - o) / b, this gives |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2).
+    The norm is preserved.
 
     Attributes:
-        basis: (d, r) orthonormal, the span of the differences of the groups' spherical means, as in
-            "difference".
+        basis: (d, r) orthonormal, the span of the differences between groups' spherical means, as
+            in "difference".
         side: "text", "image" or "both".
     """
 
@@ -56,20 +56,20 @@ class HalfWay(Rowwise):
         rest = unit - biased
         b = biased.norm(dim=1, keepdim=True)
         o = rest.norm(dim=1, keepdim=True)
-        # E of the docstring, (n, 1).
+        # E in the docstring, (n, 1).
         e = b + (1 - o) / b.clamp(min=_TINY)
         bias = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)  # |B^T u|
         unbiased = (1 - bias * bias).clamp(min=0).sqrt()
         turned = unbiased * rest / o.clamp(min=_TINY) + bias * biased / b.clamp(min=_TINY)
-        # A vector that has only one of the two parts stays unchanged.
+        # A vector with only one of the two components stays unchanged.
         return torch.where((b > _TINY) & (o > _TINY), turned, unit)
 
 
 class Lian(EditMethod):
-    """Fit `HalfWay` to the texts of the set that name each value; for a pipeline only texts change.
+    """Fit `HalfWay` to the set's text for each value; for pipelines, only text changes.
 
-    The authors let a language model paraphrase the text of each group, for each class of a
-    classification. Here these are replaced by the texts of the set, the same for all classes.
+    The authors use a language model to paraphrase each group's text for each class in a
+    classification. Here the set's text is used instead, the same for all classes.
 
     Args:
         side: "text", "image" or "both"; the authors recommend "both".
@@ -90,19 +90,20 @@ class Lian(EditMethod):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bend(Rowwise):
-    """Debias each text separately, in two steps.
+    """Debias each text embedding separately, in two steps.
 
-    Step 1: project out the span of the directions of the nearest concept: the spurious texts, and
-    the differences between its texts of two values. Step 2: take the closest unit vector that is
-    equally close to the means of the nearest images of all values, by projecting out the
-    differences D of these means. Both results are normalised; the length of the text is preserved.
+    Step 1: project out the span of the nearest concept's directions: the spurious text, and the
+    differences between its text for two values. Step 2: take the closest unit vector that is
+    equally close to the mean of the nearest images for every value, by projecting out the
+    differences D between these means. Both results are normalised; the norm of the text embedding
+    is preserved.
 
     Attributes:
-        concepts: (c, d) means of groups.
-        directions: (c, p, d) of each concept; zeros are padding.
+        concepts: (c, d) group means.
+        directions: (c, p, d) directions of each concept, padded with zeros.
         images: (n, d) unit rows.
-        codes: (n,) of their values.
-        near: number of nearest images of each value that are used.
+        codes: (n,) codes of their values.
+        near: number of nearest images used for each value.
     """
 
     kind = "bend"
@@ -125,14 +126,14 @@ class Bend(Rowwise):
             for images in images_of_values:
                 order = (images @ query).argsort(descending=True, stable=True)
                 means.append(images[order[: self.near]].mean(0))
-            # The products with all means are equal if each equals the product with the first.
+            # All products with the means are equal if each equals the product with the first.
             differences = torch.stack(means[1:]) - means[0]
             queries.append(normalize(project_out(query, differences), dim=0))
         return torch.stack(queries)
 
 
 def project_out(row: Tensor, directions: Tensor) -> Tensor:
-    """Return a row without its projection on the span of directions.
+    """Return a row minus its projection on the span of some directions.
 
     Args:
         row: (d,).
@@ -143,11 +144,11 @@ def project_out(row: Tensor, directions: Tensor) -> Tensor:
 
 
 class BendVLM(EditMethod):
-    """Debias each query when it is used; see `Bend`.
+    """Debias each query at the time of use; see `Bend`.
 
     The edit stores the features of the labelled images; several attributes are crossed into one.
-    The authors augment a query with each value by a language model. Here the nearest group of the
-    prompt set replaces the augmentations; the two agree if the set contains the query's concept.
+    The authors augment a query with each value using a language model. Here the nearest prompt
+    group replaces the augmentations; the two agree if the set contains the query's concept.
     """
 
     declaration = DECLARED["bend-vlm"]
@@ -171,7 +172,7 @@ class BendVLM(EditMethod):
             concepts=normalize(torch.stack(concepts), dim=1),
             directions=pad_sequence(directions, batch_first=True),
             images=images.rows[known],
-            # Every combination of values counts as a value: (n, attributes) rows -> (n,) codes.
+            # Treat every combination of values as one value: (n, attributes) rows -> (n,) codes.
             codes=images.codes[known].unique(dim=0, return_inverse=True)[1],
             near=_NEAR,
         )

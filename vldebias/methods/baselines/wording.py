@@ -1,8 +1,8 @@
-"""Replace a prompt by one that names the attribute, or by the mean over a wording for each value.
+"""Replace a prompt with one that names the attribute, or with the mean over one wording per value.
 
-The wordings are embedded whenever a prompt is used, so the edit needs the model and cannot be
-merged into weights. A pipeline gets their token states instead of the prompt's; several wordings
-are averaged at each token position.
+Wordings are embedded whenever a prompt is used, so the edit needs the model and cannot be merged
+into weights. A pipeline receives their token states instead of the prompt's; several wordings are
+averaged at each token position.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from vldebias.projection.edit import Edit, Provenance, Rewording
 from vldebias.prompts import PromptSet
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
-# Nouns for a picture, which do not have the attribute themselves.
+# Nouns for a picture, to which the attribute does not apply.
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"
-# "a photo of a |nurse at work": the last article before a noun that is not a picture.
+# "a photo of a |nurse at work": matches the last article before a noun that is not a picture.
 NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
 
 
 def rewrite_prompt(prompt: str, words: str) -> str:
-    """Return a prompt with the words of a value.
+    """Return a prompt with a value's words inserted.
 
-    A single word is written before the noun, several are appended after a comma.
+    A single word is inserted before the noun; several words are appended after a comma.
 
     Args:
         prompt: the prompt.
-        words: words of a value; or a template with {text}, which is replaced by the prompt without
+        words: a value's words; or a template with {text}, which is replaced with the prompt without
             its full stop.
 
     >>> rewritten = rewrite_prompt("A photo of a engineer.", "female")
@@ -48,14 +48,14 @@ def rewrite_prompt(prompt: str, words: str) -> str:
     places = list(NOUN.finditer(text))
     if " " in words or not places:
         return f"{text}, {words}{stop}"
-    # "A photo of a doctor": the first article may belong to the picture.
+    # "A photo of a doctor": the first article may belong to the noun for the picture.
     place = places[-1]
     article = _article(place[1], words)
     return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"
 
 
 def _article(written: str, words: str) -> str:
-    """Return the article before `words` instead of the original one.
+    """Return the article to use before `words` instead of the original one.
 
     "the" and an upper-case first letter are preserved.
     """
@@ -69,10 +69,10 @@ def _article(written: str, words: str) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FixedRewrite(Rewording):
-    """Replace a prompt's embedding by the mean over several wordings.
+    """Replace a prompt's embedding with the mean over several wordings.
 
     Attributes:
-        words: for each wording the words of a value, see `rewrite_prompt`.
+        words: for each wording, a value's words; see `rewrite_prompt`.
         dim: width of the embeddings.
     """
 
@@ -83,7 +83,7 @@ class FixedRewrite(Rewording):
     provenance: Provenance
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Refuse a strength above 0, because the prompts cannot be recovered from embeddings."""
+        """Reject a strength above 0, because prompts cannot be recovered from embeddings."""
         self.check_input(z, strength)
         if strength == 0 or not len(z):
             return z
@@ -97,16 +97,16 @@ class FixedRewrite(Rewording):
 
 
 class EachValue(EditMethod):
-    """Take the mean over one wording for each value of an attribute.
+    """Average over one wording per attribute value.
 
-    For example, "A photo of a male nurse." and "A photo of a female nurse.". It takes one
+    For example, "A photo of a male nurse." and "A photo of a female nurse.". Supports only one
     attribute.
     """
 
     declaration = DECLARED["each-value"]
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
-        """Return the words of each wording for `rewrite_prompt`: the first word of every value."""
+        """Return each wording's words for `rewrite_prompt`: the first word for every value."""
         return tuple(words[0] for words in prompts.attributes.values())
 
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -117,13 +117,13 @@ class EachValue(EditMethod):
 class Suffix(EachValue):
     """Add a neutral suffix: "A photo of a nurse of any gender.".
 
-    The name of the prompt set has to end in one of `ATTRIBUTES`.
+    The name of the prompt set must end in one of `ATTRIBUTES`.
     """
 
     declaration = DECLARED["suffix"]
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
-        """Return the template of the suffix."""
+        """Return the suffix template."""
         name = prompts.name.replace("-", " ").casefold()
         for attribute in ATTRIBUTES:
             if name.endswith(attribute):

@@ -1,9 +1,9 @@
-"""Classify images without training, as in three papers.
+"""Classify images without training, following three papers.
 
-These are TIE* (Lu et al., 2025), SAGE (Ye et al., 2026) and DAT* (Hasanebrahimi et al., 2026). SAGE
-and DAT* score an image by other texts or by its neighbours. Here each is an edit of images: the
-image is moved as little as possible, until its products with the class prompts of the set are these
-scores. Other prompts are hardly affected.
+The methods are TIE* (Lu et al., 2025), SAGE (Ye et al., 2026) and DAT* (Hasanebrahimi et al.,
+2026). SAGE and DAT* score an image by different text or by its neighbours. Here each is an image
+edit: the image is moved as little as possible such that its products with the set's class prompts
+equal these scores. Other prompts are hardly affected.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _TINY = 1e-12  # smaller distances count as zero
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Translation(Rowwise):
-    """Move each image against the text of the nearest value: x - l_v t_v.
+    """Move each image away from the nearest value's text: x - l_v t_v.
 
     Attributes:
-        directions: (v, d) unit texts t_v of the values.
+        directions: (v, d) unit text embeddings t_v of the values.
         lengths: (v,) distances l_v by which images are moved.
     """
 
@@ -56,13 +56,13 @@ class Translation(Rowwise):
 
 
 class Tie(EditMethod):
-    """Translate images along the text of their value; see `Translation`. It takes one attribute.
+    """Translate images along their value's text (`Translation`), for one attribute.
 
-    l_v is the mean product of t_v with the reference images that are nearest to it, which is the
-    best length if images are normal in each group (their Theorem 1). The authors take one prompt
-    for each value, such as "a photo with a water background"; here t_v is the mean of the set's
-    texts that name it. This is TIE*, which knows no value of any image; TIE uses the true values of
-    the images that are measured.
+    l_v is the mean product of t_v with the reference images nearest to it, which is optimal if
+    images are normally distributed in each group (their Theorem 1). The authors use one prompt per
+    value, such as "a photo with a water background"; here t_v is the mean of the set's text that
+    names it. This is TIE*, which needs no image labels; TIE uses the true values of the evaluated
+    images.
     """
 
     declaration = DECLARED["tie"]
@@ -91,7 +91,7 @@ class Tie(EditMethod):
 
 
 def with_products(unit: Tensor, classes: Tensor, products: Tensor) -> Tensor:
-    """Return rows with given products with class rows, changed as little as possible.
+    """Change rows as little as possible so that they have given products with class rows.
 
     Args:
         unit: rows (n, d).
@@ -103,14 +103,14 @@ def with_products(unit: Tensor, classes: Tensor, products: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BestTemplate(Rowwise):
-    """Score each image by the template that separates its classes best.
+    """Score each image with the template that best separates the classes.
 
-    With the scores s_tc of an image x for class c in template t, the scores of the template with
-    the largest max_c s_tc - min_c s_tc are used.
+    If s_tc is the score of an image x for class c in template t, the template with the largest
+    max_c s_tc - min_c s_tc is used.
 
     Attributes:
-        classes: (c, d) unit rows of the class prompts.
-        templates: (t, c, d) unit rows of the classes in each template.
+        classes: (c, d) unit rows for the class prompts.
+        templates: (t, c, d) unit rows for the classes in each template.
     """
 
     kind = "best-template"
@@ -131,12 +131,12 @@ class BestTemplate(Rowwise):
 
 
 class Sage(EditMethod):
-    """Choose a prompt template for each image; see `BestTemplate`. It needs no attribute.
+    """Choose a prompt template for each image (`BestTemplate`); no attribute is needed.
 
     Args:
-        wordings: for each template the texts of all classes, in the order of the class prompts.
-            None: the 80 templates of CLIP's authors for ImageNet, as in SAGE, filled with the
-            phrase for each class in its prompt ("celebrity with dark hair"), otherwise its name.
+        wordings: for each template, the text for all classes, in the order of the class prompts. If
+            None, the CLIP authors' 80 ImageNet templates are used, as in SAGE, filled with the
+            phrase for each class in its prompt ("celebrity with dark hair"), or otherwise its name.
     """
 
     declaration = DECLARED["sage"]
@@ -160,14 +160,14 @@ class Sage(EditMethod):
 
 
 def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
-    """Return the only prompt set of a problem, which has two classes or more.
+    """Return a problem's only prompt set, which must have at least two classes.
 
     Args:
         name: name of the method, for the message.
         problem: the problem.
 
     Raises:
-        InvalidInputError: several sets, or fewer classes.
+        InvalidInputError: If there are several sets, or fewer classes.
     """
     if len(problem.sets) > 1 or len(problem.sets[0].classes) < 2:
         counts = [len(prompts.classes) for prompts in problem.sets]
@@ -180,7 +180,7 @@ def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
 
 
 def name_in_prompt(prompt: str, name: str) -> str:
-    """Return the phrase for a class in its prompt, after the last article; otherwise its name.
+    """Return the phrase for a class in its prompt, after the last article, or else its name.
 
     Args:
         prompt: the class prompt.
@@ -199,19 +199,19 @@ def name_in_prompt(prompt: str, name: str) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DensityScores(Rowwise):
-    """Score each image by texts of class and value, divided by the sparsity of that group near it.
+    """Score images by text for class and value, divided by the group's local sparsity.
 
-    With R a group's images, NN the k nearest of them to an image x and k-dist the distance to the
-    k-th, D = mean over z in NN of k-dist(x) / k-dist(z), the simplified local outlier factor. For a
-    class y with groups a, s_a = <x, t_a> / D_a^p, and their mean with <x, t_y> is s_mean; the score
-    of the class is the largest of all s_a and s_mean.
+    Let R be a group's images, NN the k of them nearest to an image x, and k-dist the distance to
+    the k-th. Then D = mean over z in NN of k-dist(x) / k-dist(z) is the simplified local outlier
+    factor. For a class y with groups a, s_a = <x, t_a> / D_a^p, and s_mean is their mean with <x,
+    t_y>; the class score is the largest of all s_a and s_mean.
 
     Attributes:
-        classes: (c, d) unit rows of the class prompts, t_y.
-        stated: (g, d) unit rows of the groups, t_a.
-        class_codes: (g,) the classes of the groups.
+        classes: (c, d) unit rows for the class prompts, t_y.
+        stated: (g, d) unit rows for the groups, t_a.
+        class_codes: (g,) classes of the groups.
         images: (n, d) unit rows.
-        codes: (n,) their groups.
+        codes: (n,) groups of the images.
         near: k, smaller than the number of images of any group.
         power: p.
     """
@@ -251,9 +251,9 @@ class DensityScores(Rowwise):
 
 
 def outlier_factors(rows: Tensor, group: Tensor, near: int) -> Tensor:
-    """Return the simplified local outlier factor (n,) of rows among a group.
+    """Return the simplified local outlier factor (n,) of rows relative to a group.
 
-    It is 1 if they are as dense as their neighbours, and larger outside (Schubert et al., 2014).
+    It is 1 for rows as dense as their neighbours, and larger for outliers (Schubert et al., 2014).
 
     Args:
         rows: (n, d).
@@ -261,19 +261,19 @@ def outlier_factors(rows: Tensor, group: Tensor, near: int) -> Tensor:
         near: k, the number of neighbours.
     """
     distances, neighbours = torch.cdist(rows, group).topk(near, largest=False)
-    # The nearest neighbour of an image of the group is the image itself.
+    # The nearest neighbour of an image in the group is the image itself.
     inside = torch.cdist(group, group).topk(near + 1, largest=False).values[:, -1]
     return (distances[:, -1:] / inside[neighbours].clamp(min=_TINY)).mean(1)
 
 
 def herded(rows: Tensor, count: int) -> Tensor:
-    """Return rows, chosen one by one so that their mean approaches the mean of all rows.
+    """Choose rows one by one so that their mean approaches the mean of all rows.
 
     Rebuffi et al. (2017), Algorithm 4.
 
     Args:
         rows: (n, d).
-        count: the largest number of rows to choose.
+        count: maximum number of rows to choose.
     """
     mean = rows.mean(0)
     chosen: list[int] = []
@@ -287,19 +287,19 @@ def herded(rows: Tensor, count: int) -> Tensor:
 
 
 class Dat(EditMethod):
-    """Divide scores by local density; see `DensityScores`. It takes one set with one attribute.
+    """Divide scores by local density (`DensityScores`), for one set with one attribute.
 
     The formulas follow a public summary of the paper, whose code is not published. A group is a
-    class with a value; a group with k images or fewer in the reference is left out. Values of
-    images are zero-shot (DAT*) or given, as for other methods that need labels. Classes are read
-    from a column of labels that names them; without any labels, they are zero-shot too. The texts
-    of a group are those of the set that name its class and value.
+    class with a value; groups with k or fewer reference images are ignored. Image values are
+    zero-shot (DAT*) or given, as for other methods that need labels. Classes are taken from a label
+    column that names them; without labels, they are zero-shot too. A group's text consists of the
+    set's prompts that name its class and value.
 
     Args:
-        images: the largest number of images per group, chosen by herding.
+        images: maximum number of images per group, chosen by herding.
         near: k, the number of neighbours.
-        power: p, the weight of the density. The defaults are the authors' for Waterbirds; for
-            CelebA they use 128 images and the power 1.
+        power: p, the weight of the density. The defaults are the authors' choices for Waterbirds;
+            for CelebA, they use 128 images and a power of 1.
     """
 
     declaration = DECLARED["dat"]
@@ -347,7 +347,7 @@ class Dat(EditMethod):
     def _classes_of_images(
         self, problem: Problem, prompts: PromptSet, rows: Tensor, classes: Tensor
     ) -> Tensor:
-        """Return the class (n,) of each image, -1 if it is unknown."""
+        """Return the class (n,) of each image, or -1 if unknown."""
         from vldebias.data.labels import Labels
 
         if not problem.images.labels:
@@ -365,17 +365,17 @@ class Dat(EditMethod):
 
 
 def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
-    """Return (class, value) -> the texts of a prompt set that name both.
+    """Return (class, value) -> the prompts in a set that name both.
 
     Raises:
-        InvalidInputError: there are none for a class and a value.
+        InvalidInputError: If a class has no prompts for a value.
     """
     groups = product(range(len(prompts.classes)), range(len(prompts.attributes)))
     texts_of_group: dict[tuple[int, int], list[str]] = {group: [] for group in groups}
     words = [StatedWords([name]) for name in prompts.class_names]
     texts, values, _ = stating(prompts)
     for text, value_code in zip(texts, values.tolist(), strict=True):
-        # "registered nurse" also contains the word "nurse", so the longest name is used.
+        # "registered nurse" also contains the word "nurse", so use the longest name.
         named = [code for code, word in enumerate(words) if word.find(text)]
         if named:
             longest = max(named, key=lambda code: len(prompts.class_names[code]))

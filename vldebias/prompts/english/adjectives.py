@@ -13,10 +13,10 @@ KINDS = ("size", "age", "skin", "origin", "gender")
 
 
 def rank_of(word: str) -> int:
-    """Return the position of an adjective in the English order of adjectives; -1 if unknown.
+    """Return the position of an adjective in English adjective order, or -1 if unknown.
 
-    Nations and religions are next to the noun, only followed by a gender: "an old white Catholic
-    priest", "a US female senator".
+    Nations and religions come last before the noun, followed only by a gender: "an old white
+    Catholic priest", "a US female senator".
     """
     for rank, kind in enumerate(ORDER):
         if word in lists()[kind]:
@@ -28,7 +28,7 @@ def rank_of(word: str) -> int:
 
 
 def kind_of_words(words: set[str]) -> str:
-    """Return the most frequent kind of adjectives; "" if none of the words is known."""
+    """Return the most frequent kind of adjective, or "" if none of the words is known."""
     most_frequent = ""
     most_words = 0
     for kind in KINDS:
@@ -40,10 +40,10 @@ def kind_of_words(words: set[str]) -> str:
 
 
 def rank_of_set(kind: str, words: Iterable[str]) -> int:
-    """Return the position of a set's adjectives in the English order of adjectives.
+    """Return the position of a set's adjectives in English adjective order.
 
     Args:
-        kind: their kind, see `kind_of_words`.
+        kind: their kind; see `kind_of_words`.
         words: the adjectives.
     """
     if kind:

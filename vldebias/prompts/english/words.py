@@ -1,4 +1,4 @@
-"""Look up English words: their classes, their lists, their singular and base forms.
+"""Look up English words: their classes, lists, and singular and base forms.
 
 `eval/lexicon.py` creates `wordnet.txt.gz` from WordNet 3.1 (licence: `wordnet.LICENSE`) and the
 name lists of the US census of 1990 (public domain), and explains its classes. `words.txt` is
@@ -15,7 +15,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 PEOPLES = _HERE / "peoples"
-# Replacements of endings in the base form: "cherries" is "cherry", "baked" is "bake".
+# Replacements of endings for the base form: "cherries" -> "cherry", "baked" -> "bake".
 _PLURALS = {
     "ies": ("y",),
     "sses": ("ss",),
@@ -28,11 +28,11 @@ _PLURALS = {
 _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 # Words such as "policewoman" and "cowboys" are gendered even if no dictionary contains them.
 _GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
-# Persons of the dictionary that end so are gendered: "prioress", "housemaid".
+# Nouns for people in the dictionary that end like this are gendered: "prioress", "housemaid".
 _GENDERED_PERSON = re.compile(r"(?:ess|trix|euse|maid|lady|mother|father|nephew|niece|aunt|uncle)$")
-# Size of the caches for properties of words; it is bounded, since a server may run for months.
+# Size of the word-property caches; bounded, since a server may run for months.
 REMEMBERED_WORDS = 20_000
-_LONGEST_COMPOUND = 40  # letters; the split of a longer word would take quadratic time
+_LONGEST_COMPOUND = 40  # letters; splitting a longer word would take quadratic time
 # Lists of words that end a noun phrase.
 STOPS = ("determiner", "preposition", "function")
 
@@ -44,7 +44,7 @@ def _words() -> dict[str, str]:
 
 
 def classes(word: str) -> str:
-    """Return the classes of a word or phrase, most frequent first; "" if it is unknown."""
+    """Return the classes of a word or phrase, most frequent first, or "" if unknown."""
     return _words().get(word, "")
 
 
@@ -55,7 +55,7 @@ def lists() -> dict[str, dict[str, None]]:
 
 
 def read_lists(path: Path) -> dict[str, dict[str, None]]:
-    """Read a file of word lists: "name: words", continued on indented lines; "_" is a space."""
+    """Parse a word list file: "name: words", continued on indented lines; "_" is a space."""
     text = re.sub(r"(?m)^#.*\n", "", path.read_text(encoding="utf-8")).replace("\n ", " ")
     words_of_name: dict[str, dict[str, None]] = {}
     for line in filter(None, text.splitlines()):
@@ -67,7 +67,7 @@ def read_lists(path: Path) -> dict[str, dict[str, None]]:
 
 @cache
 def origins() -> frozenset[str]:
-    """Return the lower-case adjectives for peoples and nations."""
+    """Return the lowercase adjectives for peoples and nations."""
     return entries_of_lists([PEOPLES], "people", "open-nation")
 
 
@@ -80,12 +80,12 @@ def is_proper(word: str) -> bool:
 
 @cache
 def religions() -> frozenset[str]:
-    """Return the words for religions in lower case."""
+    """Return the lowercase words for religions."""
     return frozenset(word.lower() for word in lists()["religion"])
 
 
 def entries_of_lists(folders: Iterable[Path], *names: str) -> frozenset[str]:
-    """Return the entries of the named lists in all files of some folders.
+    """Return the entries of the named lists in all files in some folders.
 
     Args:
         folders: folders with files of word lists.
@@ -110,7 +110,7 @@ def listed(word: str, *names: str) -> bool:
     if word.isdigit() and "determiner" in names:
         return True
     words_of_list = lists()
-    for name in names:  # faster than any(), which matters since this is called for every word
+    for name in names:  # faster than any(), which matters because this runs for every word
         if word in words_of_list[name]:
             return True
     return False
@@ -174,7 +174,7 @@ def person(word: str) -> bool:
         return True
     if "p" in classes(noun) or _is_unknown_compound(noun):
         return True
-    # An unknown word that ends like a trade: "codebreaker".
+    # An unknown word may end like an occupation: "codebreaker".
     is_unknown = not classes(noun) and not gendered(noun)
     if is_unknown and noun.endswith(tuple(lists()["agent-ending"])):
         return True
@@ -230,7 +230,7 @@ def adjective(word: str) -> bool:
         is_noun_too = bool(set(word_classes) & set("npx"))
         if not is_noun_too:
             return True
-    # The last part determines the class of a compound: "battle-weary".
+    # A compound's last part determines its class: "battle-weary".
     if "-" in word:
         return adjective(word.rsplit("-", 1)[1])
     is_participle = word.endswith(("ed", "ing")) and base(word) != word

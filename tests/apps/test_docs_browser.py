@@ -76,9 +76,9 @@ def test_pages_fit_and_can_be_read(browser: Any, address: str, width: int, colou
 
 
 FIRST_FOUND = {
-    "waterbirds": "Evaluate a CLIP",
-    "fairface": "Evaluate a CLIP",
-    "celeba": "Evaluate a CLIP",
+    "waterbirds": "Evaluate a CLIP model",
+    "fairface": "Evaluate a CLIP model",
+    "celeba": "Evaluate a CLIP model",
     "stable diffusion": "Ship a Stable Diffusion pipeline",
     "lawyer": "Evidence",
     "pairs.html": "Fine-tune on noisy captions",

@@ -140,7 +140,7 @@ def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Mon
     fit = Mock(side_effect=[outcome, {"wrong_pairs": None, "files": {}}, None])
     monkeypatch.setattr("vldebias.training.run.train_model", fit)
     output = call("train", "--data", "birds", heard=True)
-    head = "score on held-out data\tbefore\tafter\tchange, 95 %\tverdict\n"
+    head = "score on held-out data\tbefore\tafter\tchange, 95%\tverdict\n"
     assert output.startswith(f"{head}recall\t0.250\t0.125\t\t\n")
     assert output.endswith("scores: AUROC 0.75 [0.50, 1.00]\nmodel: vldebias-train/in/model\n")
     assert (fit.call_args.kwargs["cpu"], fit.call_args.kwargs["progress"] is SILENT) == (

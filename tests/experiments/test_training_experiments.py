@@ -182,7 +182,7 @@ def test_kinds_of_data_match_their_names() -> None:
         rows, named = kind(species, 0)
         right = named == species[rows]
         if "wrong" in name:
-            share = float(name.split()[0]) / 100  # one in 48 random captions is the correct one
+            share = float(name.split("%")[0]) / 100  # one in 48 random captions is the correct one
             assert 1 - right.mean() == pytest.approx(share * 47 / 48, abs=0.03)
         elif name == "coarse captions":
             assert len(set(named.tolist())) == 48 // every_loss.COARSE

@@ -251,7 +251,7 @@ def test_a_method_is_refused_for_the_wrong_kind_of_host(cases: dict[str, Case], 
         ("model", "pipelines", MODELS in hosts),
     ):
         if not fits:
-            with pytest.raises(UnsupportedHostError, match=f"is only for {other_host}"):
+            with pytest.raises(UnsupportedHostError, match=f"only supports {other_host}"):
                 vldebias.debias(cases[host_name].host, SET, method=name)
 
 

@@ -139,7 +139,7 @@ class Method(ABC):
         host = problem.host
         if host.generative and PIPELINES not in self.declaration.hosts:
             raise UnsupportedHostError(
-                f"{host.name}: method {self.name!r} is only for image-text models; use"
+                f"{host.name}: method {self.name!r} only supports image-text models; use"
                 " method='cali'"
             )
         if not host.generative and MODELS not in self.declaration.hosts:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from vldebias.prompts.english.words import origins
 from vldebias.wording.english.facts import find_facts, lists_of_word
 from vldebias.wording.english.scene import Scene, read_scene
-from vldebias.wording.english.text import Text, read_text
+from vldebias.wording.english.text import read_text
 
 KINDS = ("gender", "origin", "skin", "age")
 _ORIGINS = ("people", "people-capital")
@@ -338,13 +338,6 @@ RULES = (
 _RULES_OF_KIND = {kind: [rule for rule in RULES if rule.kind == kind] for kind in KINDS}
 
 
-def _has_only_inert_facts(text: Text) -> bool:
-    """Return whether a prompt is too plain for any rule but those about ages."""
-    if "nursing" in text.bare or any(map(str.isdigit, text.prompt)):
-        return False
-    return all(fact.name in _INERT for fact in find_facts(text))
-
-
 def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
     """Return the rules by which facts of the prompt fix an attribute of a person.
 
@@ -354,7 +347,13 @@ def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
         end: offset after the last noun of the phrase.
         kind: as in `Attribute.kind`; facts are known for `KINDS` only.
     """
-    if kind not in _RULES_OF_KIND or (kind != "age" and _has_only_inert_facts(read_text(text))):
+    if kind not in _RULES_OF_KIND:
         return []
+    reading = read_text(text)
+    may_be_dated = "nursing" in reading.bare or any(map(str.isdigit, reading.prompt))
+    # Most prompts are too plain for any rule but those about ages.
+    if kind != "age" and not may_be_dated:
+        if all(fact.name in _INERT for fact in find_facts(reading)):
+            return []
     scene = read_scene(text, start, end)
     return [rule for rule in _RULES_OF_KIND[kind] if rule.fixes(scene)]

@@ -67,7 +67,10 @@ class Text:
         self.sentence[0] = True
         self.silent = _is_quoted(prompt, self.start)
         self.credited = _is_credited(self.low)
-        is_title = _is_title(self.words)
+        # "of" and "the" are lower-case even in a title, whose other capitals mean nothing.
+        main_words = [word for word in self.words if not listed(word, "preposition", "determiner")]
+        capitals = [word[0].isupper() for word in main_words if word[0].isalpha()]
+        is_title = len(capitals) > 1 and sum(capitals) > 0.7 * len(capitals)
         self.capital = [not is_title and word[0].isupper() for word in self.words]
 
     def before(self, i: int) -> str:
@@ -96,14 +99,6 @@ class Text:
         if i + 1 >= len(self.low) or self.opens[i + 1]:
             return ""
         return self.low[i + 1]
-
-
-def _is_title(words: list[str]) -> bool:
-    """Return whether most words are capitalized, as in a title: then capitals mean nothing."""
-    # "of" and "the" are lower-case even in a title.
-    words = [word for word in words if not listed(word, "preposition", "determiner")]
-    is_capital = [word[0].isupper() for word in words if word[0].isalpha()]
-    return len(is_capital) > 1 and sum(is_capital) > 0.7 * len(is_capital)
 
 
 def _lower(word: str) -> str:

@@ -44,7 +44,7 @@ class UnspacedLanguage(ListedLanguage):
         thing_link: what joins a person and a thing that belongs to them: 的.
         plural_signs: endings of a noun for several people: 们.
         count: pattern of a number at the end of the text before a noun.
-        one: the words for 1 that `count` can find.
+        words_for_one: the words for 1 that `count` can find.
         reach: number of characters that can separate "many" from a noun.
         brackets: what encloses the women and men of a group.
         space: what separates a value from the noun.
@@ -54,7 +54,7 @@ class UnspacedLanguage(ListedLanguage):
     thing_link: str
     plural_signs: tuple[str, ...]
     count: re.Pattern[str]
-    one: tuple[str, ...]
+    words_for_one: tuple[str, ...]
     reach: int
     brackets: tuple[str, str]
     space = ""
@@ -267,7 +267,7 @@ class UnspacedLanguage(ListedLanguage):
         """Return whether a noun is of several people, and how many."""
         count = self._count_of(text, match)
         if count:
-            return count not in self.one, self.number_of(count)
+            return count not in self.words_for_one, self.number_of(count)
         before = _CLAUSE_END.split(text[: self._start_of_noun(text, match)])[-1]
         many = rf"(?:{self.pattern('many').pattern})\s?\S{{0,{self.reach}}}$"
         is_plural = text.startswith(self.plural_signs, match.end)

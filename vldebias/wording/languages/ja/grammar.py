@@ -23,7 +23,7 @@ class Japanese(UnspacedLanguage):
     count = re.compile(
         rf"([{_NUMBER}]{{1,2}})(?:人|名)の(?:[^、。，,.\s]{{0,8}}(?:い|な|た|る|の))?$"
     )
-    one = ("一", "1", "１")
+    words_for_one = ("一", "1", "１")
     reach = 8
     brackets = ("（", "）")
 

@@ -19,7 +19,7 @@ class Korean(UnspacedLanguage):
     thing_link = "의 "
     plural_signs = ("들",)
     count = re.compile(r"(?<!\S)(\S+?)\s?(?:명|분)의\s(?:\S+\s)?$")
-    one = ("한", "1", "한두")
+    words_for_one = ("한", "1", "한두")
     reach = 0
     brackets = ("(", ")")
     space = " "

@@ -30,7 +30,7 @@ class Chinese(UnspacedLanguage):
     count = re.compile(
         r"(十一|十二|[二两兩三四五六七八九十]|\d+)(?:位|名|个|個)(?:[^，。,.\s位名个個]{1,8}的)?$"
     )
-    one = ("1",)
+    words_for_one = ("1",)
     reach = 6
     brackets = ("，", "，")
 

@@ -39,6 +39,7 @@ _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
 _TOWARDS = frozenset({"into", "onto", "toward", "towards", "through"})
 _ARTICLES = frozenset({"a", "an", "the"})
+_COPULAS = frozenset({"is", "are", "was", "were"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
@@ -488,8 +489,11 @@ def _place_of_value(
     if _is_compound(word, text.low[first_noun + 1]):
         return first_noun
     described = text.low[first_noun - 1]
-    is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
+    is_sure = described.endswith(("ed", "ing", "-old")) or described in origins()
+    is_sure = is_sure or gendered(described)
     is_sure = is_sure or listed(described, "age", "origin", "style-adjective")
+    if "-" in described and not is_sure and start < first_noun:
+        return first_noun - 1  # "a deep-sea salvage diver" dives in the deep sea
     if start == first_noun or is_sure or person(word):
         return first_noun
     # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
@@ -667,12 +671,24 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
         return _why_not_for(clause)
     if relation == "as":
         return _why_not_as(clause, text.after(head))
-    if listed(relation, "not-subject") or listed(before, "tribute"):
+    is_metaphor = relation in _COPULAS and _is_metaphor(clause)
+    if is_metaphor or listed(relation, "not-subject") or listed(before, "tribute"):
         return _NOBODY
     # "beside chef"
     is_bare = bare and bool(relation) and not listed(relation, "joins", "draw")
     is_unsure = listed(relation, "unsure-relation") and before != "across"
     return _UNCLEAR if is_bare or is_unsure else ""
+
+
+def _is_metaphor(subject: Sequence[str]) -> bool:
+    """Return whether a thing is said to be a person: "time is a thief", "the sea is a painter"."""
+    noun = "".join(subject[-1:])
+    is_alone = len(subject) == 1 or (len(subject) == 2 and listed(subject[0], "determiner"))
+    is_pronoun = listed(noun, *STOPS)
+    is_person = person(noun) or is_gendered_noun(noun) or gendered(noun)
+    # "the subject is a nurse", "the focus is a cook", "her job is a baker"
+    is_role = listed(noun, "thing", "generic", "picture", "names-role")
+    return is_alone and "n" in kinds(noun) and not (is_pronoun or is_person or is_role)
 
 
 def _why_not_for(clause: Sequence[str]) -> str:

@@ -124,7 +124,7 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     """
     for i, noun in enumerate(text.low):
         is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "thing")
-        if text.silent[i] or is_known or not _is_agent(noun):
+        if text.silent[i] or i in heads or is_known or not _is_agent(noun):
             continue
         start, _ = _extend_left(text, i)
         # "a cashier and a bagger"
@@ -635,6 +635,11 @@ def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
     words = text.low[start:i]
     is_described = any(adjective(word) or set(kinds(word)) & set("npa") for word in words)
+    # ... or what a person does: "pixel art, 16-bit, gravedigger leaning on a shovel".
+    verb = text.after(i)
+    is_verb = verb.endswith("ing") and base(verb) != verb and not listed(verb, "made")
+    acts = is_verb and listed(text.after(i + 1), "preposition", "determiner")
+    is_described = is_described or acts
     return clauses_before > 1 and not is_described
 
 

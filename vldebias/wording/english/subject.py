@@ -489,10 +489,10 @@ def _place_of_value(
     if _is_compound(word, text.low[first_noun + 1]):
         return first_noun
     described = text.low[first_noun - 1]
-    is_sure = described.endswith(("ed", "ing", "-old")) or described in origins()
-    is_sure = is_sure or gendered(described)
+    is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
     is_sure = is_sure or listed(described, "age", "origin", "style-adjective")
-    if "-" in described and not is_sure and start < first_noun:
+    _, hyphen, last_part = described.rpartition("-")
+    if hyphen and not (is_sure or adjective(last_part)) and start < first_noun:
         return first_noun - 1  # "a deep-sea salvage diver" dives in the deep sea
     if start == first_noun or is_sure or person(word):
         return first_noun

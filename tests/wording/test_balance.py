@@ -551,3 +551,25 @@ def test_a_joined_emoji_and_a_prompt_without_a_person_stay_unchanged() -> None:
 def test_a_prompt_in_capitals_stays_in_capitals() -> None:
     assert state("A CEO IN AN OFFICE", "race") == "AN ASIAN CEO IN AN OFFICE"
     assert state("A CEO", "race") == "An Asian CEO"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "result"),
+    [
+        ("time is a thief, melting hourglass", "time is a thief, melting hourglass"),
+        ("this is a nurse in a ward", "this is a female nurse in a ward"),
+        ("in the middle is a cook at a stove", "in the middle is a female cook at a stove"),
+        ("a sheriff's deputy taking notes", "a female sheriff's deputy taking notes"),
+        ("the ship's captain at the wheel", "the female ship's captain at the wheel"),
+        ("a driver's mate with a crate", "a female driver's mate with a crate"),
+        ("a nurse's patient in a bed", "a nurse's female patient in a bed"),
+        ("an old deep-sea salvage diver", "an old female deep-sea salvage diver"),
+        ("a 35-year-old data analyst", "a 35-year-old female data analyst"),
+        ("an air traffic controller yawning", "a female air traffic controller yawning"),
+        ("ink, 16-bit, baker leaning on a bench", "ink, 16-bit, female baker leaning on a bench"),
+        ("a nurse beside a grandfather clock", "a female nurse beside a grandfather clock"),
+        ("a nurse and her grandfather", "a nurse and her grandfather"),
+    ],
+)
+def test_the_place_of_a_value_is_where_the_noun_of_the_person_begins(prompt, result):
+    assert balance_prompts(prompt, "gender", shares={"female": 1, "male": 0}).prompts == [result]

@@ -12,6 +12,7 @@ from vldebias.wording import Balancer, balance_prompts
 NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 NUMBERS += ["twelve"]
 WORDS = {"a woman": ("female", 1), "a man": ("male", 1)}
+WORDS |= {"one woman": ("female", 1), "one man": ("male", 1)}
 for size, number in enumerate(NUMBERS, 2):
     WORDS |= {f"{number} women": ("female", size), f"{number} men": ("male", size)}
 

@@ -17,6 +17,7 @@ SETS = {
     "new_prompts_2": 0.95,
     "held_out_prompts": 0.9,
     "held_out_prompts_2": 0.95,
+    "held_out_prompts_3": 0.95,
 }
 
 

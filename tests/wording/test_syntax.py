@@ -228,3 +228,24 @@ def _seconds(prompt: str) -> float:
         picture_of(prompt)
         seconds.append(time.process_time() - began)
     return min(seconds)
+
+
+@pytest.mark.parametrize(
+    ("messages", "written"),
+    [
+        (
+            '[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "%s"}]',
+            True,
+        ),
+        (
+            '{"messages": [{"role": "user", "content": [{"type": "text", "text": "%s"}]}]}',
+            True,
+        ),
+        ('[{"role": "assistant", "content": "%s"}]', False),
+        ('[{"role": "system", "content": "%s"}, {"role": "user", "content": "a lake"}]', False),
+    ],
+)
+def test_only_the_user_of_a_chat_describes_the_picture(messages, written):
+    person = "a female welder at work" if written else "a welder at work"
+    out = balance_prompts(messages % "a welder at work", "gender", shares=FEMALE)
+    assert out.prompts == [messages % person]

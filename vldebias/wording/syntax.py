@@ -116,6 +116,8 @@ _IN_GIVEN_PICTURE = re.compile(
 
 # A string in JSON; if a colon follows, it is a key.
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
+# One of the messages of a chat: {"role": "user", "content": "a nurse"}.
+_MESSAGE = re.compile(r'"role"\s*:\s*"(?:system|user|assistant|developer)"', re.IGNORECASE)
 _SUBJECT_KEYS = (
     {"subject", "subjects", "main_subject", "character", "characters", "person", "people"}
     | {"persons", "prompt", "positive", "positive_prompt", "description", "caption", "text"}
@@ -186,12 +188,21 @@ def json_texts(prompt: str) -> str | None:
     if not isinstance(first_entry, dict):
         return None
     reading = ["\n"] * len(prompt)
+    is_chat = _MESSAGE.search(prompt) is not None
     key = ""
+    speaker = ""
     for string in _STRING.finditer(prompt):
         is_key = bool(string[2])
         if is_key:
             key = string[1].strip().lower().replace(" ", "_")
-        elif key in _SUBJECT_KEYS:
+            continue
+        if is_chat and key == "role":
+            speaker = string[1].lower()
+        is_text = key in _SUBJECT_KEYS
+        if is_chat:
+            # The system and the assistant do not say what the picture shows.
+            is_text = speaker == "user" and key in ("content", "text")
+        if is_text:
             start, end = string.span(1)
             # An escape, "\\n", becomes a space and a letter, so that offsets stay valid.
             reading[start:end] = string[1].replace("\\", " ")

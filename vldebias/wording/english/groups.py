@@ -91,7 +91,7 @@ def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young:
         young: whether they are girls and boys.
 
     >>> describe({"f": 3, "m": 1}, {"f": "female", "m": "male"}, young=False)
-    'three women and a man'
+    'three women and one man'
     """
     nouns = _YOUTHS if young else _ADULTS
     numbers = list(lists()["number-word"])
@@ -101,7 +101,9 @@ def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young:
         if count is None:
             parts.append(plural)
         elif count == 1:
-            parts.append(f"a {noun}")
+            # "a woman and a man", but "two women and one man"
+            article = "a" if all(number == 1 for number in mixture.values()) else "one"
+            parts.append(f"{article} {noun}")
         else:
             parts.append(f"{numbers[count - 2]} {plural}")
     if None in mixture.values():

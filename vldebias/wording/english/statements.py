@@ -137,7 +137,7 @@ def find_stated(
         attribute: the attribute.
     """
     text = read_text(prompt)
-    quoted = [i for i in range(len(text.low)) if text.silent[i]]
+    quoted = [i for i in range(len(text.low)) if text.silent[i] or _names_thing(text, i)]
     unquoted = _without(prompt, text, quoted)
     may_state = states(unquoted, attribute)
     owners = _owners_of_pronouns(text, persons) if may_state and attribute.gender else {}
@@ -153,6 +153,11 @@ def find_stated(
             is_about_person = not _states_of_picture_alone(rest, prompt, first, attribute)
             is_stated.append(states(rest, attribute) and is_about_person)
     return is_stated
+
+
+def _names_thing(text: Text, i: int) -> bool:
+    """Return whether word i and the next one name a thing: "grandfather clock"."""
+    return listed(f"{text.low[i]} {singular(text.after(i))}", "gendered-thing")
 
 
 def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:

@@ -39,6 +39,7 @@ _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
 _TOWARDS = frozenset({"into", "onto", "toward", "towards", "through"})
 _ARTICLES = frozenset({"a", "an", "the"})
+_COPULAS = frozenset({"is", "are", "was", "were"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
@@ -123,7 +124,7 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     """
     for i, noun in enumerate(text.low):
         is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "thing")
-        if text.silent[i] or is_known or not _is_agent(noun):
+        if text.silent[i] or i in heads or is_known or not _is_agent(noun):
             continue
         start, _ = _extend_left(text, i)
         # "a cashier and a bagger"
@@ -490,6 +491,9 @@ def _place_of_value(
     described = text.low[first_noun - 1]
     is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
     is_sure = is_sure or listed(described, "age", "origin", "style-adjective")
+    _, hyphen, last_part = described.rpartition("-")
+    if hyphen and not (is_sure or adjective(last_part)) and start < first_noun:
+        return first_noun - 1  # "a deep-sea salvage diver" dives in the deep sea
     if start == first_noun or is_sure or person(word):
         return first_noun
     # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
@@ -631,6 +635,11 @@ def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
     words = text.low[start:i]
     is_described = any(adjective(word) or set(kinds(word)) & set("npa") for word in words)
+    # ... or what a person does: "pixel art, 16-bit, gravedigger leaning on a shovel".
+    verb = text.after(i)
+    is_verb = verb.endswith("ing") and base(verb) != verb and not listed(verb, "made")
+    acts = is_verb and listed(text.after(i + 1), "preposition", "determiner")
+    is_described = is_described or acts
     return clauses_before > 1 and not is_described
 
 
@@ -667,12 +676,24 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
         return _why_not_for(clause)
     if relation == "as":
         return _why_not_as(clause, text.after(head))
-    if listed(relation, "not-subject") or listed(before, "tribute"):
+    is_metaphor = relation in _COPULAS and _is_metaphor(clause)
+    if is_metaphor or listed(relation, "not-subject") or listed(before, "tribute"):
         return _NOBODY
     # "beside chef"
     is_bare = bare and bool(relation) and not listed(relation, "joins", "draw")
     is_unsure = listed(relation, "unsure-relation") and before != "across"
     return _UNCLEAR if is_bare or is_unsure else ""
+
+
+def _is_metaphor(subject: Sequence[str]) -> bool:
+    """Return whether a thing is said to be a person: "time is a thief", "the sea is a painter"."""
+    noun = "".join(subject[-1:])
+    is_alone = len(subject) == 1 or (len(subject) == 2 and listed(subject[0], "determiner"))
+    is_pronoun = listed(noun, *STOPS)
+    is_person = person(noun) or is_gendered_noun(noun) or gendered(noun)
+    # "the subject is a nurse", "the focus is a cook", "her job is a baker"
+    is_role = listed(noun, "thing", "generic", "picture", "names-role")
+    return is_alone and "n" in kinds(noun) and not (is_pronoun or is_person or is_role)
 
 
 def _why_not_for(clause: Sequence[str]) -> str:

@@ -79,9 +79,22 @@ class Korean(UnspacedLanguage):
         modifiers = self.entries("modifier")
         while True:
             before = re.search(r"(\S+)\s$", text[:start])
-            if before is None or before[1] not in modifiers:
+            if before is None:
+                return start
+            if before[1] not in modifiers and not self._is_bare_noun(before[1]):
                 return start
             start = before.start()
+
+    def _is_bare_noun(self, word: str) -> bool:
+        """Return whether a word is a noun without a particle, as in 등대 관리인."""
+        if not re.fullmatch("[가-힣]{2,}", word) or word.endswith(self.entries("word-ending")):
+            return False
+        # Adjectives and verbs before a noun end with ㄴ or ㄹ: 젊은, 일할.
+        final = (ord(word[-1]) - ord("가")) % 28
+        if final in (4, 8) or word.endswith(("고", "며", "게", "히", "적", "도", "만")):
+            return False
+        others = ("person", "apart", "stated-age", "stated-race", "shows", "many", "fixed-race")
+        return not any(word in self.entries(name) for name in others)
 
     def _end_of_group(self, text: str, end: int) -> int:
         counted = _COUNT_BEHIND.match(text, end)  # 의사 세 명

@@ -202,12 +202,9 @@ class PersonReader:
         if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
             return ["stated"]
         try:
-            return self._read_all(read_alternatives(text))
+            alternatives = read_alternatives(text)
         except UnreadableSyntaxError as problem:
             return [str(problem)]
-
-    def _read_all(self, alternatives: Sequence[str]) -> list[list[tuple[Mention, Language]] | str]:
-        """Return the persons of each alternative of a text, or the reason why it has none."""
         readings: list[list[tuple[Mention, Language]] | str] = []
         for alternative in alternatives:
             language = language_of(alternative)

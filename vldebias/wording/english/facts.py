@@ -67,17 +67,6 @@ class _Index:
             for n in range(1, len(words)):
                 self.openings.add(" ".join(words[:n]))
 
-    def lists_of(self, word: str) -> frozenset[str]:
-        """Return the names of the lists that have a word, in the singular or plural."""
-        noun = singular(word)
-        names = {*self.lists_of_phrase.get(word, ()), *self.lists_of_phrase.get(noun, ())}
-        names.update(self.lists_of_phrase.get(word.removesuffix("s"), ()))
-        names.update(self.lists_of_phrase.get(word.replace("-", " "), ()))  # "sixth-form"
-        for n in range(_SHORTEST_STEM, min(len(word), self.longest) + 1):
-            names.update(self.lists_of_stem.get(word[:n], ()))
-            names.update(self.lists_of_ending.get(noun[-n:], ()))
-        return frozenset(names)
-
 
 @cache
 def _index() -> _Index:
@@ -104,7 +93,16 @@ def lists_of_word(word: str) -> frozenset[str]:
     word = plain(word)
     for ending in _OF_PEOPLE:
         word = word.removesuffix(ending)
-    return _index().lists_of(word)
+    noun = singular(word)
+    index = _index()
+    names: set[str] = set()
+    # "sixth-form" is in a list as two words.
+    for form in (word, noun, word.removesuffix("s"), word.replace("-", " ")):
+        names.update(index.lists_of_phrase.get(form, ()))
+    for n in range(_SHORTEST_STEM, min(len(word), index.longest) + 1):
+        names.update(index.lists_of_stem.get(word[:n], ()))
+        names.update(index.lists_of_ending.get(noun[-n:], ()))
+    return frozenset(names)
 
 
 @lru_cache(REMEMBERED_WORDS)

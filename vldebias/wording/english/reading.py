@@ -83,7 +83,7 @@ class English(Language):
         if isinstance(subjects, str):
             return "stated" if states(text, attribute) else _why_nobody(subjects, text)
         words = read_text(text)
-        if may_be_two(words, subjects):
+        if len(subjects) > 1 and may_be_two(words, subjects):
             return "not understood"
         persons = group_mentions(words, subjects)
         is_stated = find_stated(text, persons, attribute)

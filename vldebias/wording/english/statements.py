@@ -143,7 +143,8 @@ def find_stated(
     owners = _owners_of_pronouns(text, persons) if may_state and attribute.gender else {}
     is_stated: list[bool] = []
     for number, (first, *_) in enumerate(persons):
-        if attribute.kind and _states_in_phrase(prompt, first, attribute):
+        has_adjectives = len(first.words) > 1
+        if attribute.kind and has_adjectives and _states_in_phrase(prompt, first, attribute):
             is_stated.append(True)
         elif not may_state or number >= _MOST_READ:
             is_stated.append(may_state)

@@ -545,9 +545,10 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     noun = singular(text.bare[i])
     modifiers = text.low[start:i]
     after = text.after(i)
-    if _is_picture_or_place(noun, after, text.before(start - 1)):
-        return True
-    if _is_made_or_animal(noun, modifiers) or _is_compound_thing(noun, modifiers):
+    is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
+    is_drawn = noun == "character" and listed(after, "picture")
+    is_place = noun == "diner" and text.before(start - 1) in _PLACES  # "at a roadside diner"
+    if is_picture or is_drawn or is_place or _is_thing_by_modifiers(noun, modifiers):
         return True
     if listed(noun, "cued-thing"):
         is_made = noun == "model" and after == "of"  # "a model of an atom"
@@ -558,25 +559,6 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
         # "the head of the department" is a person
         return after != "of" or not has_listed(nouns_behind, "organization")
     return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
-
-
-def _is_picture_or_place(noun: str, after: str, relation: str) -> bool:
-    """Return whether a noun is a picture, "a sprite of", or a place, "at a roadside diner"."""
-    if listed(noun, "picture") and after in ("about", "of"):
-        return True
-    if noun == "character" and listed(after, "picture"):
-        return True
-    return noun == "diner" and relation in _PLACES
-
-
-def _is_compound_thing(noun: str, modifiers: Sequence[str]) -> bool:
-    """Return whether a noun and the word before it are a thing: "dish washer"."""
-    if not modifiers:
-        return False
-    phrase = f"{modifiers[-1]} {noun}"
-    if listed(phrase, "person-phrase"):
-        return False
-    return listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
 
 
 def _may_be_human(text: Text, i: int, start: int) -> bool:
@@ -591,8 +573,15 @@ def _may_be_human(text: Text, i: int, start: int) -> bool:
     return is_unsure and is_described
 
 
-def _is_made_or_animal(noun: str, modifiers: Sequence[str]) -> bool:
-    """Return whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
+def _is_thing_by_modifiers(noun: str, modifiers: Sequence[str]) -> bool:
+    """Return whether its modifiers make a noun a thing, a product, a toy or an animal.
+
+    Examples are "dish washer", "a Ford Explorer" and "a rabbit detective".
+    """
+    phrase = " ".join([*modifiers[-1:], noun])
+    is_known = modifiers and (listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"))
+    if is_known and not listed(phrase, "person-phrase"):
+        return True
     for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
         if has_listed(modifiers, kind) and not listed(noun, exceptions):
             return True
@@ -600,7 +589,7 @@ def _is_made_or_animal(noun: str, modifiers: Sequence[str]) -> bool:
         return False  # "a horse trainer"
     for word in modifiers:
         if listed(singular(word), "animal"):
-            return True  # "a rabbit detective"
+            return True
         is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
         if "x" in kinds(word)[:2] and not is_usual:
             return True

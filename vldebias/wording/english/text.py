@@ -21,6 +21,8 @@ _QUOTED = re.compile(
 )
 _STYLES = frozenset({"style", "manner", "tradition", "reminiscent"})  # of an artist
 LONGEST_PROMPT = 1000  # words
+# "US" stays different from "us", and "IT" from "it".
+_IN_LOWER_CASE = {"&": "and", "+": "and", "US": "u.s", "IT": "i.t"}
 # Words that end the name of an artist: "by Rembrandt, a portrait of a nurse".
 _NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
 
@@ -50,7 +52,9 @@ class Text:
         self.prompt = prompt
         self.start = [token.start() for token in tokens]
         self.words = [token[0] for token in tokens]
-        self.low = list(map(_lower, self.words))
+        self.low = [
+            _IN_LOWER_CASE.get(word) or word.lower().replace("\u2019", "'") for word in self.words
+        ]
         self.bare = [re.sub(r"'s?$", "", word) if "'" in word else word for word in self.low]
         self.opens: list[bool] = []
         self.sentence: list[bool] = []
@@ -99,15 +103,6 @@ class Text:
         if i + 1 >= len(self.low) or self.opens[i + 1]:
             return ""
         return self.low[i + 1]
-
-
-def _lower(word: str) -> str:
-    """Return a word in lower case; "US" stays different from "us", "IT" from "it"."""
-    if word in ("&", "+"):
-        return "and"
-    if word in ("US", "IT"):
-        return f"{word[0]}.{word[1]}".lower()
-    return word.lower().replace("\u2019", "'")
 
 
 def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:

@@ -93,8 +93,8 @@ class Korean(UnspacedLanguage):
         final = (ord(word[-1]) - ord("가")) % 28
         if final in (4, 8) or word.endswith(("고", "며", "게", "히", "적", "도", "만")):
             return False
-        others = ("person", "apart", "stated-age", "stated-race", "shows", "many", "fixed-race")
-        return not any(word in self.entries(name) for name in others)
+        lists = ("person", "apart", "stated-age", "stated-race", "shows", "many", "fixed-race")
+        return not any(word in self.entries(name) for name in lists)
 
     def _end_of_group(self, text: str, end: int) -> int:
         counted = _COUNT_BEHIND.match(text, end)  # 의사 세 명

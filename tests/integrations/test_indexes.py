@@ -44,7 +44,7 @@ ROWS = (
     "chroma",
     "LangChain",
     "llama-index",
-    "vectors of queries",
+    "query vectors",
 )
 
 
@@ -150,7 +150,7 @@ def test_a_measured_edit_can_be_saved(
 
 def test_query_vectors_are_edited(model: Any, queries: vldebias.DebiasedQueries) -> None:
     texts = [QUERY, STATED]
-    (line,) = printed_rows()["vectors of queries"]
+    (line,) = printed_rows()["query vectors"]
     edited = run(line, queries=queries, vectors=model.encode(texts), texts=texts)
     assert np.array_equal(edited, queries.embed(texts))
 

@@ -1,4 +1,4 @@
-"""Identify the language of a prompt, and load its grammar at first use."""
+"""Detect the language of a prompt, and load its grammar on first use."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ if TYPE_CHECKING:
 ENGLISH = English()
 CODES = ("ar", "de", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
 _LATIN = ("de", "es", "fr", "it", "pt")
-# A character of these is a syllable or a word.
+# Scripts in which a character represents a syllable or a word.
 _SCRIPTS_OF_SIGNS = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
-# Scores are sums: a function word of n languages counts 1 / n for each of them. The thresholds are
-# chosen by hand in the middle of what reads all prompts of tests/wording/languages alike.
-_SURE = 0.6  # more than a word that two languages share, less than a word and a letter
-_LIKELY = 0.6  # of the best score: candidates, one of which has to know a noun of the text
-_ENGLISH_SHARE = 0.9  # of the best score, where English knows a noun of the text
+# A function word shared by n languages adds 1 / n to the score of each. The thresholds were set by
+# hand, in the middle of the range in which all prompts in tests/wording/languages are detected.
+_SURE = 0.6  # more than one word shared by two languages, less than such a word plus a letter
+# A language is a candidate if its score is at least this fraction of the best score. A candidate
+# is only chosen if it also recognises a noun.
+_LIKELY = 0.6
+# If English recognises a noun, it needs only this fraction of the best score.
+_ENGLISH_SHARE = 0.9
 _registered: dict[str, Language] = {}
 
 
 class Unread(Language):
-    """Represent a language without a grammar: its prompts stay unchanged."""
+    """Represent a language without a grammar, whose prompts stay unchanged."""
 
     def __init__(self, code: str) -> None:
         self.code = code
         self.name = NAMES.get(code, code)
 
     def reads(self, text: str) -> bool:
-        return False  # such a language is recognised by its function words alone
+        return False  # such a language is only detected by its function words
 
     def states(self, text: str, attribute: Attribute) -> bool:
         return False
@@ -57,9 +60,9 @@ class Unread(Language):
 
 
 def register_language(language: Language) -> None:
-    """Register your own language, which reads the texts that its `reads` accepts.
+    """Register a custom language, which handles every prompt that its `reads` accepts.
 
-    It replaces a language registered with the same code.
+    It replaces any language registered earlier under the same code.
     """
     _registered[language.code] = language
 
@@ -71,7 +74,7 @@ def unregister_language(code: str) -> None:
 
 @cache
 def load_language(code: str) -> Language:
-    """Return the grammar of a language; without one, a grammar that reads nothing."""
+    """Return the grammar of a language, or an empty grammar if the language has none."""
     if code == "en":
         return ENGLISH
     if code not in CODES:
@@ -81,10 +84,10 @@ def load_language(code: str) -> Language:
 
 
 def language_of(text: str) -> Language | None:
-    """Return the language of a text, or None if it is not known.
+    """Return the language of a prompt, or None if it cannot be determined.
 
-    A text in two scripts is in the language in which it names a person: a Chinese prompt with
-    English tags is Chinese, an English one with the name of a place in Chinese is English.
+    If a prompt mixes two scripts, the language that mentions a person wins. A Chinese prompt with
+    English tags is Chinese, and an English prompt with a Chinese place name is English.
     """
     for language in _registered.values():
         if language.reads(text):
@@ -95,29 +98,29 @@ def language_of(text: str) -> Language | None:
         if scripts:
             script, _ = scripts.most_common(1)[0]
             language = load_language(code_of_script(text, script))
-            # A Chinese character says as much as a word of several letters.
+            # A Chinese character carries as much information as several letters.
             letters = scripts.total() * (2 if script in _SCRIPTS_OF_SIGNS else 1)
-            # Fewer letters than Latin ones may be a name alone.
+            # If most letters are Latin, the others may just be a name.
             if letters > latin or language.reads(text):
                 return language
     return _latin_language(text)
 
 
 def is_english(text: str) -> bool:
-    """Return whether a text is read as English."""
+    """Return whether a prompt is treated as English."""
     language = language_of(text)
     return language is not None and language.code == "en"
 
 
 def _latin_language(text: str) -> Language | None:
-    """Return the language of a text in Latin letters, by its function words and its nouns."""
+    """Return the language of a prompt in Latin script, based on its function words and nouns."""
     scores = latin_scores(text)
     english = scores.pop("en", 0)
     best = max(scores.values(), default=0)
     is_english = english > 0 and english >= best
-    # "a café owner": the letter suggests Portuguese, whose article is also "a".
+    # In "a café owner", the "é" suggests Portuguese, which also has the article "a".
     only_letters = english > 0 and best - english <= LETTER_SCORE + 1e-9
-    # English knows a noun of the text; "CEO" is one in many languages.
+    # Words in capitals are skipped because "CEO" is a noun in many languages.
     words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
     is_person_english = any(map(person, words))
     is_close = english >= _ENGLISH_SHARE * best or only_letters
@@ -129,10 +132,10 @@ def _latin_language(text: str) -> Language | None:
 
 
 def _language_of_subject(text: str) -> Language | None:
-    """Return the language of "soldador, cinematic lighting", whose style alone is in English."""
+    """Detect the language of a subject with English tags: "soldador, cinematic lighting"."""
     subject = re.split("[,;.]", text)[0]
     if subject == text or not subject.islower():
-        return None  # a capital may be of a name
+        return None  # a capitalised word may be a name
     scores = latin_scores(subject)
     language = None if "en" in scores else _foreign_language(subject, scores)
     if language is None or not language.reads(subject):
@@ -142,13 +145,13 @@ def _language_of_subject(text: str) -> Language | None:
 
 
 def _is_mostly_english(text: str) -> bool:
-    """Return whether English knows most words of three letters or more: "police officer"."""
+    """Return whether most words of three or more letters are English: "police officer"."""
     words = re.findall(r"[^\W\d_]{3,}", text.lower())
     return 2 * sum(1 for word in words if kinds(word)) > len(words)
 
 
 def _fit_of(text: str, code: str) -> tuple[int, int]:
-    """Return the number of words read as people, and minus that of words of other languages."""
+    """Return the number of words in phrases for people, and minus the number of foreign words."""
     language = load_language(code)
     assert isinstance(language, SpacedLanguage)
     tokens = language.read(text)
@@ -160,25 +163,25 @@ def _fit_of(text: str, code: str) -> tuple[int, int]:
 
 
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
-    """Return the most likely language that knows a noun of the text, or None.
+    """Return the most likely language that recognises a noun in the prompt, or None.
 
-    scores: language -> score of its function words.
+    scores: language code -> score from `latin_scores`.
     """
     best = max(scores.values(), default=0)
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
     candidates = likely
     if best < _SURE and not _is_mostly_english(text):
-        # "Krankenpfleger, 4k" has no function word at all.
+        # "Krankenpfleger, 4k" contains no function words.
         candidates = list(dict.fromkeys([*likely, *_LATIN]))
     readers = [code for code in candidates if load_language(code).reads(text)]
     if readers:
-        # "un vigile urbano" is Italian: French reads only two of its words.
+        # "un vigile urbano" is Italian, because French recognises only two of its words.
         return load_language(
             max(readers, key=lambda code: (scores.get(code, 0), _fit_of(text, code)))
         )
     knowing = [code for code in likely if load_language(code).knows(text)]
     if not knowing and best >= _SURE:
-        # The likeliest of those that have a grammar, if there is one.
+        # Prefer the likeliest language that has a grammar.
         knowing = sorted(likely, key=lambda code: code not in CODES)
     return load_language(knowing[0]) if knowing else None

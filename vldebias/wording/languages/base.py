@@ -1,4 +1,4 @@
-"""Provide what languages share: words with their offsets, word lists, people and groups."""
+"""Base classes for languages: tokens with offsets, word lists, people and groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUOTED = re.compile(
     r"|\u00ab[^\u00ab\u00bb]*\u00bb|\u300c[^\u300c\u300d]*\u300d|\u300e[^\u300e\u300f]*\u300f"
 )
 WORD = r"[^\W\d_]+(?:['\u2019\u00b7-][^\W\d_]+)*['\u2019]?|\d+"
-# Values of prompt sets that every language has words for: the English word -> its list.
+# English words for attribute values -> the word list that translates them in each language.
 WORD_OF_LIST = {
     "female": "female", "woman": "female", "male": "male", "man": "male", "young": "young",
     "old": "old", "elderly": "old", "white": "white", "caucasian": "white", "black": "black",
@@ -37,12 +37,12 @@ WORD_OF_LIST = {
 }  # fmt: skip
 _SENTENCE_END = re.compile(r"[.;:!?\n\u061b\u061f]")
 _IS_LINK = re.compile("[,:(\u060c\u2013\u2014-]?")
-_STEM = 4  # letters that a noun of a man and that of a woman share
+_STEM = 4  # number of letters shared by the masculine and feminine forms of a noun
 _YOUTHS = {"female": "girl", "male": "boy"}
 _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
 
 
-# Position of a word in a prompt -> the text that replaces it.
+# Position of a word in a prompt -> its replacement.
 Changes = dict[int, str]
 
 
@@ -50,12 +50,12 @@ class Token(NamedTuple):
     """One word of a prompt.
 
     Attributes:
-        start, end: its characters in the prompt.
-        text: the word as written.
+        start, end: the offsets of the word in the prompt.
+        text: the word as it appears in the prompt.
         low: the word in lower case.
-        opens: whether it begins a clause.
-        quoted: whether it is inside quotation marks.
-        small: whether the whole prompt is in lower case.
+        opens: whether the word begins a clause.
+        quoted: whether the word is inside quotation marks.
+        small: whether the entire prompt is in lower case.
     """
 
     start: int
@@ -71,16 +71,16 @@ NO_WORD = Token(0, 0, "", "", opens=True, quoted=False, small=False)
 
 
 class Reading(list[Token]):
-    """The words of a prompt, and the prompt itself."""
+    """The tokens of a prompt, together with the prompt itself."""
 
     text: str = ""
 
     def before(self, i: int) -> Token:
-        """Return the word before word i in its clause, or `NO_WORD`."""
+        """Return the word before word i in the same clause, or `NO_WORD`."""
         return NO_WORD if self[i].opens else self[i - 1]
 
     def after(self, i: int) -> Token:
-        """Return the word after word i in its clause, or `NO_WORD`."""
+        """Return the word after word i in the same clause, or `NO_WORD`."""
         is_last = i + 1 >= len(self) or self[i + 1].opens
         return NO_WORD if is_last else self[i + 1]
 
@@ -95,30 +95,30 @@ class Reading(list[Token]):
 
 
 def blank_quotations(text: str) -> str:
-    """Return a prompt in which spaces replace quoted text, so that offsets stay valid."""
+    """Replace quoted text with spaces, so that offsets stay valid."""
     if _QUOTED.fullmatch(text.strip()):
         return text
     return _QUOTED.sub(lambda match: " " * len(match[0]), text)
 
 
 def _stem(word: str) -> str:
-    """Return the first letters of a noun, without accents: "Arzt" for "Ärztin"."""
+    """Return the first four letters of a noun, without accents: "Arzt" for "Ärztin"."""
     letters = unicodedata.normalize("NFD", word)
     return "".join(letter for letter in letters if not unicodedata.combining(letter))[:_STEM]
 
 
 class WordList:
-    """Match words and phrases: "arzt", "in vitro", stems such as "prostata*", endings "*frau".
+    """Match listed words ("arzt"), phrases ("in vitro"), stems ("prostata*") and endings ("*frau").
 
-    Entries with a capital letter only match words with that capital.
+    Capitalised entries only match capitalised words.
     """
 
     def __init__(self, entries: Iterable[str]) -> None:
         self.words: set[str] = set()
         stems: list[str] = []
         endings: list[str] = []
-        self._phrases: dict[str, list[list[str]]] = {}  # by their first word
-        self._phrases_of_stems: list[list[str]] = []  # those that begin with a stem
+        self._phrases: dict[str, list[list[str]]] = {}  # keyed by first word
+        self._phrases_of_stems: list[list[str]] = []  # phrases that begin with a stem
         for entry in entries:
             if " " in entry:
                 parts = entry.split()
@@ -136,7 +136,7 @@ class WordList:
         self._endings = tuple(endings)
 
     def has(self, token: Token) -> bool:
-        """Return whether the list contains a word."""
+        """Return whether a word matches the list."""
         if token.low in self.words or token.text in self.words:
             return True
         if self._stems and token.low.startswith(self._stems):
@@ -144,18 +144,18 @@ class WordList:
         return bool(self._endings) and token.low.endswith(self._endings)
 
     def find(self, tokens: Sequence[Token]) -> int | None:
-        """Return the position of the first unquoted word or phrase of the list, or None."""
+        """Return the position of the first match outside quotation marks, or None."""
         for i, token in enumerate(tokens):
             if not token.quoted and self.has_at(tokens, i):
                 return i
         return None
 
     def has_at(self, tokens: Sequence[Token], i: int) -> bool:
-        """Return whether a word or phrase of the list begins at word i.
+        """Return whether a listed word or phrase begins at word i.
 
         Args:
-            tokens: the words of a prompt.
-            i: position of a word.
+            tokens: the tokens of a prompt.
+            i: the position of a word.
         """
         return self.has(tokens[i]) or self.length_at(tokens, i) > 0
 
@@ -163,8 +163,8 @@ class WordList:
         """Return the number of words in the listed phrase that begins at word i, or 0.
 
         Args:
-            tokens: the words of a prompt.
-            i: position of a word.
+            tokens: the tokens of a prompt.
+            i: the position of a word.
         """
         for parts in (*self._phrases.get(tokens[i].low, ()), *self._phrases_of_stems):
             words = [token.low for token in tokens[i : i + len(parts)]]
@@ -174,24 +174,24 @@ class WordList:
 
 
 class ListedLanguage(Language):
-    """Provide the word lists of a language, `words.txt` in its folder."""
+    """Provide a language's word lists, which are loaded from `words.txt` in its folder."""
 
     @property
     def folder(self) -> Path:
-        """Folder of the word lists."""
+        """Folder that contains the word lists."""
         return Path(__file__).parent / self.code
 
     @cached_property
     def lists(self) -> dict[str, dict[str, None]]:
-        """Return the lists of the folder by name."""
+        """Return the word lists by name."""
         return read_lists(self.folder / "words.txt")
 
     def entries(self, name: str) -> tuple[str, ...]:
-        """Return the words of a list in order; an empty tuple if there is no such list."""
+        """Return the entries in a list, or an empty tuple if there is no list with this name."""
         return tuple(self.lists.get(name, ()))
 
     def pairs(self, name: str) -> dict[str, str]:
-        """Return first -> second part of the entries "first/second" of a list."""
+        """Return a mapping from first to second for a list with "first/second" entries."""
         return dict(entry.split("/") for entry in self.entries(name))
 
     @cached_property
@@ -199,20 +199,20 @@ class ListedLanguage(Language):
         return {}
 
     def matcher(self, name: str) -> WordList:
-        """Return a list of words in a form that matches tokens."""
+        """Return the matcher for a word list."""
         if name not in self._matchers:
             self._matchers[name] = WordList(self.entries(name))
         return self._matchers[name]
 
     def number_of(self, word: str) -> int | None:
-        """Return the number from 2 to 12 that a word means, or None."""
+        """Return the number for a number word between "two" and "twelve", or None."""
         for number, names in enumerate(self.entries("number"), 2):
             if word in names.split("/"):
                 return number
         return None
 
     def _word_of(self, value: Any, attribute: Attribute) -> str:
-        """Return the word for a value, or "" if the language has none."""
+        """Return the word for a value, or "" if the language does not have one."""
         own_words = attribute.set.languages.get(self.code, {})
         if value in own_words:
             return own_words[value]
@@ -221,18 +221,18 @@ class ListedLanguage(Language):
         return words[0] if words else ""
 
     def _gender_of(self, value: Any, attribute: Attribute) -> str:
-        """Return "female" or "male" for a value of a gender set."""
+        """Return "female" or "male" for a gender value."""
         return WORD_OF_LIST.get(attribute.words[value].lower(), "")
 
     def lacks_words(self, attribute: Attribute) -> bool:
-        """Return whether the language has no lists for an attribute, or no word for a value."""
+        """Return whether the word lists do not cover an attribute and all of its values."""
         is_own = self.code in attribute.set.languages
         if not self.kind_of(attribute) or (attribute.has_phrases and not is_own):
             return True
         return not all(self._word_of(value, attribute) for value in attribute.words)
 
     def words_of(self, assignments: Sequence[Assignment]) -> tuple[str, list[str]]:
-        """Return the gender of a person, or "", and the adjectives for other values."""
+        """Return a person's gender, or "", and the adjectives for the other values."""
         gender = ""
         adjectives: list[str] = []
         for _, attribute, value in assignments:
@@ -246,7 +246,7 @@ class ListedLanguage(Language):
         return gender, adjectives
 
     def _write_at_places(self, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return the words at placeholders and at places that the user's `find` returned."""
+        """Insert words at placeholders and at the places returned by a custom `find`."""
         replacements: list[Replacement] = []
         for person, attribute, value in assignments:
             word = self._word_of(value, attribute)
@@ -254,7 +254,7 @@ class ListedLanguage(Language):
         return replacements
 
     def nouns_of_gender(self, list_name: str) -> dict[str, dict[str, str]]:
-        """Return noun -> gender -> form, from the entries "noun/female/male" of a list."""
+        """Return noun -> gender -> form for a list with "noun/female/male" entries."""
         nouns: dict[str, dict[str, str]] = {}
         for entry in self.entries(list_name):
             noun, female, male = entry.split("/")
@@ -262,14 +262,14 @@ class ListedLanguage(Language):
         return nouns
 
     def leaves_groups(self, attribute: Attribute) -> bool:
-        """Return whether groups stay unchanged; only women and men can be mixed."""
+        """Return whether groups stay unchanged, because only gender can be mixed in a group."""
         if attribute.groups != "mixed" or 1 in attribute.shares.values():
             return True
         genders = [self._gender_of(value, attribute) for value in attribute.words]
         return sorted(genders) != ["female", "male"]
 
     def mixture(self, assignment: Assignment) -> list[tuple[str, int | None]]:
-        """Return each gender of a group with its number, largest first."""
+        """Return the genders in a group with the number of people, or None, for each."""
         _, attribute, counts = assignment
         parts: list[tuple[str, int | None]] = []
         assert isinstance(counts, Mapping)
@@ -278,17 +278,17 @@ class ListedLanguage(Language):
         return parts
 
     def _counted(self, gender: str, count: int | None, is_young: bool) -> str:
-        """Return the words for a number of women, men, girls or boys: "two women"."""
+        """Return the words for several women, men, girls or boys: "two women"."""
         nouns = self.entries(f"count-{_YOUTHS[gender] if is_young else gender}")
         return nouns[0] if count is None else nouns[count]
 
     @abstractmethod
     def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return the replacements that write the values of one person or group.
+        """Return the replacements that insert the values for one person or group.
 
         Args:
             text: the prompt.
-            assignments: the values, all with the same mention.
+            assignments: the assigned values, all for the same mention.
         """
 
     def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
@@ -306,21 +306,21 @@ class ListedLanguage(Language):
         return replacements
 
     def kind_of(self, attribute: Attribute) -> str:
-        """Return the name of an attribute in the names of lists, or "" if it has no lists."""
+        """Return the name for an attribute that appears in list names, or "" if it has no lists."""
         kind = _KIND_OF_LISTS.get(attribute.kind, "")
         return kind or ("own" if self.code in attribute.set.languages else "")
 
 
 class Noun(NamedTuple):
-    """A form of a noun for a person.
+    """An inflected form of a noun for people.
 
     Attributes:
-        masculine, feminine: the singular forms; equal if there is one for both.
-        gender: "m", "f" or "n"; "mf" if both genders share a form; "m!" if the masculine says
-            nothing about the person: "un individu".
+        masculine, feminine: the singular forms, which are equal for nouns with only one form.
+        gender: "m", "f" or "n"; "mf" if one form is used for both genders; "m!" if the noun is
+            masculine for everyone: "un individu".
         number: whether the form is singular ("one"), plural ("many") or either ("any").
-        kind: a class of nouns in a grammar, such as "neutral" in German.
-        cases: the cases that the form can have in Russian.
+        kind: the noun class in a grammar, such as "neutral" in German.
+        cases: the cases that the form can have, as indices (Russian only).
     """
 
     masculine: str
@@ -332,20 +332,20 @@ class Noun(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """The noun phrase of a person.
+    """A noun phrase for a person or a group.
 
     Attributes:
-        first: position of the first word.
-        head: position of the noun.
-        noun: the noun of one person whose gender is open.
-        plural: whether it names several people.
-        size: their number, if they are counted.
-        stated: whether the noun states a gender.
-        article: position of the article.
-        before, behind: positions of the adjectives before and directly after the noun.
-        apart: positions of words in other clauses that agree with the noun.
+        first: the position of the first word.
+        head: the position of the noun.
+        noun: the noun, if the phrase is for one person whose gender is not stated.
+        plural: whether the phrase is for several people.
+        size: the number of people, if the prompt states it.
+        stated: whether the phrase states a gender.
+        article: the position of the article.
+        before, behind: the positions of the adjectives before and directly after the noun.
+        apart: the positions of words elsewhere in the sentence that agree with the noun.
         case: the grammatical case.
-        declension: the kind of determiner that decides German adjective endings.
+        declension: the kind of determiner, which selects the adjective endings in German.
     """
 
     first: int
@@ -368,43 +368,43 @@ class Phrase(NamedTuple):
 
 
 class SpacedLanguage(ListedLanguage):
-    """Read a language whose words are separated; its grammar defines the noun phrases."""
+    """Parse a language that separates words; subclasses define the noun phrases."""
 
     word = WORD
 
     @abstractmethod
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        """Return the phrase whose noun is word i, or None if it is not a person.
+        """Return the phrase whose head is word i, or None if the word is not a noun for people.
 
         Args:
-            tokens: the words of a prompt.
-            i: position of a word.
+            tokens: the tokens of a prompt.
+            i: the position of a word.
         """
 
     @abstractmethod
     def noun_of(self, token: Token) -> Noun | None:
-        """Return the noun for a person of which a word is a form, or None."""
+        """Look up a word, in any form, among the nouns for people."""
 
     @abstractmethod
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender.
 
         Args:
-            tokens: the words of a prompt.
-            i: position of a word.
+            tokens: the tokens of a prompt.
+            i: the position of a word.
         """
 
     @abstractmethod
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        """Return the changes that write the values of one person.
+        """Return the changes that insert the values for one person.
 
         Args:
-            tokens: the words of a prompt.
-            phrase: the phrase of the person.
-            gender: "female", "male" or "" for none.
-            adjectives: the words for other values.
+            tokens: the tokens of a prompt.
+            phrase: the person's phrase.
+            gender: "female", "male", or "" if no gender is inserted.
+            adjectives: the words for the other values.
         """
 
     # ---- finding
@@ -414,7 +414,7 @@ class SpacedLanguage(ListedLanguage):
         return self._states_at(tokens, range(len(tokens)), attribute)
 
     def _states_at(self, tokens: Reading, positions: Collection[int], attribute: Attribute) -> bool:
-        """Return whether a word at one of these positions states a value."""
+        """Return whether a word at any of the positions states a value."""
         kind = self.kind_of(attribute)
         if kind == "gender":
             return any(self.states_gender(tokens, i) for i in positions)
@@ -434,9 +434,9 @@ class SpacedLanguage(ListedLanguage):
         return False
 
     def read(self, text: str) -> Reading:
-        """Return the words of a prompt."""
+        """Split a prompt into tokens."""
         quotations = [match.span() for match in _QUOTED.finditer(text)]
-        # A prompt that is a single quotation is read like any other.
+        # If the entire prompt is quoted, ignore the quotation marks.
         if quotations == [(0, len(text.strip()))]:
             quotations = []
         reading = Reading()
@@ -469,11 +469,11 @@ class SpacedLanguage(ListedLanguage):
         return tuple(self._person(tokens, phrase, attribute, is_fixed) for phrase in phrases)
 
     def lacks_form(self, phrase: Phrase) -> bool:
-        """Return whether a person cannot take an adjective."""
+        """Return whether no adjective can be added to a phrase."""
         return phrase.stated
 
     def _why_nobody(self, tokens: Reading) -> str:
-        """Return the reason why a prompt without a person gets no value."""
+        """Return the reason why nothing is inserted into a prompt without people."""
         if self.matcher("edit").find(tokens) == 0:
             return "edit"
         for list_name, reason in (("group-left-unchanged", "group"), ("pronoun", "pronoun")):
@@ -487,7 +487,7 @@ class SpacedLanguage(ListedLanguage):
         return "no person"
 
     def phrases(self, tokens: Reading) -> list[Phrase]:
-        """Return the phrases of all persons in the picture, in order."""
+        """Return the phrases for all people in the picture, in order."""
         phrases: list[Phrase] = []
         end = -1
         for i, token in enumerate(tokens):
@@ -503,13 +503,14 @@ class SpacedLanguage(ListedLanguage):
         return phrases
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a phrase may be no person, an owner, or unclear in its agreement.
+        """Return whether a phrase may be unsafe to edit.
 
-        "el cuchillo de un chef" shows a knife.
+        The phrase may not be for a person, its agreement may be unclear, or it may name an owner
+        who is not shown: "el cuchillo de un chef" shows a knife.
 
         Args:
-            tokens: the words of a prompt.
-            phrase: a phrase of them.
+            tokens: the tokens of a prompt.
+            phrase: a phrase in the prompt.
         """
         if phrase.stated or tokens[phrase.first].opens:
             return False
@@ -519,26 +520,26 @@ class SpacedLanguage(ListedLanguage):
         before = tokens[opening : phrase.first]
         shows = self.matcher("shows")
         is_shown = any(shows.has(token) or self.noun_of(token) is not None for token in before)
-        # "il coltello dello chef": the article is one word with "of".
+        # In "il coltello dello chef", the article is contracted with "of".
         is_contracted = self.matcher("owner-link").has(tokens[phrase.first])
         return not is_shown and (is_contracted or self.is_genitive(before, phrase))
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        """Return whether a phrase is the owner of a thing.
+        """Return whether a phrase names the owner of something.
 
         Args:
-            before: the words of its clause that precede it.
+            before: the words before the phrase in the same clause.
             phrase: the phrase.
         """
         return len(before) > 1 and self.matcher("owner-link").has(before[-1])
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase is the role of the previous person: "als Pilot".
+        """Return whether a phrase describes the previous person's role: "als Pilot".
 
         Args:
-            tokens: the words of a prompt.
-            person: the phrase of the person.
-            phrase: the phrase that may be their role.
+            tokens: the tokens of a prompt.
+            person: the person's phrase.
+            phrase: the phrase that may describe a role.
         """
         if person.plural or phrase.plural or not phrase.first:
             return False
@@ -555,7 +556,7 @@ class SpacedLanguage(ListedLanguage):
         return any(words.length_at(tokens, i) == phrase.first - i for i in starts)
 
     def _has_trade(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        """Return whether a phrase is the trade of a person: "une personne, métier : soudeur"."""
+        """Return whether a phrase states a person's trade: "une personne, métier : soudeur"."""
         if person.noun is None or not self.matcher("anybody").words & {person.noun.masculine}:
             return False
         between = range(person.last + 1, phrase.first)
@@ -567,7 +568,7 @@ class SpacedLanguage(ListedLanguage):
         return signs[0] != "" and all(map(_IS_LINK.fullmatch, signs)) and not is_list
 
     def _roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
-        """Return the roles of a person, up to the next person."""
+        """Return the phrases for a person's roles, up to the next person."""
         roles: list[Phrase] = []
         for i in range(person.last + 1, len(tokens)):
             phrase = self.phrase_at(tokens, i)
@@ -579,11 +580,11 @@ class SpacedLanguage(ListedLanguage):
         return roles
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
-        """Return the changes that make a role agree with its person: "als Pilotin".
+        """Return the changes that make a role agree with a person's gender: "als Pilotin".
 
         Args:
-            tokens: the words of a prompt.
-            role: the phrase of the role.
+            tokens: the tokens of a prompt.
+            role: the phrase for the role.
             gender: "female" or "male".
         """
         return {}
@@ -610,7 +611,7 @@ class SpacedLanguage(ListedLanguage):
         return False
 
     def _states_for_all(self, tokens: Reading, phrases: list[Phrase], attribute: Attribute) -> bool:
-        """Return whether a word states a value of all people, not only of one among others."""
+        """Return whether a stated value applies to everyone and not just to one person."""
         positions = {i for i, token in enumerate(tokens) if not token.quoted}
         if self.kind_of(attribute) == "gender":
             for phrase, following in pairwise(phrases):
@@ -619,9 +620,9 @@ class SpacedLanguage(ListedLanguage):
                 link = tokens[max(0, following.first - 1)]
                 is_same_noun = _stem(tokens[phrase.head].low) == _stem(tokens[following.head].low)
                 if is_same_noun and self.matcher("or").has(link):
-                    return True  # "ein Arzt oder eine Ärztin" are a man or a woman of one noun
-                # The gender of one person says nothing of another: "ein Arzt und eine Frau", "una
-                # persona que ayuda a las enfermeras".
+                    return True  # "ein Arzt oder eine Ärztin" covers both genders
+                # One person's gender does not apply to another person: "ein Arzt und eine Frau",
+                # "una persona que ayuda a las enfermeras".
                 is_joined = self.matcher("joining").has(link)
                 is_relative = self.matcher("relative").has(tokens[phrase.last + 1])
                 is_apart = self._are_apart(tokens, phrase, following)
@@ -631,7 +632,7 @@ class SpacedLanguage(ListedLanguage):
         return self._states_at(tokens, positions, attribute)
 
     def _are_apart(self, tokens: Reading, phrase: Phrase, following: Phrase) -> bool:
-        """Return whether two phrases are two people: "eine Lehrerin hilft einem Schüler"."""
+        """Return whether two phrases are for two people: "eine Lehrerin hilft einem Schüler"."""
         between = tokens[phrase.last + 1 : following.first]
         links = ("copula", "role-behind", "role-verb", "trade")
         if any(self.matcher(name).has(token) for name in links for token in between):
@@ -643,11 +644,11 @@ class SpacedLanguage(ListedLanguage):
         return len(between) > 0 and not (is_of or is_group) and following.case != "genitive"
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        """Return whether a prompt names a person.
+        """Return whether a prompt mentions someone by name.
 
         Args:
-            tokens: the words of the prompt.
-            phrases: the phrases of its people.
+            tokens: the tokens of the prompt.
+            phrases: the phrases for people in the prompt.
         """
         if self.matcher("famous").find(tokens) is not None:
             return True
@@ -666,11 +667,11 @@ class SpacedLanguage(ListedLanguage):
         return False
 
     def _is_name(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i can be a surname."""
+        """Return whether word i may be a surname, judging by its capital."""
         return tokens[i].text[0].isupper() and not tokens[i].text.isupper()
 
     def _number_before(self, tokens: Reading, i: int) -> int | None:
-        """Return the number from 2 to 12 that precedes word i, or None."""
+        """Return the number between 2 and 12 that precedes word i, or None."""
         if i < 1 or tokens[i].opens:
             return None
         word = tokens[i - 1].low
@@ -681,9 +682,9 @@ class SpacedLanguage(ListedLanguage):
     def _person(
         self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool
     ) -> Mention:
-        """Return the mention of a phrase, with the reason if it gets no value.
+        """Return the mention for a phrase, with the reason if no value is inserted.
 
-        is_fixed: whether the facts of the text leave one value.
+        is_fixed: whether the context implies a value.
         """
         is_gender = self.kind_of(attribute) == "gender"
         reason = ""
@@ -714,7 +715,7 @@ class SpacedLanguage(ListedLanguage):
         ]
         if not of_person:
             return []
-        # Of "un médico varón" the noun, and not the word for a man that is a noun as well.
+        # In "un médico varón", "varón" is also a noun; choose "médico".
         phrase = next((phrase for phrase in of_person if not phrase.stated), of_person[0])
         if phrase.plural:
             return self._write_group(tokens, assignments)
@@ -725,11 +726,11 @@ class SpacedLanguage(ListedLanguage):
         return self._replace_words(tokens, changes)
 
     def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
-        """Return the replacements of single words."""
+        """Convert changes by word position to replacements by offset."""
         return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
 
     def _write_group(self, tokens: Reading, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return the numbers of women and men, to be inserted after a plural noun."""
+        """Insert the numbers of women and men after a plural noun."""
         replacements: list[Replacement] = []
         for assignment in assignments:
             person, _, value = assignment
@@ -751,7 +752,7 @@ class SpacedLanguage(ListedLanguage):
     # ---- letters
 
     def _like(self, token: Token, form: str) -> str:
-        """Return a form with the capitals of the word that it replaces."""
+        """Return a form with the capitalisation of the word that it replaces."""
         if token.text.isupper() and len(token.text) > 1:
             return form.upper()
         return form[0].upper() + form[1:] if token.text[0].isupper() else form

@@ -1,4 +1,4 @@
-"""Detect the language of a prompt by its script and its function words."""
+"""Detect the language of a prompt from its script and its function words."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _LANGUAGE_OF_SCRIPT = {
     "HANGUL": "ko", "HIRAGANA": "ja", "KATAKANA": "ja", "CJK": "zh", "CYRILLIC": "ru",
     "ARABIC": "ar",
 }  # fmt: skip
-# Of other scripts, such as "GREEK", the name says the language.
+# Unlisted scripts, such as "GREEK", share their name with a language.
 _NAME_OF_SCRIPT = {"DEVANAGARI": "Hindi", "MYANMAR": "Burmese", "ETHIOPIC": "Amharic"}
-# Letters that only one language of a script uses.
+# Letters that are used by only one language in their script.
 _UKRAINIAN = frozenset("іїєґ")
 _PERSIAN = frozenset("پچژگ\u06a9\u06cc")
 _URDU = frozenset("ٹڈڑںے")
-# Japanese forms of characters: they identify a prompt without kana.
+# Characters in their Japanese form, which identify Japanese prompts without kana.
 _JAPANESE = frozenset(
     "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
 )
-LETTER_SCORE = 0.4  # for a letter of a language; less than one of its function words
+LETTER_SCORE = 0.4  # score of a characteristic letter, lower than that of a function word
 _LETTERS = {
     "de": "äöüß", "fr": "àâçéèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
     "pl": "ąćęłńśźż", "sv": "åäö", "da": "åæø", "cs": "ěščřžů", "ro": "ășțâî", "tr": "ığşçö",
     "vi": "ăđơưạảấầẩẫậắằẳẵặẹẻẽếềểễệịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ", "hu": "őűáéíóöüú", "fi": "äö",
 }  # fmt: skip
-# "eine*r Lehrer*in", "Ärzt:innen": only German is written so.
+# Gender-inclusive forms that only German uses: "eine*r Lehrer*in", "Ärzt:innen".
 _GERMAN_SIGN = re.compile(r"\w[*:](?:in|innen|r)\b")
-# "étudiant·e·s", "médico/a", "doctor(a)": the ending for women after a Romance noun or article.
+# Feminine endings after a separator in Romance languages: "étudiant·e·s", "médico/a", "doctor(a)".
 _ENDING = (
     "(?:e|a|o|la|una|uma|une|ne|le|ère|rice|trice|euse|esse|ora|essa|as|es|os|ras|nes|ères|rices|"
     "trices|euses)"
 )
-# Its two groups are the "s" of a plural after the last sign, of which one is there.
+# Each alternative has one group, which captures the plural "s" after the separator.
 GENDER_SIGN = (
     rf"(?<=[^\W\d_])(?:[\u00b7\u2022\u22c5./]{_ENDING}(?:[\u00b7\u2022\u22c5.](s))?(?!\w)"
     rf"|\({_ENDING}\)(s?)(?!\w))"
@@ -61,12 +61,12 @@ def _lists(path: str) -> dict[str, dict[str, None]]:
 
 @cache
 def _codes_of_word() -> dict[str, tuple[str, ...]]:
-    """Return function word -> the languages that have it."""
+    """Return a mapping from each function word to the languages that use it."""
     codes_of_word: dict[str, tuple[str, ...]] = {}
     for code, words in _lists("function_words.txt").items():
         for word in words:
             codes_of_word[word] = (*codes_of_word.get(word, ()), code)
-    # "an elderly care worker" is no Romanian: a word that is also English is weaker evidence.
+    # A word that is also English is weaker evidence: "an elderly care worker" is not Romanian.
     for word, codes in codes_of_word.items():
         if kinds(word) and _READ.isdisjoint(codes):
             codes_of_word[word] = (*codes, "en")
@@ -74,24 +74,24 @@ def _codes_of_word() -> dict[str, tuple[str, ...]]:
 
 
 def scripts_of(text: str) -> Counter[str]:
-    """Return the number of letters of each script, by its name in Unicode."""
+    """Count the letters in each script, with scripts named as in Unicode."""
     scripts: Counter[str] = Counter()
     for character in text:
         if character.isascii():
             scripts["LATIN"] += character.isalpha()
         elif character.isalpha():
-            # The first word of its name: "CYRILLIC SMALL LETTER A", "CJK UNIFIED IDEOGRAPH-4E00".
+            # The script is the first word of the character name: "CYRILLIC SMALL LETTER A".
             script = re.split("[ -]", unicodedata.name(character, ""))[0]
             scripts[script] += 1
     return scripts
 
 
 def code_of_script(text: str, script: str) -> str:
-    """Return the language code of a text, or the name of an unsupported language.
+    """Return the language code of a prompt, or the name of a language without a code.
 
     Args:
-        text: the text.
-        script: its most frequent script, as `scripts_of` names it.
+        text: the prompt.
+        script: the most frequent script in the prompt, as named by `scripts_of`.
     """
     letters = set(text.lower())
     if script in ("CJK", "HIRAGANA", "KATAKANA"):
@@ -106,17 +106,17 @@ def code_of_script(text: str, script: str) -> str:
 
 
 def _is_japanese(text: str) -> bool:
-    """Return whether a text with Chinese characters is Japanese."""
+    """Return whether a prompt that contains Chinese characters is Japanese."""
     scripts = scripts_of(text)
     if scripts["HIRAGANA"] + scripts["KATAKANA"] > 0 or not _JAPANESE.isdisjoint(text):
         return True
-    # A Chinese comma shows that the text is not Japanese.
+    # Japanese does not use the Chinese comma.
     nouns = _lists("ja/words.txt")["only-japanese"]
     return "\uff0c" not in text and any(word in nouns for word in re.findall(r"\w+", text))
 
 
 def without_gender_sign(text: str) -> str:
-    """Return words without the ending for women after a sign, in small letters.
+    """Remove feminine endings that follow a separator from lower-case words.
 
     >>> without_gender_sign("un·e étudiant·e"), without_gender_sign("los/as médicos/as")
     ('un étudiant', 'los médicos')
@@ -127,7 +127,7 @@ def without_gender_sign(text: str) -> str:
 
 
 def latin_scores(text: str) -> dict[str, float]:
-    """Return language -> score of a text in Latin letters, by its words and letters."""
+    """Score each language for a prompt in Latin script, based on its words and letters."""
     scores: defaultdict[str, float] = defaultdict(float)
     codes_of_word = _codes_of_word()
     low = text.lower().replace("\u2019", "'")
@@ -136,7 +136,7 @@ def latin_scores(text: str) -> dict[str, float]:
     for word in _WORD.findall(without_gender_sign(low)):
         codes = codes_of_word.get(word) or codes_of_word.get(word.rstrip("'"), ())
         for code in codes:
-            # A word that several languages share is weaker evidence.
+            # A word shared by several languages is weaker evidence.
             scores[code] += 1 / len(codes)
     if not low.isascii():
         for code, letters in _LETTERS.items():

@@ -1,4 +1,4 @@
-"""Romance languages: article, noun and adjectives agree; a man is named after the noun."""
+"""Base class for Romance languages, in which articles and adjectives agree with the noun."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LONGEST_PHRASE = 4
 
 
 class RomanceLanguage(SpacedLanguage):
-    """Read a Romance language.
+    """Parse a Romance language.
 
-    Entries of its list `person` are "masculine/feminine", or one form for both.
+    Entries in the `person` list are "masculine/feminine", or a single form for both genders.
     """
 
     word = (
@@ -30,7 +30,7 @@ class RomanceLanguage(SpacedLanguage):
         return tokens
 
     def _without_sign(self, word: str) -> str:
-        """Return a word in the masculine: "médico/a", "étudiant·e·s", "médic@", "maestr*"."""
+        """Return the masculine of a gender-inclusive form such as "médico/a" or "médic@"."""
         masculine = without_gender_sign(word)
         if masculine == word and word.endswith(("@", "*", "\u0259")):
             stem = word[:-1]
@@ -44,7 +44,7 @@ class RomanceLanguage(SpacedLanguage):
     # ---- words
 
     def feminine_of(self, word: str) -> str:
-        """Return the feminine singular of an adjective or noun, or "" if it is not certain."""
+        """Return the feminine singular of an adjective or noun, or "" if it is uncertain."""
         listed = self._irregular.get(word)
         if listed:
             return listed
@@ -55,7 +55,7 @@ class RomanceLanguage(SpacedLanguage):
 
     @cached_property
     def endings(self) -> dict[str, str]:
-        """Return masculine ending -> feminine ending of nouns and adjectives, longest first."""
+        """Return masculine -> feminine endings of nouns and adjectives, longest first."""
         return self.pairs("ending")
 
     @cached_property
@@ -64,7 +64,7 @@ class RomanceLanguage(SpacedLanguage):
 
     @cached_property
     def nouns(self) -> dict[str, Noun]:
-        """Return form in the masculine, singular or plural -> noun."""
+        """Return a mapping from masculine forms, singular or plural, to nouns."""
         nouns: dict[str, Noun] = {}
         for entry in self.entries("person"):
             masculine, _, feminine = entry.partition("/")
@@ -82,12 +82,12 @@ class RomanceLanguage(SpacedLanguage):
         nouns[form] = noun
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the forms that the plural of a word may have."""
+        """Return the possible plural forms of a word."""
         return (word + "s",)
 
     @cached_property
     def feminine_nouns(self) -> frozenset[str]:
-        """Return the nouns for women, singular and plural."""
+        """Return the nouns for women, in the singular and plural."""
         not_stated = self.matcher("not-stated").words
         forms: set[str] = set()
         for noun in self.nouns.values():
@@ -105,12 +105,12 @@ class RomanceLanguage(SpacedLanguage):
         if self.matcher("female").has(token) or self.matcher("male").has(token):
             return True
         if token.low in self.feminine_nouns and not self.matcher("thing").has_at(tokens, i):
-            # In "la persona anziana" it is an adjective of a noun that is feminine for everybody.
+            # In "la persona anziana", it is an adjective, and "persona" is feminine for everyone.
             described = self.nouns.get(tokens.before(i).low)
             if described is None or described.gender != "f":
                 return True
         noun = self.nouns.get(token.low)
-        # "una periodista", "les jeunes femmes": the article says it.
+        # In "una periodista", only the article states the gender.
         return noun is not None and noun.gender == "mf" and self._has_feminine_article(tokens, i)
 
     def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
@@ -121,7 +121,7 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[first]
             if self.matcher("feminine-article").has(token):
                 return True
-            # In "une infirmière aide un patient" the word before the noun is one itself.
+            # In "une infirmière aide un patient", the word before "aide" is a noun, so stop there.
             is_adjective = self._is_adjective_before(token) or self.is_adjective(token)
             if not is_adjective or token.low in self.feminine_nouns:
                 return False
@@ -143,7 +143,7 @@ class RomanceLanguage(SpacedLanguage):
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
         if token.low in self.feminine_nouns and phrase.article is not None:
-            # "un cliente" is not French: its article is masculine.
+            # "un cliente" is not French, because "cliente" requires a feminine article.
             article = tokens[phrase.article].low
             if article in self.articles and not article.endswith("'"):
                 return None
@@ -157,19 +157,19 @@ class RomanceLanguage(SpacedLanguage):
         return self._single_phrase(tokens, phrase, noun)
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether a noun is for a woman or a man."""
+        """Return whether a noun only refers to women or only to men."""
         token = tokens[i]
         if token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token):
             return True
         return self.noun_of(token) is not None and self.states_gender(tokens, i)
 
     def _is_thing(self, tokens: Reading, i: int) -> bool:
-        """Return whether a noun is a thing: "une cuisinière à gaz", "sistemi informatici"."""
+        """Return whether a word refers to a thing: "une cuisinière à gaz"."""
         things = self.matcher("thing")
         return things.has_at(tokens, i) or (i > 0 and things.length_at(tokens, i - 1) > 1)
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
-        """Return a noun with its article and the adjectives before it."""
+        """Return a phrase with a noun, its article and the adjectives before it."""
         first = self._first_adjective(tokens, i)
         conjunctions = self.entries("and")
         adjectives = tuple(j for j in range(first, i) if tokens[j].low not in conjunctions)
@@ -200,7 +200,7 @@ class RomanceLanguage(SpacedLanguage):
         return self._is_adjective_before(tokens[i]) and self.noun_of(tokens.after(i)) is not None
 
     def _plural_phrase(self, tokens: Reading, phrase: Phrase, size: int | None) -> Phrase:
-        """Return the phrase of several people, with a participle: "tres médicos cansados"."""
+        """Return the phrase for several people, with a participle: "tres médicos cansados"."""
         first = phrase.first
         if phrase.article is None and size is not None:
             first -= 1
@@ -212,7 +212,7 @@ class RomanceLanguage(SpacedLanguage):
         return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
     def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
-        """Return the phrase of one person, or None if the article or position does not fit."""
+        """Return the phrase for one person, or None if the article or position does not fit."""
         opening = tokens[phrase.first]
         if phrase.article is not None:
             is_feminine = self.matcher("feminine-article").has(opening)
@@ -225,7 +225,7 @@ class RomanceLanguage(SpacedLanguage):
             if not fits:
                 return None
         elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
-            # "médico de família" is one, "pez payaso" is none.
+            # Such a noun may not be for a person: a "pez payaso" is a fish.
             return None
         behind = self._adjectives_behind(tokens, phrase.head)
         phrase = phrase._replace(noun=noun, behind=behind)
@@ -234,7 +234,7 @@ class RomanceLanguage(SpacedLanguage):
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
 
     def _has_unsure_complement(self, tokens: Reading, last: int) -> bool:
-        """Return whether a participle may agree with two nouns: "técnico de enfermagem cansado"."""
+        """Return whether a participle may go with either noun: "técnico de enfermagem cansado"."""
         i = last + 3
         if i >= len(tokens) or any(tokens[k].opens for k in range(last + 1, i + 1)):
             return False
@@ -246,7 +246,7 @@ class RomanceLanguage(SpacedLanguage):
         return is_complement and agrees and not is_other
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a noun qualifies the person before it: "agente de policía"."""
+        """Return whether a noun only modifies the noun before it: "agente de policía"."""
         if phrase.article is not None or tokens[phrase.first].opens:
             return False
         i = phrase.first - 1
@@ -262,7 +262,7 @@ class RomanceLanguage(SpacedLanguage):
 
     @cached_property
     def articles(self) -> dict[str, str]:
-        """Return masculine article -> feminine article; "_" is a space."""
+        """Return a mapping from masculine to feminine articles."""
         return self.pairs("article")
 
     def _is_adjective_before(self, token: Token) -> bool:
@@ -276,7 +276,7 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             is_and = bool(behind) and token.low in self.entries("and")
             if is_and or self.matcher("adverb").has(token):
-                # It goes on with another adjective: "y solo", "y muy solo".
+                # Only continue if another adjective follows: "y solo", "y muy solo".
                 following = tokens.after(i)
                 if is_and and self.matcher("adverb").has(following) and i + 2 < len(tokens):
                     following = tokens[i + 2]
@@ -288,7 +288,7 @@ class RomanceLanguage(SpacedLanguage):
         return tuple(behind)
 
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
-        """Return participles of a clause of their own, and predicates: ", vestido de blanco"."""
+        """Return predicates, and participles after a comma or "and": ", vestido de blanco"."""
         apart = self._predicate(tokens, last)
         for i in range(last + 1, len(tokens)):
             token = tokens[i]
@@ -303,7 +303,7 @@ class RomanceLanguage(SpacedLanguage):
         return tuple(apart)
 
     def _is_participle(self, tokens: Reading, i: int) -> bool:
-        """Return whether an adjective can be apart: ", souriant", but not ", gros plan"."""
+        """Return whether a word is a participle or is used as one: ", souriant"."""
         token = tokens[i]
         following = tokens.after(i)
         is_alone = not following.text or self.matcher("behind-noun").has(following)
@@ -312,7 +312,7 @@ class RomanceLanguage(SpacedLanguage):
         return is_participle and self.is_adjective(token)
 
     def _predicate(self, tokens: Reading, last: int) -> list[int]:
-        """Return the position of the adjective after "is": "el médico está muy cansado"."""
+        """Return the position of a predicate adjective: "el médico está muy cansado"."""
         i = last + 2
         if i >= len(tokens) or not self.matcher("copula").has(tokens.after(last)):
             return []
@@ -321,7 +321,7 @@ class RomanceLanguage(SpacedLanguage):
         return [i] if self.is_adjective(tokens[i]) else []
 
     def is_adjective(self, token: Token) -> bool:
-        """Return whether a word after a noun is an adjective of it."""
+        """Return whether a word after a noun is an adjective."""
         if len(token.low) < 3 or token.low.isdigit() or self.matcher("no-adjective").has(token):
             return False
         if token.text[0].isupper() and not token.text.isupper():
@@ -356,7 +356,7 @@ class RomanceLanguage(SpacedLanguage):
     def _write_gender(
         self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
     ) -> tuple[Changes, str]:
-        """Return the changes for a gender, and a word for it after the noun if one is needed."""
+        """Return the changes for a gender, and the word to add after the noun, if needed."""
         changes: Changes = {}
         marker = ""
         if noun.gender in ("f", "m!"):
@@ -366,14 +366,14 @@ class RomanceLanguage(SpacedLanguage):
             marker = self._word_behind(noun, "boy", "male")
         else:
             changes = self._agree(tokens, phrase) or {}
-            # "una pianista": the article shows it; "l'artiste femme": it does not.
+            # The article states the gender in "una pianista", but not in "l'artiste femme".
             if noun.gender == "mf" and phrase.article not in changes:
                 marker = self._word_behind(noun, "girl", "female")
         self._drop_signs(tokens, phrase, changes)
         return changes, marker
 
     def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
-        """Change "médico/a" into the masculine unless it has become the feminine."""
+        """Change "médico/a" to the masculine, unless it was changed to the feminine."""
         for i in (*range(phrase.first, phrase.last + 1), *phrase.apart):
             token = tokens[i]
             has_sign = token.low != token.text.lower().replace("\u2019", "'")
@@ -381,7 +381,7 @@ class RomanceLanguage(SpacedLanguage):
                 changes[i] = self._like(token, token.low)
 
     def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
-        """Return the word for a gender after a noun: "un bambino maschio", "un medico uomo"."""
+        """Return the gender word for a noun: "un bambino maschio", "un medico uomo"."""
         children = self.matcher("child").words
         is_young = not children.isdisjoint(self.plurals_of(noun.masculine))
         words = self.entries(f"say-{young}") if is_young else ()
@@ -398,7 +398,7 @@ class RomanceLanguage(SpacedLanguage):
         replacements: list[Replacement] = []
         for i, text in changes.items():
             end = tokens[i].end
-            # "un architetto" -> "un'architetta": the space goes.
+            # Remove the space if the new article is elided: "un architetto" -> "un'architetta".
             if text.endswith("'") and i + 1 < len(tokens):
                 end = tokens[i + 1].start
             elif tokens[i].text.endswith(("'", "\u2019")) and not text.endswith("'"):
@@ -407,13 +407,14 @@ class RomanceLanguage(SpacedLanguage):
         return replacements
 
     def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
-        """Return the word after which a value is written: the noun or an adjective of kind."""
+        """Return the position of the word after which a value is inserted."""
         place = phrase.head
         assert phrase.noun is not None
         if phrase.noun.gender in ("f", "m!"):
             return phrase.last  # "la guida turistica di sesso femminile"
         for position in phrase.behind:
-            # "un ingeniero industrial varón", "un médico varón cansado".
+            # Keep classifying adjectives next to the noun: "un ingeniero industrial varón", but
+            # "un médico varón cansado".
             is_of_kind = self.matcher("adjective").has(tokens[position]) or self.noun_of(
                 tokens[position]
             )
@@ -424,7 +425,7 @@ class RomanceLanguage(SpacedLanguage):
         return place
 
     def _agree(self, tokens: Reading, phrase: Phrase) -> Changes | None:
-        """Return the changes into the feminine, or None if one of the forms is not known."""
+        """Return the changes to the feminine, or None if one of the forms is unknown."""
         assert phrase.noun is not None
         changes: Changes = {}
         for position in (*phrase.before, *phrase.behind, *phrase.apart):
@@ -437,7 +438,7 @@ class RomanceLanguage(SpacedLanguage):
         changes[phrase.head] = self._like(tokens[phrase.head], phrase.noun.feminine)
         if phrase.article is not None:
             self._change_article(tokens, phrase.article, changes)
-            # "al suo apprendista", "ao seu aprendiz": two words agree.
+            # Two words before the noun can agree: "al suo apprendista", "ao seu aprendiz".
             outer = phrase.article - 1
             if not tokens[phrase.article].opens and tokens[outer].low in self.articles:
                 self._change_article(tokens, outer, changes)
@@ -453,7 +454,7 @@ class RomanceLanguage(SpacedLanguage):
         return self._is_unsure_behind(tokens, phrase.last) or self._agree(tokens, phrase) is None
 
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
-        """Return whether the next word is an adjective or a verb: "un médecin ronflant"."""
+        """Return whether the next word may be an unknown adjective: "un médecin ronflant"."""
         word = tokens.after(last)
         is_known = any(self.matcher(name).has(word) for name in ("no-adjective", "behind-noun"))
         noun = self.noun_of(word)
@@ -462,13 +463,13 @@ class RomanceLanguage(SpacedLanguage):
         if is_known or not word.low.endswith(self.entries("unsure-ending")):
             return False
         if self.entries("adjective-ending"):
-            # "un mecánico debajo de un coche"; not "un surfista esperando"
+            # Endings such as "-ando" are never adjectives: "un surfista esperando".
             return not word.low.endswith(self.entries("no-adjective-ending"))
         following = tokens.after(last + 1)
         return not following.text or self.matcher("behind-noun").has(following)
 
     def _change_article(self, tokens: Reading, article: int, changes: Changes) -> None:
-        """Change an article into the feminine that the word after it requires."""
+        """Change an article to the feminine form required by the word after it."""
         following = changes.get(article + 1, tokens[article + 1].text).lower()
         text = self.feminine_article(tokens[article].low, following)
         if text != tokens[article].low:
@@ -486,7 +487,7 @@ class RomanceLanguage(SpacedLanguage):
     def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes | None:
         """Return the changes that turn "una persona" into a woman or man.
 
-        None for other nouns with a fixed gender, and if any other word would have to agree.
+        Return None for other nouns with a fixed gender, or if another word would have to agree.
         """
         assert phrase.noun is not None
         nouns = self.nouns_of_gender("human").get(phrase.noun.masculine)
@@ -500,15 +501,15 @@ class RomanceLanguage(SpacedLanguage):
         if agrees or article is None:
             return None
         if f"{tokens[phrase.article - 1].low}+{article}" in self.pairs("contracted"):
-            return None  # "de" and "el" would be one word
+            return None  # "de" and "el" would have to be contracted
         changes[phrase.article] = self._like(tokens[phrase.article], article)
         return changes
 
     def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine of an article.
+        """Return the feminine form of an article.
 
         Args:
             article: the masculine article.
-            following: the word after it.
+            following: the word after the article.
         """
         return self.articles.get(article, article)

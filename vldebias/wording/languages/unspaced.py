@@ -1,4 +1,4 @@
-"""Languages that write words without spaces: nouns of persons are found by lists and endings."""
+"""Base class for East Asian languages, in which nouns are found by word lists and endings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
 
 
-# Characters of a prompt that are read: no text encoder reads more, and calls take bounded time.
+# Only this many characters of a prompt are searched, to bound the time. No text encoder reads more.
 _LONGEST_PROMPT = 2000
 _CLAUSE_END = re.compile("[，。、,.；;！？\n]")
 
 
 class Match(NamedTuple):
-    """A noun for a person in a text."""
+    """A noun for people that was found in a prompt."""
 
     start: int
     end: int
@@ -31,23 +31,26 @@ class Match(NamedTuple):
 
 
 def pattern_of(words: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern for any of the words, longest first; without words it matches nothing."""
+    """Return a pattern that matches any of the words and prefers the longest.
+
+    If there are no words, the pattern never matches.
+    """
     longest_first = sorted(set(words), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)", re.IGNORECASE)
 
 
 class UnspacedLanguage(ListedLanguage):
-    """Read a language in which nothing agrees with a noun: values are written before it.
+    """Parse a language without agreement, in which values are inserted before the noun.
 
     Attributes:
-        human: the word for a human, which becomes one for a woman or man.
-        thing_link: what joins a person and a thing that belongs to them: 的.
-        plural_signs: endings of a noun for several people: 们.
-        count: pattern of a number at the end of the text before a noun.
-        words_for_one: the words for 1 that `count` can find.
-        reach: number of characters that can separate "many" from a noun.
-        brackets: what encloses the women and men of a group.
-        space: what separates a value from the noun.
+        human: the word for "person", which is replaced by a word for a woman or man.
+        thing_link: the possessive particle between a person and a thing: 的.
+        plural_signs: the plural suffixes: 们.
+        count: a pattern for a number at the end of the text before a noun.
+        words_for_one: the words for 1 that `count` can match.
+        reach: the maximum number of characters between "many" and a noun.
+        brackets: the characters around the numbers of women and men in a group.
+        space: the separator between a value and the noun.
     """
 
     human: str
@@ -61,20 +64,20 @@ class UnspacedLanguage(ListedLanguage):
 
     @abstractmethod
     def humans(self, text: str) -> list[Match]:
-        """Return where the word for a human alone is a person."""
+        """Return the matches of the word for "person" that can be edited on their own."""
 
     @abstractmethod
     def _joined(self, parts: list[str], is_counted: bool) -> str:
-        """Return the women and men of a group in one phrase."""
+        """Join the numbers of women and men into one phrase."""
 
     @abstractmethod
     def _start_of_noun(self, text: str, match: Match) -> int:
-        """Return where a noun begins together with its modifiers: 심리 of 심리 상담사."""
+        """Return the start of a noun including its modifiers, such as 심리 in 심리 상담사."""
 
     # ---- lists
 
     def pattern(self, name: str) -> re.Pattern[str]:
-        """Return a pattern for the words of a list."""
+        """Return a pattern for the words in a list."""
         if name not in self._patterns:
             self._patterns[name] = pattern_of(self.entries(name))
         return self._patterns[name]
@@ -84,13 +87,13 @@ class UnspacedLanguage(ListedLanguage):
         return {}
 
     def _covers(self, text: str, start: int, name: str) -> bool:
-        """Return whether a word of a list extends over an offset."""
+        """Return whether a listed word covers the character at an offset."""
         longest = max(map(len, self.entries(name)), default=0)
         found = self.pattern(name).finditer(text, max(0, start - longest), start + longest)
         return any(match.start() <= start < match.end() for match in found)
 
     def _has(self, text: str, name: str) -> bool:
-        """Return whether a text has a word of a list."""
+        """Return whether a text contains a listed word."""
         return self.pattern(name).search(text) is not None
 
     # ---- finding
@@ -124,7 +127,7 @@ class UnspacedLanguage(ListedLanguage):
         )
 
     def _are_apart(self, text: str, matches: Sequence[Match], stated: Sequence[Match]) -> bool:
-        """Return whether a conjunction separates the people with a stated value from the others."""
+        """Return whether conjunctions separate people with a stated value from people without."""
         for match, following in pairwise(matches):
             is_same = (match in stated) == (following in stated)
             if not is_same and not self._has(text[match.end : following.start], "joining"):
@@ -132,7 +135,7 @@ class UnspacedLanguage(ListedLanguage):
         return len(matches) > len(stated) or not stated
 
     def _may_be_owner(self, text: str, match: Match) -> bool:
-        """Return whether a noun may only say whose a thing is: 厨师的刀."""
+        """Return whether a noun may only name the owner of something: 厨师的刀."""
         if not text.startswith(self.thing_link, match.end):
             return False
         owned = _CLAUSE_END.split(text[match.end + len(self.thing_link) :])[0]
@@ -147,7 +150,7 @@ class UnspacedLanguage(ListedLanguage):
         return "no person"
 
     def matches(self, text: str) -> list[Match]:
-        """Return the nouns of the persons in the picture, in order."""
+        """Return the nouns for people in the picture, in order."""
         listed = self.pattern("person").finditer(text)
         found = [Match(*noun.span(), noun[0]) for noun in listed]
         covered = {offset for match in found for offset in range(match.start, match.end)}
@@ -160,7 +163,8 @@ class UnspacedLanguage(ListedLanguage):
             if not self._is_thing(text, match) and not self.is_out_of_picture(text, match):
                 kept.append(match)
         joined = self._without_heads(text, kept)
-        # Without roles of another person, 当水管工的人; in 看護師として働く the nurse is one.
+        # Drop nouns that describe another person's role, as in 当水管工的人. If only roles are
+        # left, keep them: 看護師として働く.
         return [match for match in joined if not self.is_role(text, match)] or joined
 
     def _is_thing(self, text: str, match: Match) -> bool:
@@ -168,7 +172,7 @@ class UnspacedLanguage(ListedLanguage):
         return any(self._covers(text, end, "not-person") for end in ends)
 
     def is_role(self, text: str, match: Match) -> bool:
-        """Return whether a noun is the occupation of another one, by the words next to it.
+        """Return whether the adjacent words show that a noun describes another person's role.
 
         Args:
             text: the prompt.
@@ -179,7 +183,7 @@ class UnspacedLanguage(ListedLanguage):
         return is_trade or text.startswith(self.entries("role-behind"), match.end)
 
     def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
-        """Join nouns that directly follow each other: 医生助理 is one person."""
+        """Join adjacent nouns that refer to one person: 医生助理."""
         kept: list[Match] = []
         for match in matches:
             if kept and text[kept[-1].end : match.start] == "の" and match.noun == self.human:
@@ -191,7 +195,7 @@ class UnspacedLanguage(ListedLanguage):
         return kept
 
     def by_ending(self, text: str) -> list[Match]:
-        """Return nouns that are not listed and end like a person."""
+        """Return unlisted nouns that have an ending for people."""
         return []
 
     def is_out_of_picture(self, text: str, match: Match) -> bool:
@@ -204,7 +208,7 @@ class UnspacedLanguage(ListedLanguage):
         behind = text[match.end :]
         link = re.escape(self.thing_link)
         things = self.pattern("thing-behind").pattern
-        # "起業家のスタジオ写真" is a picture, and no studio.
+        # "起業家のスタジオ写真" is a picture of a person, although it contains the word "studio".
         pictures = self.pattern("picture-behind").pattern
         if re.match(rf"(?:{link}|\s?)(?:{things})(?!\s?(?:{pictures}))", behind):
             return True
@@ -230,18 +234,18 @@ class UnspacedLanguage(ListedLanguage):
         return found
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
-        """Return whether a prompt names a person.
+        """Return whether a prompt mentions someone by name.
 
         Args:
             text: the prompt.
-            matches: its nouns of persons.
+            matches: the nouns for people in the prompt.
         """
         return self._has(text, "famous") or self._has(text, "named")
 
     def _person(
         self, text: str, match: Match, attribute: Attribute, is_stated: bool, is_fixed: bool
     ) -> Mention:
-        """Return the person of a noun, with the reason why no value is written."""
+        """Return the mention for a noun, with the reason if no value is inserted."""
         is_group, size = self._size_of(text, match)
         reason = ""
         if is_stated:
@@ -259,12 +263,12 @@ class UnspacedLanguage(ListedLanguage):
         )
 
     def _count_of(self, text: str, match: Match) -> str:
-        """Return the word that says how many people a noun is, or ""."""
+        """Return the number word before a noun, or ""."""
         counted = self.count.search(text[: self._start_of_noun(text, match)])
         return counted[1] if counted else ""
 
     def _size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
-        """Return whether a noun is of several people, and how many."""
+        """Return whether a noun is plural, and the number of people if it is stated."""
         count = self._count_of(text, match)
         if count:
             return count not in self.words_for_one, self.number_of(count)
@@ -288,7 +292,7 @@ class UnspacedLanguage(ListedLanguage):
         return replacements
 
     def _mixed(self, text: str, person: Mention, assignment: Assignment) -> Replacement:
-        """Return the numbers of women and men after a noun: 三名警察，两女一男."""
+        """Insert the numbers of women and men after a noun: 三名警察，两女一男."""
         end = self._end_of_group(text, person.end)
         is_young = person.group is not None and person.group.young
         mixture = self.mixture(assignment)
@@ -300,14 +304,14 @@ class UnspacedLanguage(ListedLanguage):
         return Replacement(end, end, f"{opening}{words}{closing}")
 
     def _end_of_group(self, text: str, end: int) -> int:
-        """Return the offset after the sign of the plural, if there is one."""
+        """Return the offset at the end of a group's noun, including any plural suffix."""
         signs = [sign for sign in self.plural_signs if text.startswith(sign, end)]
         return end + len(signs[0]) if signs else end
 
     def _write_one(
         self, text: str, match: Match, gender: str, adjectives: Sequence[str]
     ) -> Replacement:
-        """Return the replacement that writes the values of one person."""
+        """Return the replacement that inserts the values for one person."""
         words = "".join(word + self.space for word in adjectives)
         noun = self.nouns_of_gender("whole").get(match.noun, {}).get(gender, "")
         if noun or match.noun == self.human:
@@ -319,16 +323,16 @@ class UnspacedLanguage(ListedLanguage):
         return Replacement(start, start, words)
 
     def _place_of(self, text: str, match: Match) -> int:
-        """Return the offset at which a value is written."""
+        """Return the offset at which a value is inserted."""
         return self._start_of_noun(text, match)
 
     def _word_before(self, match: Match, start: int, gender: str) -> str:
-        """Return the word for a woman or man before a noun."""
+        """Return the word for a woman or man to insert before a noun."""
         return self.entries(f"say-{gender}")[0] + self.space
 
 
 def _is_stated(text: str, match: Match, stated: Sequence[re.Match[str]]) -> bool:
-    """Return whether a word for a gender or another value belongs to a noun: 女医生, 女性の医者."""
+    """Return whether a stated gender or other value applies to a noun: 女医生, 女性の医者."""
     return any(
         match.start - 2 <= word.start() < match.end or text[word.end() : match.start] in ("の", " ")
         for word in stated

@@ -1,1 +1,1 @@
-"""Arabic."""
+"""Arabic grammar and word lists."""

@@ -1,1 +1,1 @@
-"""German."""
+"""German grammar and word lists."""

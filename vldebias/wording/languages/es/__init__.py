@@ -1,1 +1,1 @@
-"""Spanish."""
+"""Spanish grammar and word lists."""

@@ -6,7 +6,7 @@ from vldebias.wording.languages.romance import RomanceLanguage
 
 
 class Spanish(RomanceLanguage):
-    """Find persons in Spanish prompts, and write a value with the agreement that it needs."""
+    """Find people in Spanish prompts, and insert values with the required agreement."""
 
     code = "es"
     name = "Spanish"

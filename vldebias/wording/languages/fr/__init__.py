@@ -1,1 +1,1 @@
-"""French."""
+"""French grammar and word lists."""

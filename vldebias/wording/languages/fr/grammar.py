@@ -9,7 +9,7 @@ _VOWELS = tuple("aeiouyhéèêâàîôœ")
 
 
 class French(RomanceLanguage):
-    """Find persons in French prompts, and write a value with the agreement that it needs."""
+    """Find people in French prompts, and insert values with the required agreement."""
 
     code = "fr"
     name = "French"
@@ -24,7 +24,7 @@ class French(RomanceLanguage):
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         phrase = super().phrase_at(tokens, i)
-        # "une rue vide, personne": nobody
+        # "personne" alone means "nobody": "une rue vide, personne".
         is_nobody = tokens[i].low == "personne" and tokens[i].opens and not tokens.after(i).text
         return None if is_nobody else phrase
 

@@ -1,1 +1,1 @@
-"""Italian."""
+"""Italian grammar and word lists."""

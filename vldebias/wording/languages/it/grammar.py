@@ -8,14 +8,14 @@ _VOWELS = tuple("aeiouàèéìòù")
 
 
 class Italian(RomanceLanguage):
-    """Find persons in Italian prompts, and write a value with the agreement that it needs."""
+    """Find people in Italian prompts, and insert values with the required agreement."""
 
     code = "it"
     name = "Italian"
     joiner = " e "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the plural of a word; of "-co" and "-go" both possible ones."""
+        """Return the possible plural forms of a word, such as "-ci" and "-chi" for "-co"."""
         if word.endswith(("co", "go")):
             return (word[:-1] + "i", word[:-1] + "hi")
         if word.endswith("io"):

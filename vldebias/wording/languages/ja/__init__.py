@@ -1,1 +1,1 @@
-"""Japanese."""
+"""Japanese grammar and word lists."""

@@ -7,13 +7,13 @@ import re
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
 _NUMBER = "一二三四五六七八九十0-9\uff10-\uff19"
-# Kanji, katakana and Latin letters make one noun; hiragana and marks end it.
+# A noun consists of kanji, katakana and Latin letters; hiragana and punctuation end it.
 _NOUN = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー\u30fcA-Za-z]+$")
 _ENDING = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー]$")
 
 
 class Japanese(UnspacedLanguage):
-    """Find persons in Japanese prompts, and write a value before the noun."""
+    """Find people in Japanese prompts, and insert values before the noun."""
 
     code = "ja"
     name = "Japanese"
@@ -34,7 +34,7 @@ class Japanese(UnspacedLanguage):
         matches: list[Match] = []
         for match in re.finditer("(?:ひと|人)(?![々形工気生口類])", text):
             before = text[: match.start()]
-            # After a verb or an adjective, not a number.
+            # Only after a verb or adjective, because 人 after a number is a counter.
             is_described = bool(re.search(r"[いなたるうくすぐぶむぬつのだ]$", before))
             is_named = self._covers(text, match.start(), "not-human")
             if is_described and not is_named and not re.search(rf"[{_NUMBER}]$", before):
@@ -42,7 +42,7 @@ class Japanese(UnspacedLanguage):
         return matches
 
     def by_ending(self, text: str) -> list[Match]:
-        # Two or more characters: 接客係.
+        # Require at least two more characters before the ending: 接客係.
         matches: list[Match] = []
         for match in self.pattern("person-ending").finditer(text):
             noun = _NOUN.search(text[: match.end()])
@@ -53,7 +53,7 @@ class Japanese(UnspacedLanguage):
         return matches
 
     def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
-        # A shop and its keeper are one person: パン屋の職人.
+        # A shop and the person who works there are one person: パン屋の職人.
         starts = {match.start for match in matches}
         kept: list[Match] = []
         for match in matches:
@@ -63,10 +63,10 @@ class Japanese(UnspacedLanguage):
         return super()._without_heads(text, kept)
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
-        # "看護師さん" and "おばあさん" are no names.
+        # "さん" also follows words that are not names: 看護師さん, おばあさん.
         if super().is_named(re.sub("(?:お..?|[師士者員手])さん", "", text), matches):
             return True
-        # 田中先生, 医師の佐藤
+        # Surnames next to a noun: 田中先生, 医師の佐藤.
         surname = self.pattern("surname").pattern
         for match in matches:
             before = rf"(?:^|[、。\s])(?:{surname})(?:(?!の)[\u4e00-\u9fff\u3040-\u309f]){{0,3}}$"

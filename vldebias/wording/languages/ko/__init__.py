@@ -1,1 +1,1 @@
-"""Korean."""
+"""Korean grammar and word lists."""

@@ -11,7 +11,7 @@ _COUNT_BEHIND = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")
 
 
 class Korean(UnspacedLanguage):
-    """Find persons in Korean prompts, and write a value before the noun."""
+    """Find people in Korean prompts, and insert values before the noun."""
 
     code = "ko"
     name = "Korean"
@@ -26,17 +26,17 @@ class Korean(UnspacedLanguage):
 
     @cached_property
     def _particles(self) -> re.Pattern[str]:
-        """Return a pattern for what can follow a noun."""
+        """Return a pattern for an optional particle at the end of a word."""
         particles = sorted(self.entries("particle"), key=len, reverse=True)
         return re.compile(rf"(?:{'|'.join(particles)})?(?![가-힣])")
 
     def matches(self, text: str) -> list[Match]:
-        # The word ends after the noun, or goes on with a particle.
+        # The noun must be the entire rest of the word, apart from a particle.
         found = super().matches(text)
         return [match for match in found if self._particles.match(text, match.end)]
 
     def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
-        # The last of those in one word: 기사단원.
+        # Keep only the last noun of a compound written as one word: 기사단원.
         kept: list[Match] = []
         for match in matches:
             is_same_word = kept and not re.search(r"\s|[,.]", text[kept[-1].end : match.start])
@@ -53,7 +53,7 @@ class Korean(UnspacedLanguage):
         return matches
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
-        # 김철수 의사, 민수 씨
+        # Names before a noun or a title: 김철수 의사, 민수 씨.
         if super().is_named(text, matches):
             return True
         surname = "".join(self.entries("surname"))
@@ -89,7 +89,7 @@ class Korean(UnspacedLanguage):
         """Return whether a word is a noun without a particle, as in 등대 관리인."""
         if not re.fullmatch("[가-힣]{2,}", word) or word.endswith(self.entries("word-ending")):
             return False
-        # Adjectives and verbs before a noun end with ㄴ or ㄹ: 젊은, 일할.
+        # A word that ends in ㄴ or ㄹ may be an adjective or verb: 젊은, 일할.
         final = (ord(word[-1]) - ord("가")) % 28
         if final in (4, 8) or word.endswith(("고", "며", "게", "히", "적", "도", "만")):
             return False
@@ -101,7 +101,7 @@ class Korean(UnspacedLanguage):
         return counted.end() if counted else super()._end_of_group(text, end)
 
     def _joined(self, parts: list[str], is_counted: bool) -> str:
-        # "남성과 여성" after a consonant, "여자아이와 남자아이" after a vowel.
+        # "And" is 과 after a consonant (남성과 여성) and 와 after a vowel (여자아이와 남자아이).
         has_consonant = (ord(parts[0][-1]) - ord("가")) % 28 > 0
         joiner = "과 " if has_consonant else "와 "
         return (", " if is_counted else joiner).join(parts)

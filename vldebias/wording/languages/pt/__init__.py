@@ -1,1 +1,1 @@
-"""Portuguese."""
+"""Portuguese grammar and word lists."""

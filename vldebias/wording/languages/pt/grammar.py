@@ -6,14 +6,14 @@ from vldebias.wording.languages.romance import RomanceLanguage
 
 
 class Portuguese(RomanceLanguage):
-    """Find persons in Portuguese prompts, and write a value with the agreement that it needs."""
+    """Find people in Portuguese prompts, and insert values with the required agreement."""
 
     code = "pt"
     name = "Portuguese"
     joiner = " e "
 
     def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the plural of a word; of "-ão" all possible ones."""
+        """Return the possible plural forms of a word, of which "-ão" has three."""
         if word.endswith("ão"):
             return (word[:-2] + "ões", word[:-2] + "ães", word[:-2] + "ãos")
         if word.endswith(("r", "z", "ês")):

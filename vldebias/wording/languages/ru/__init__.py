@@ -1,1 +1,1 @@
-"""Russian."""
+"""Russian grammar and word lists."""

@@ -1,1 +1,1 @@
-"""Chinese."""
+"""Chinese grammar and word lists."""

@@ -9,7 +9,7 @@ from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 _NUMBER = "一二两兩三四五六七八九十几0-9０-９"
 _MEASURED = re.compile(rf"(?:[{_NUMBER}]{{1,2}}|这|那|這|某|每)(?:位|名|个|個)$")
 _MEASURE = re.compile(rf"(?:[{_NUMBER}]|这|那|這|某|每)(?:位|名|个|個)")
-# Characters that are not part of a noun and separate it from what precedes it.
+# Characters that never belong to a noun and therefore mark its beginning.
 _BREAK = re.compile(
     r"[的了着过在是有和与跟及给为让被把对从到张幅正很地得，。、；：！？（）()\[\],.;:!?\s\"“”「」《》]"
 )
@@ -19,7 +19,7 @@ _LONGEST_BARE_MODIFIER = 4
 
 
 class Chinese(UnspacedLanguage):
-    """Find persons in Chinese prompts, and write a value before the noun."""
+    """Find people in Chinese prompts, and insert values before the noun."""
 
     code = "zh"
     name = "Chinese"
@@ -38,7 +38,7 @@ class Chinese(UnspacedLanguage):
         return "".join(parts) if is_counted else "有男有女"
 
     def by_ending(self, text: str) -> list[Match]:
-        # Three or more characters: 接线员, 空调安装师.
+        # Require two more characters before the ending: 接线员, 空调安装师.
         matches: list[Match] = []
         for match in self.pattern("person-ending").finditer(text):
             start = match.start() - 2
@@ -60,7 +60,7 @@ class Chinese(UnspacedLanguage):
             return True
         surname = "".join(self.entries("surname"))
         for match in matches:
-            # Behind the noun: 医生王明在..., before it at the start of a clause: 王明医生.
+            # A name follows the noun (医生王明在...) or precedes it in its clause (王明医生).
             behind = rf"[{surname}](?!某)[\u4e00-\u9fff]{{1,2}}(?=[在正站坐，,。\s]|$)"
             if re.match(behind, text[match.end :]):
                 return True
@@ -71,7 +71,7 @@ class Chinese(UnspacedLanguage):
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
 
     def is_out_of_picture(self, text: str, match: Match) -> bool:
-        # 给学生讲课, but not 给学生的礼物.
+        # Someone is teaching in 给学生讲课, whereas 给学生的礼物 only shows a present.
         clause = re.split("[，。,.；;！？\n]", text[match.end :])[0]
         if text[: match.start].endswith("给") and clause and "的" not in clause:
             return False
@@ -91,7 +91,7 @@ class Chinese(UnspacedLanguage):
 
     def _place_of(self, text: str, match: Match) -> int:
         start = self._start_of_noun(text, match)
-        # "年轻的女科学家" and "年轻女科学家": an adjective without 的 precedes 女.
+        # A gender comes after any adjective, even one without 的: 年轻的女科学家, 年轻女科学家.
         young = re.match(_ADJECTIVE, text[start : match.start])
         if young:
             start += young.end()

@@ -13,11 +13,11 @@ from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, Spac
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
 # Prefixes of a noun: "and", "for", "in", "as", and the article.
 _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
-# Nouns whose last letter is written in the feminine alone.
+# Nouns with a final letter that is only written in the feminine form.
 _DEFECTIVE = frozenset((
     "محام", "قاض", "طاه", "راع", "مغن", "ساع", "ساق", "مرب", "مشتر", "مسترخ", "منطو",
 ))  # fmt: skip
-# Common patterns of adjectives: مجنون, غريب, ضائع, أشقر, عطشان.
+# Common adjective patterns: مجنون, غريب, ضائع, أشقر, عطشان.
 _LIKE_ADJECTIVE = re.compile("(?:م.{2,}|..ي.|.ا..|أ...|.{3}ان)(?<![ةه])(?<!ات)")
 _FACES_OF = ("وجه", "لوجه")  # "face of", "for a face of"
 _ONE_OF = ("أحد", "لأحد", "احد")
@@ -25,9 +25,9 @@ _HUMAN = "شخص"
 
 
 class Arabic(SpacedLanguage):
-    """Find persons in Arabic prompts, and write a value with the agreement that it needs.
+    """Find people in Arabic prompts, and insert values with the required agreement.
 
-    The article is a prefix; `article` of a phrase is the "one" in "one of the doctors".
+    The definite article is a prefix, so a phrase's `article` is the "one" in "one of the doctors".
     """
 
     code = "ar"
@@ -44,7 +44,7 @@ class Arabic(SpacedLanguage):
 
     @cached_property
     def _nouns(self) -> dict[str, Noun]:
-        """Return form in the masculine, singular or plural -> noun."""
+        """Return a mapping from masculine forms, singular or plural, to nouns."""
         nouns: dict[str, Noun] = {}
         for entry in self.entries("person"):
             masculine, *plurals = entry.split("/")
@@ -68,7 +68,7 @@ class Arabic(SpacedLanguage):
         return frozenset(self.entries("female") + self.entries("male"))
 
     def _split(self, token: Token) -> tuple[str, str]:
-        """Return the prefix of a noun, and the noun."""
+        """Split a word into prefix and noun."""
         ((joined, article, noun),) = _PREFIX.findall(token.low)
         for prefix, rest in (("", token.low), (joined + article, noun), (joined, article + noun)):
             if rest in self._nouns or rest in self._feminine_nouns or rest in self._people:
@@ -85,7 +85,7 @@ class Arabic(SpacedLanguage):
             return persons
         tokens = self.read(text)
         for i, token in enumerate(tokens):
-            # Nouns in the accusative are not read: "يفحص مريضا"; "يعمل سباكا" is a role.
+            # Accusative nouns are not supported ("يفحص مريضا"), except in roles ("يعمل سباكا").
             is_person = token.low.endswith("ا") and token.low[:-1] in self._nouns
             if is_person and not self.matcher("role-verb").has(tokens.before(i)):
                 return "not understood"
@@ -95,18 +95,18 @@ class Arabic(SpacedLanguage):
         token = tokens[i]
         plain = token.low.removeprefix("و")
         if plain == "عجوز" and self._follows_person(tokens, i):
-            return False  # "old", of a man as well
+            return False  # here "old", which can also describe a man
         if self._people & {token.low, plain}:
             return True
         prefix, noun = self._split(token)
         if noun not in self._feminine_nouns or noun in self._nouns:
             return False
-        # "الأنظمة الكهربائية", "منتجات", "ورشة نجارة": an adjective, things or a trade.
+        # Such words may also be adjectives, things or trades: "الأنظمة الكهربائية", "ورشة نجارة".
         is_sure = not noun.endswith(("ية", "ات")) and noun not in self.entries("trade-or-woman")
         return is_sure or prefix.startswith(("و", "ل", "ب")) or self._is_head(tokens, i)
 
     def _is_head(self, tokens: Reading, i: int) -> bool:
-        """Return whether a noun opens a phrase: at the start, after "face of" or "one of"."""
+        """Return whether a noun begins a phrase: at the start, or after "face of" or "one of"."""
         before = tokens.before(i).low
         return before in ("", "وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
 
@@ -132,7 +132,7 @@ class Arabic(SpacedLanguage):
             return Phrase(i, i, stated=True)
         prefix, form = self._split(tokens[i])
         noun = self._nouns.get(form)
-        # A noun after a person says of which kind the person is, unless "and" joins them.
+        # A noun directly after a person describes that person, unless "and" separates them.
         is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
         if noun is None or is_kind or self._is_thing(tokens, i, noun):
             return None
@@ -149,11 +149,11 @@ class Arabic(SpacedLanguage):
         return is_joined or super()._are_apart(tokens, phrase, following)
 
     def _is_joined_person(self, token: Token) -> bool:
-        """Return whether "and" is the first letter of a person: "وامرأة", but not "وزير"."""
+        """Return whether a noun for people has the prefix "and": "وامرأة", but not "وزير"."""
         return self._split(token)[0].startswith("و")
 
     def _is_thing(self, tokens: Reading, i: int, noun: Noun) -> bool:
-        """Return whether a noun is a thing, as some are unless "face of" precedes them."""
+        """Return whether a noun refers to a thing; some only refer to people after "face of"."""
         things = self.matcher("not-person")
         is_face = tokens.before(i).low in _FACES_OF
         return things.length_at(tokens, i) > 0 or (noun.masculine in things.words and not is_face)
@@ -165,7 +165,7 @@ class Arabic(SpacedLanguage):
         return is_of_medium or self.noun_of(before) is not None
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
-        """Return the positions of the adjectives after a noun; they have its article."""
+        """Return the positions of the adjectives after a noun, which must agree in definiteness."""
         article = "ال" if _is_definite(prefix) else ""
         first = i + 1
         if self.matcher("of-kind").has(tokens.after(i)):
@@ -183,12 +183,12 @@ class Arabic(SpacedLanguage):
         return tuple(range(first, last))
 
     def _may_describe_human(self, token: Token, word: str) -> bool:
-        """Return whether a word directly after "a human" can be an adjective, as most are."""
+        """Return whether a word directly after "person" can be an adjective."""
         is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
         return not is_other_word and not self._ends_noun(token)
 
     def _is_relation(self, word: str) -> bool:
-        """Return whether a word ends like an adjective of relation: كهربائي, ألماني."""
+        """Return whether a word looks like a relational adjective: كهربائي, ألماني."""
         if word.startswith("ي") and word not in self.matcher("not-verb").words:
             return False  # "يلقي"
         return len(word) > 3 and word.endswith("ي") and word != "كرسي"
@@ -198,7 +198,7 @@ class Arabic(SpacedLanguage):
         return len(low) > 2 and low[0] == "ي" and low not in self.matcher("not-verb").words
 
     def _is_of_two(self, token: Token) -> bool:
-        """Return whether a word is a verb with two people as its subject."""
+        """Return whether a word is a verb in the dual."""
         return token.low.endswith("ان") and self._is_verb(token)
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
@@ -208,11 +208,11 @@ class Arabic(SpacedLanguage):
         following = tokens.after(phrase.head)
         if phrase.noun is None or phrase.behind or not following.text:
             return False
-        # An adjective that is not listed would have to agree: "طبيب مجنون".
+        # The next word may be an unlisted adjective, which would have to agree: "طبيب مجنون".
         is_listed = self._ends_noun(following) or self.matcher("of-noun").has(following)
         if _LIKE_ADJECTIVE.fullmatch(following.low) and not is_listed:
             return True
-        # In "سائق حافلة متعب" the adjective cannot be of the bus.
+        # A masculine adjective after a feminine noun describes the person: "سائق حافلة متعب".
         is_adjective = self.matcher("adjective").has(tokens.after(phrase.head + 1))
         return is_adjective and not following.low.endswith("ة")
 
@@ -239,14 +239,14 @@ class Arabic(SpacedLanguage):
         women = [self.words_of([assignment])[0] for assignment in assignments].count("female")
         stated = [tokens[phrase.head].low.removeprefix("و") for phrase in phrases if phrase.stated]
         women += sum(word not in self.entries("male") for word in stated)
-        if 1 < len(phrases) == women:  # "تتحدثان" are two women, "يتحدثان" a woman and a man
+        if 1 < len(phrases) == women:  # two women require "تتحدثان" instead of "يتحدثان"
             of_two = [i for i, token in enumerate(tokens) if self._is_of_two(token)]
             changes = {i: _feminine_verb(tokens[i].text) for i in of_two}
             replacements += self._replace_words(tokens, changes)
         return replacements
 
     def lacks_form(self, phrase: Phrase) -> bool:
-        # "One of the engineers" takes none: أحد المهندسين.
+        # No adjective can be added to "one of the engineers": أحد المهندسين.
         return phrase.noun is None or phrase.article is not None
 
     def write_one(
@@ -276,19 +276,20 @@ class Arabic(SpacedLanguage):
         return changes
 
     def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> Changes:
-        """Return the changes for a man: طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
+        """Return the changes that add "man": طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
         if noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
         following = tokens.after(phrase.head)
         if phrase.behind or self._ends_noun(following):
             place = phrase.head
-            # An adjective of relation is part of the noun: مهندس معماري رجل.
+            # A relational adjective is part of the job title: مهندس معماري رجل.
             while place + 1 in phrase.behind and self._is_relation(tokens[place + 1].low):
                 place += 1
             article = "ال" if _is_definite(prefix) else ""
             man = "ذكر" if noun.masculine in self.entries("child") else "رجل"
             return {place: f"{tokens[place].text} {article}{man}"}
-        # Nothing can stand between the nouns of "a bus driver"; one is definite by the next.
+        # No word can separate the two nouns in "bus driver", so "man" comes first. The first of
+        # the two nouns is definite if the second is.
         is_next_definite = following.low.startswith("ال")
         article = "ال" if _is_definite(prefix) and not is_next_definite else ""
         if is_next_definite and not _is_definite(prefix):
@@ -296,16 +297,16 @@ class Arabic(SpacedLanguage):
         return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
 
     def _ends_noun(self, following: Token) -> bool:
-        """Return whether a word is no part of the noun before it."""
+        """Return whether a word cannot belong to the noun before it."""
         is_function_word = not following.text or self.matcher("no-adjective").has(following)
         return is_function_word or self._is_verb(following) or self._is_joined_person(following)
 
     def _agree(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
-        """Change words that agree with a noun into the feminine, up to the next person."""
+        """Make the words that agree with a noun feminine, up to the next person."""
         verb = tokens.before(phrase.head)
         if self._is_verb(verb):
             changes[phrase.head - 1] = _feminine_verb(verb.text)
-        is_subject = True  # of the next verb: there is no verb or preposition in between
+        is_subject = True  # whether no verb or preposition has followed the noun so far
         for i in range(phrase.last + 1, len(tokens)):
             if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
                 break
@@ -321,11 +322,11 @@ class Arabic(SpacedLanguage):
             is_subject = is_subject and not is_place and not is_verb
 
     def _is_possessed(self, word: str) -> bool:
-        """Return whether a word ends with "his"."""
+        """Return whether a word has the suffix "his"."""
         return len(word) > 3 and word.endswith("ه") and word not in self.entries("not-possessed")
 
     def _feminine_of_verb(self, tokens: Reading, i: int, is_subject: bool) -> str:
-        """Return the feminine of a verb whose subject is the person before it, else ""."""
+        """Return the feminine form of a verb if its subject is the person, else ""."""
         before = tokens[i - 1]
         is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
         is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
@@ -333,21 +334,21 @@ class Arabic(SpacedLanguage):
         return _feminine_verb(tokens[i].text) if is_own and not self._is_of_two(tokens[i]) else ""
 
     def _feminine_behind(self, tokens: Reading, i: int, is_subject: bool) -> str:
-        """Return the feminine of a word that agrees with the person before it, else ""."""
+        """Return the feminine form of a word if it agrees with the person, else ""."""
         token = tokens[i]
         before = tokens[i - 1]
         if token.low == "الذي" and is_subject:
             return "التي"
-        # A thing of somebody, after a verb or a preposition: "in his studio".
+        # After a verb or preposition, change "his" to "her": "in his studio".
         is_object = self.matcher("place").has(before) or self._is_verb(before)
         is_possessed = token.low.endswith("ته") or (is_object and self._is_possessed(token.low))
         if is_possessed or token.low == "نفسه":
             return token.text + "ا"
-        # A masculine adjective after a feminine noun belongs to the person: لاعب كرة سلة طويل.
+        # A masculine adjective after a feminine noun describes the person: لاعب كرة سلة طويل.
         adjectives = self.matcher("adjective").words
         if is_subject and before.low.endswith("ة") and token.low.removeprefix("ال") in adjectives:
             return feminine(token.low)
-        # The state or trade of somebody: مبتسما, يعمل سباكا.
+        # The accusative expresses a state or a trade: مبتسما, يعمل سباكا.
         stem = token.low.removesuffix("ا")
         states = self.matcher("state").words | adjectives
         if before.low in ("يعمل", "يشتغل"):
@@ -355,12 +356,12 @@ class Arabic(SpacedLanguage):
         return feminine(stem) if stem != token.low and stem in states else ""
 
     def _of_several(self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str) -> Changes:
-        """Return "one of the doctors" of a woman or man: إحدى الطبيبات, أحد الأطباء الرجال."""
+        """Return the changes to "one of the doctors": إحدى الطبيبات, أحد الأطباء الرجال."""
         head = phrase.head
         if not gender:
             return {}
         if gender == "male":
-            # "أحد مدراء التسويق الرجال": behind what the noun is of.
+            # "Men" comes after the entire noun phrase: "أحد مدراء التسويق الرجال".
             last = head + tokens.after(head).low.startswith("ال")
             return {last: f"{tokens[last].text} الرجال"}
         prefix, _ = self._split(tokens[head])
@@ -369,18 +370,18 @@ class Arabic(SpacedLanguage):
 
 
 def _is_definite(prefix: str) -> bool:
-    """Return whether the prefix of a noun ends with the article."""
+    """Return whether a noun's prefix ends with the definite article."""
     return prefix.endswith("ال") or prefix == "لل"
 
 
 def _feminine_verb(verb: str) -> str:
-    """Return a verb of the present in the feminine, with its "and": ويبتسم is وتبتسم."""
+    """Return the feminine form of a present-tense verb: ويبتسم becomes وتبتسم."""
     joined = "و" if verb.startswith("و") else ""
     return f"{joined}ت{verb.removeprefix('و')[1:]}"
 
 
 def feminine(word: str) -> str:
-    """Return the feminine of a noun or adjective in the masculine singular.
+    """Return the feminine form of a masculine singular noun or adjective.
 
     >>> feminine("طبيب"), feminine("قاض")
     ('طبيبة', 'قاضية')

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
-# A noun with a sign for all genders: "Ärzt*in", "Arzt/Ärztin", "Ärzt:innen", "ÄrztInnen".
+# Separators in gender-inclusive nouns: "Ärzt*in", "Ärzt:innen", "Ärzt/-in".
 _STAR = r"(?:[*:·]|/-?)"
 _WORD = (
     r"(?:[^\W\d_]+-)*[^\W\d_]+(?:"
@@ -20,11 +20,11 @@ _IN = re.compile(r"(?:[*:·]|/-?)in$|\(in\)$|(?<=[a-zäöüß])In$")
 _INNEN = re.compile(r"(?:[*:·]|/-?)innen$|\(innen\)$|(?<=[a-zäöüß])Innen$")
 _STAR_ENDING = re.compile(r"(?:(?:[*:·]|/-?)(?:r|n|s|m|e)$)|\((?:r|n)\)$")
 
-# Determiner -> the cases that it can have before a masculine noun in the singular.
+# Ending of a determiner, or definite article -> its case before a masculine singular noun.
 _ENDINGS = {"": "nominative", "en": "accusative", "em": "dative", "es": "genitive"}
 _DER = {"der": "nominative", "den": "accusative", "dem": "dative", "des": "genitive"}
 _CONTRACTED = {"vom": "von", "zum": "zu", "beim": "bei", "im": "in", "am": "an"}
-# Gender of a noun -> article -> the case that it can have before a noun in the singular.
+# Gender -> article -> its case before a singular noun.
 _CASES_OF_ARTICLES = {
     "m": {**_DER, **dict.fromkeys(_CONTRACTED, "dative")},
     "f": {"die": "nominative", "der": "dative", "zur": "dative"},
@@ -37,7 +37,7 @@ _DATIVE = frozenset(
 )
 _CASES = ("nominative", "accusative", "dative", "genitive")
 _FEMININE_DER = dict(zip(_CASES, ("die", "die", "der", "der"), strict=True))
-# Endings of an adjective: by the word before it, then by gender and case.
+# Kind of determiner -> gender -> case -> adjective ending.
 _DECLENSIONS: dict[str, dict[str, dict[str, str]]] = {}
 for _before, _endings in {
     "none": {"m": "er en em en", "f": "e e er er", "n": "es es em en"},
@@ -53,21 +53,21 @@ _RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
 _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
 _ACCUSATIVE = "für ohne gegen um zeige zeichne male zeigt erstelle generiere".split()  # noqa: SIM905
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
-# Word before a noun -> the case of the noun, if its article does not show it.
+# Word before a noun phrase -> the case that it requires.
 _CASE_BEHIND = {
     **dict.fromkeys((*_DATIVE, *_CONTRACTED), "dative"),
     **dict.fromkeys(_ACCUSATIVE, "accusative"),
 }
-_SHORTEST_PART = 5  # letters of a noun that ends a compound
+_SHORTEST_PART = 5  # minimum number of letters in the last part of a compound
 _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
 _LONGEST_PHRASE = 5
 
 
 class German(SpacedLanguage):
-    """Find persons in German prompts, and write a value with the agreement that it needs.
+    """Find people in German prompts, and insert values with the required agreement.
 
-    Its nouns are of the kinds "pair" (Arzt, Ärztin), "neutral" (Mensch), "adjectival" (Studierende)
-    and "star" (Ärzt*in).
+    The noun classes are "pair" (Arzt, Ärztin), "neutral" (Mensch), "adjectival" (Studierende) and
+    "star" (Ärzt*in).
     """
 
     code = "de"
@@ -79,7 +79,7 @@ class German(SpacedLanguage):
 
     @cached_property
     def _nouns(self) -> dict[str, Noun]:
-        """Return form in small letters -> noun."""
+        """Return a mapping from lower-case forms to nouns."""
         nouns: dict[str, Noun] = {}
         for masculine, feminine, genitive, plural in self._pairs:
             noun = Noun(masculine, feminine, "m", "one", "pair")
@@ -90,7 +90,7 @@ class German(SpacedLanguage):
                 nouns.setdefault(genitive.lower(), noun)
                 if genitive.endswith("es"):
                     nouns.setdefault(genitive[:-2].lower() + "s", noun)
-            # "Bäcker" is the plural as well, "Patienten" all but the nominative.
+            # "Bäcker" is also a plural, and "Patienten" is any form but the nominative singular.
             number = "any" if plural in (masculine, genitive) else "many"
             nouns[plural.lower()] = noun._replace(number=number)
             if plural != masculine:
@@ -99,7 +99,7 @@ class German(SpacedLanguage):
 
     @cached_property
     def _pairs(self) -> list[tuple[str, str, str, str]]:
-        """Return masculine, feminine, genitive and plural of the nouns for persons."""
+        """Return the masculine, feminine, genitive and plural of each noun for people."""
         gendered = self.matcher("male").words | self.matcher("female").words
         things = self.matcher("thing").words | gendered
         lines = (self.folder / "persons.txt").read_text(encoding="utf-8").splitlines()
@@ -118,7 +118,7 @@ class German(SpacedLanguage):
 
     @cached_property
     def _masculine_of_feminine(self) -> dict[str, str]:
-        """Return noun for a woman, in small letters -> noun for a man."""
+        """Return a mapping from lower-case feminine nouns to masculine nouns."""
         return {noun.feminine.lower(): noun.masculine for noun in self._nouns.values()}
 
     @cached_property
@@ -145,7 +145,7 @@ class German(SpacedLanguage):
         low = token.low
         if _IN.search(token.text) or _INNEN.search(token.text):
             return self._noun_with_sign(token.text)
-        # Nouns have capitals; in a prompt without any, small letters say nothing.
+        # Nouns are capitalised, unless the entire prompt is in lower case.
         if not token.text[0].isupper() and not token.small:
             return None
         if self.matcher("thing").has(token):
@@ -157,7 +157,7 @@ class German(SpacedLanguage):
         return self._adjectival(low) or self._compound(token.text)
 
     def _noun_with_sign(self, text: str) -> Noun | None:
-        """Return the noun of "Ärzt*in" or "Kinderärzt:innen", or None if no noun remains."""
+        """Return the noun for a gender-inclusive form such as "Ärzt*in" or "Kinderärzt:innen"."""
         number = "many" if _INNEN.search(text) else "one"
         stem = _INNEN.sub("", _IN.sub("", text))
         feminine = stem + "in"
@@ -179,7 +179,7 @@ class German(SpacedLanguage):
         return None
 
     def _compound(self, text: str) -> Noun | None:
-        """Return the noun of a compound by its last part: "Raumfahrtingenieurs"."""
+        """Return the noun for a compound, based on its last part: "Raumfahrtingenieurs"."""
         low = text.lower()
         if low.endswith(("leute", "leuten")):
             return Noun(low, low, "m", "many", "neutral")  # "Feuerwehrleute"
@@ -213,9 +213,9 @@ class German(SpacedLanguage):
         token = tokens[i]
         is_capital_inside = token.text[0].isupper() and not token.opens
         if token.low in _THEY and is_capital_inside:
-            return False  # "Zeigen Sie mir ...": the polite form
+            return False  # "Sie" is the polite "you" in "Zeigen Sie mir ..."
         if token.low == "sein" and not tokens.after(i).text:
-            return False  # the verb
+            return False  # "sein" is the verb "to be"
         if _HIS.fullmatch(token.low) and self._follows_neutral(tokens, i):
             return False
         if self.matcher("female").has(token) or self.matcher("male").has(token):
@@ -223,7 +223,7 @@ class German(SpacedLanguage):
         return self.is_feminine(token) or self._is_feminine_adjectival(tokens, i)
 
     def _is_feminine_adjectival(self, tokens: Reading, i: int) -> bool:
-        """Return whether an adjective that is a noun is of a woman: "eine junge Studierende"."""
+        """Return whether an adjectival noun refers to a woman: "eine junge Studierende"."""
         if not tokens[i].low.endswith("e") or not tokens[i].text[0].isupper():
             return False
         if self._adjectival(tokens[i].low) is None:
@@ -238,7 +238,7 @@ class German(SpacedLanguage):
         return False
 
     def _follows_neutral(self, tokens: Reading, i: int) -> bool:
-        """Return whether "sein" agrees with a neutral noun: "ein Kind mit seinem Hund"."""
+        """Return whether "sein" refers to a neutral noun: "ein Kind mit seinem Hund"."""
         for j in range(i - 1, -1, -1):
             if tokens.opens_sentence(j + 1):
                 return False
@@ -258,7 +258,7 @@ class German(SpacedLanguage):
             return None
         phrase = self._phrase_before(tokens, i)
         if noun is None:
-            # "seine" of "ein Koch und seine Frau" says that the cook is a man.
+            # In "ein Koch und seine Frau", "seine" refers to the cook, so leave it out.
             is_possessed = phrase.article is not None and _HIS.fullmatch(tokens[phrase.first].low)
             return Phrase(phrase.first + bool(is_possessed), i, stated=True)
         if phrase.article is None:
@@ -266,7 +266,7 @@ class German(SpacedLanguage):
         return self._with_determiner(tokens, phrase, phrase.article, noun)
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word in "-er" is an adjective of the next noun: "der Berliner Arzt"."""
+        """Return whether a word ending in "-er" modifies the next noun: "der Berliner Arzt"."""
         token = tokens[i]
         following = tokens.after(i)
         if token.small or not token.low.endswith("er") or not following.text[:1].isupper():
@@ -274,7 +274,7 @@ class German(SpacedLanguage):
         return self.noun_of(following) is not None
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
-        """Return a noun with its article and the adjectives before it."""
+        """Return a phrase with a noun, its article and the adjectives before it."""
         adjectives: list[int] = []
         first = i
         while self._goes_on(tokens, first) and i - first < _LONGEST_PHRASE:
@@ -291,25 +291,25 @@ class German(SpacedLanguage):
         return Phrase(first, i, before=tuple(adjectives))
 
     def _goes_on(self, tokens: Reading, first: int) -> bool:
-        """Return whether a phrase can begin before word `first`: "ein alter, müder Arzt"."""
+        """Return whether a phrase can continue before word `first`: "ein alter, müder Arzt"."""
         if not tokens[first].opens:
             return True
         is_comma = first > 0 and tokens.gap(first).strip() == ","
         return is_comma and all(map(self._is_adjective, tokens[first - 1 : first + 1]))
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is a noun for women or men: "Frau", "eine Studierende"."""
+        """Return whether word i is a noun that states a gender: "Frau", "eine Studierende"."""
         token = tokens[i]
         if self.is_feminine(token) or self._is_feminine_adjectival(tokens, i):
             return True
-        # Pronouns and adjectives are in the lists as well.
+        # The lists also contain pronouns and adjectives.
         is_noun = token.text[0].isupper() and token.low not in _THEY
         if not is_noun or token.low.startswith(("sein", "ihr", "ihm", "männlich", "weiblich")):
             return False
         return self.matcher("female").has(token) or self.matcher("male").has(token)
 
     def _article(self, token: Token) -> tuple[str, str]:
-        """Return the stem and ending of an article: "dies", "em"; two empty texts for none."""
+        """Split a determiner into stem and ending ("dies", "em"), which are "" for other words."""
         low = _STAR_ENDING.sub("", token.low)
         if low in _DER or low in ("die", "das", "zur") or low in _CONTRACTED:
             return low, ""
@@ -334,14 +334,14 @@ class German(SpacedLanguage):
         if self._has_hyphen_behind(tokens, i) or self.matcher("adverb").has(token):
             return True
         if token.low == "und":
-            # "alter und müder", "Luft- und Raumfahrtingenieur".
+            # It joins adjectives or parts of compounds: "Luft- und Raumfahrtingenieur".
             if token.opens:
                 return False
             return self._has_hyphen_behind(tokens, i - 1) or self._is_adjective(tokens[i - 1])
         if _is_capital_inside(token):
             if token.text.isupper() or token.low.endswith("er"):
                 return True  # "IT", "Berliner"
-            # "eines Community Managers": a noun directly after an article and before a noun.
+            # A noun between the article and another noun modifies it: "eines Community Managers".
             return self._determines(tokens.before(i)) and self.noun_of(token) is None
         return self._is_adjective(token)
 
@@ -370,9 +370,9 @@ class German(SpacedLanguage):
     def _has_plural_article(
         self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun, case: str | None
     ) -> bool:
-        """Return whether a form that can be a plural is one by its article.
+        """Return whether the article shows that an ambiguous form is plural.
 
-        case: the case that the article has before the noun in the singular, if it fits it.
+        case: the case of the phrase if the noun is singular, or None if the article does not fit.
         """
         low = tokens[determiner].low
         before = tokens.before(determiner)
@@ -380,18 +380,18 @@ class German(SpacedLanguage):
             # "mit den Patienten", "den Bäckern", "mit seinen Patienten".
             return before.low in _DATIVE
         if low == "der" and noun.gender == "m":
-            # A genitive: "das Foto der müden Bäcker", "das Foto der Bäcker".
+            # "der" can be the genitive plural: "das Foto der müden Bäcker", "das Foto der Bäcker".
             if phrase.before:
                 return tokens[phrase.before[-1]].low.endswith("en")
             return before.text[:1].isupper()
-        # "die Bäcker", "meine Bäcker"; "eine Leiter" is a thing.
+        # Other plural articles end in "-e", but "eine" is singular: "die Bäcker", "meine Bäcker".
         return case is None and low.endswith("e") and low not in ("eine", "keine")
 
     def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
         """Return the case of a singular phrase, or None if the article does not fit."""
         token = tokens[determiner]
         if _STAR_ENDING.search(token.low) or noun.kind == "star":
-            # "eine*r Ärzt*in": the word before it shows the case.
+            # The article in "eine*r Ärzt*in" is ambiguous, so infer the case from the word before.
             before = tokens.before(determiner)
             bare_case = "genitive" if before.text[:1].isupper() else "nominative"
             return _CASE_BEHIND.get(before.low, bare_case)
@@ -404,7 +404,7 @@ class German(SpacedLanguage):
         if noun.gender == "f":
             return {"er": "dative", "e": "nominative"}.get(ending)
         if stem in self.entries("der-word") and ending == "er":
-            return "nominative"  # "dieser Arzt", where "meiner Ärztin" is a dative
+            return "nominative"  # "dieser Arzt"
         return _ENDINGS.get(ending)
 
     def _bare(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
@@ -448,7 +448,7 @@ class German(SpacedLanguage):
             return changes
         noun_gender = "f" if is_feminine else phrase.noun.gender[0]
         ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
-        # Before the noun with all its parts: "Luft- und Raumfahrtingenieur".
+        # Insert before all parts of a compound: "Luft- und Raumfahrtingenieur".
         position = phrase.first + (phrase.article is not None)
         position = phrase.before[-1] + 1 if phrase.before else position
         while not phrase.before and self.matcher("adverb").has(tokens[position]):
@@ -466,7 +466,7 @@ class German(SpacedLanguage):
         noun = phrase.noun
         if noun is None or noun.kind != "pair":
             return False
-        # An unlisted compound may be a thing: "Scheinwerfer".
+        # An unlisted compound may refer to a thing: "Scheinwerfer".
         low = noun.masculine.lower()
         is_sure = low in self._nouns or low.endswith(self.entries("sure-part"))
         return low.endswith("er") and not is_sure
@@ -480,7 +480,7 @@ class German(SpacedLanguage):
         return not person.plural and self._is_in_relative_clause(tokens, phrase)
 
     def _is_in_relative_clause(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether a noun is between a relative pronoun and "ist": ", der Pilot ist"."""
+        """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
         first = phrase.first
         is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
         is_pronoun = phrase.head == first + 1 and self.matcher("relative").has(tokens[first])
@@ -494,13 +494,13 @@ class German(SpacedLanguage):
         if noun is None or noun.kind == "neutral":
             return {}
         if self._is_in_relative_clause(tokens, role):
-            # The pronoun agrees with the person: "ein weiblicher Mensch, der Pilotin ist".
+            # The relative pronoun agrees with "Mensch": "ein weiblicher Mensch, der Pilotin ist".
             role = role._replace(article=None)
         write = self._feminine if gender == "female" else self._without_sign
         return write(tokens, role)
 
     def _without_sign(self, tokens: Reading, phrase: Phrase) -> Changes:
-        """Return the masculine noun and article instead of those with a sign."""
+        """Return the changes that make a gender-inclusive noun and its article masculine."""
         assert phrase.noun is not None
         if phrase.noun.kind != "star":
             return {}
@@ -518,7 +518,7 @@ class German(SpacedLanguage):
         return changes
 
     def _declined(self, masculine: str, case: str) -> str:
-        """Return a masculine noun in the singular in a case."""
+        """Decline a masculine noun in the singular."""
         if case == "nominative":
             return masculine
         for start in range(len(masculine) - 2):
@@ -534,14 +534,14 @@ class German(SpacedLanguage):
 
     @cached_property
     def _forms_of_noun(self) -> dict[str, tuple[str, str]]:
-        """Return noun -> its genitive and plural, all in small letters."""
+        """Return a mapping from nouns to their genitive and plural, all in lower case."""
         forms_of_noun: dict[str, tuple[str, str]] = {}
         for masculine, _, genitive, plural in self._pairs:
             forms_of_noun[masculine.lower()] = (genitive.lower(), plural.lower())
         return forms_of_noun
 
     def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
-        """Return the phrase in the feminine: noun, adjectives, article, relative pronoun."""
+        """Return the changes that make a phrase and its relative pronoun feminine."""
         assert phrase.noun is not None
         ending = _DECLENSIONS[phrase.declension]["f"][phrase.case]
         noun = phrase.noun.feminine
@@ -564,7 +564,7 @@ class German(SpacedLanguage):
         return changes | self._feminine_relative(tokens, phrase.head + 1)
 
     def _feminine_relative(self, tokens: Reading, i: int) -> Changes:
-        """Return the feminine relative pronoun of a clause at word i: ", der lacht"."""
+        """Return the change that makes a relative pronoun at word i feminine: ", der lacht"."""
         if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
             return {}
         if tokens[i].low in _DATIVE:
@@ -576,7 +576,7 @@ class German(SpacedLanguage):
 
 
 def _is_capital_inside(token: Token) -> bool:
-    """Return whether a word has a capital that the start of a clause does not explain."""
+    """Return whether a word is capitalised other than at the start of a clause."""
     return token.text[0].isupper() and not token.small and not token.opens
 
 

@@ -1,6 +1,6 @@
 """Russian: "врач" becomes "женщина-врач" or "мужчина-врач", in the same case.
 
-An adjective that names a kind of trade stays with its noun: "женщина — уличный музыкант".
+An adjective that specifies the trade stays next to its noun: "женщина — уличный музыкант".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 CASES = ("nominative", "genitive", "dative", "accusative", "instrumental", "prepositional")
-# The words for a woman, a man, a girl and a boy in the six cases.
+# "Woman", "man", "girl" and "boy", and the two words they replace, in the six cases.
 _WOMAN = ("женщина", "женщины", "женщине", "женщину", "женщиной", "женщине")
 _MAN = ("мужчина", "мужчины", "мужчине", "мужчину", "мужчиной", "мужчине")
 _GIRL = ("девочка", "девочки", "девочке", "девочку", "девочкой", "девочке")
@@ -24,9 +24,9 @@ _HUMANS_OF_GENDER = ("женщин", "мужчин")
 _GENDERED_ADJECTIVES = ("женск", "мужск", "беременн", "бородат", "усат")
 _SIBILANTS = "жшчщ"
 _GUTTURALS = "гкх"
-# Masculine ending of an adjective -> its case; "-ого" can be a genitive or an accusative.
+# Masculine adjective endings.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
-# Masculine pronoun -> its feminine in the six cases.
+# Masculine pronoun -> its feminine form in each of the six cases.
 _PRONOUNS: dict[str, tuple[str, ...]] = {}
 for _masculine, _feminine in (
     ("один одного", "одна одной одну"),
@@ -40,12 +40,12 @@ for _masculine, _feminine in (
     _nominative, _oblique, _accusative = _feminine.split()
     for _word in _masculine.split():
         _PRONOUNS[_word] = (_nominative, _oblique, _oblique, _accusative, _oblique, _oblique)
-# Masculine ending of an adjective -> the cases that it can have.
+# Masculine adjective ending -> possible cases, as indices into `CASES`.
 _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
     "ым": (4,), "им": (4,), "ом": (5,), "ем": (5,), "ём": (5,),
 }  # fmt: skip
-# Feminine ending of an adjective -> the cases that it can have; likewise of feminine pronouns.
+# Feminine adjective ending, or feminine pronoun -> possible cases, as indices into `CASES`.
 _OBLIQUE = (1, 2, 4, 5)
 _CASES_OF_FEMININE_ENDING: dict[str, tuple[int, ...]] = {
     **{"ая": (0,), "яя": (0,), "ую": (3,), "юю": (3,)},
@@ -55,7 +55,7 @@ _CASES_OF_FEMININE_PRONOUN: dict[str, tuple[int, ...]] = {}
 for _forms in _PRONOUNS.values():
     _CASES_OF_FEMININE_PRONOUN |= {_forms[0]: (0,), _forms[1]: _OBLIQUE, _forms[3]: (3,)}
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
-# With those of the instrumental.
+# Prepositions that require the prepositional or the instrumental.
 _NOT_BEFORE_GENITIVE = _PREPOSITIONAL | {"с", "со", "за", "над", "под", "перед", "между", "во"}
 _PAST = re.compile(".+[аиеяуёы]л|.+лся")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
@@ -64,9 +64,9 @@ _BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "к
 
 
 class Russian(SpacedLanguage):
-    """Find persons in Russian prompts, and write a value with the agreement that it needs.
+    """Find people in Russian prompts, and insert values with the required agreement.
 
-    Its nouns are of the kinds "noun" (врач), "adjective" (бездомный), "human" and "child".
+    The noun classes are "noun" (врач), "adjective" (бездомный), "human" and "child".
     """
 
     code = "ru"
@@ -77,7 +77,7 @@ class Russian(SpacedLanguage):
 
     @cached_property
     def _nouns(self) -> dict[str, Noun]:
-        """Return form -> noun with the cases that this form has."""
+        """Return a mapping from forms to nouns, which list the possible cases of the form."""
         nouns: dict[str, Noun] = {}
         for name, plural in (("person", "plural"), ("person-a", "plural-of-a")):
             for word in self.entries(name):
@@ -86,7 +86,7 @@ class Russian(SpacedLanguage):
                 if word[-1] in _SIBILANTS:
                     # "сторожем" is often written "сторожом".
                     nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
-        # Nouns that are declined as adjectives: "учёный".
+        # Nouns that are declined like adjectives: "учёный".
         adjectives = self.matcher("adjective-alone").words
         for word in self.entries("person-adjectival"):
             stem = word[:-1] if word.endswith("ий") else word[:-2] + "ы"
@@ -102,19 +102,19 @@ class Russian(SpacedLanguage):
     def _add(
         self, nouns: dict[str, Noun], kind: str, forms: Sequence[str], plurals: Sequence[str]
     ) -> None:
-        """Add the forms of a noun in the six cases of the singular, and those of the plural."""
+        """Add a noun under its singular forms in the six cases and under its plural forms."""
         word = forms[0]
         for form in plurals:
             nouns.setdefault(form, Noun(word, word, number="many"))
         for form in forms:
             cases = tuple(case for case, other in enumerate(forms) if other == form)
-            # "учителя" is a genitive or, at the start of a sentence, a plural; so is "судьи".
+            # "учителя" and "судьи" can be the genitive singular or the nominative plural.
             number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
             nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
             nouns.setdefault(form.replace("ё", "е"), nouns[form])  # "с судьей"
 
     def _inflected(self, word: str, list_name: str) -> list[str]:
-        """Return the forms of a noun by the first entry of a list that has its ending."""
+        """Inflect a noun according to the first entry in a list that matches its ending."""
         for entry in self.entries(list_name):
             endings, dropped, forms = entry.split("/")
             if word.endswith(tuple(endings.split(","))):
@@ -144,7 +144,7 @@ class Russian(SpacedLanguage):
             return Phrase(self._first_adjective(tokens, i, None), i, stated=True)  # "женщина"
         noun = self.noun_of(token)
         if noun is None or self._is_before_noun(tokens, i):
-            return None  # "дежурный" of "дежурный врач"
+            return None  # "дежурный" in "дежурный врач"
         first = self._first_adjective(tokens, i, noun)
         if self._is_behind_feminine(tokens, i, noun):
             return Phrase(first - 1, i, stated=True)  # "опытной судьи"
@@ -154,7 +154,7 @@ class Russian(SpacedLanguage):
         return self._counted_phrase(tokens, first, i, noun)
 
     def _is_behind_feminine(self, tokens: Reading, i: int, noun: Noun) -> bool:
-        """Return whether an agreeing feminine adjective precedes a noun, which states a woman."""
+        """Return whether a feminine adjective before the noun shows that it refers to a woman."""
         word = tokens.before(i)
         if self.matcher("no-adjective").has(word) or self.noun_of(word):
             return False  # "в ванной", "герой"
@@ -164,15 +164,16 @@ class Russian(SpacedLanguage):
                 possible_cases = cases_of_ending
         cases = set(possible_cases).intersection(noun.cases)
         if not noun.masculine.endswith(("а", "я")):
-            return 0 in cases  # "молодая врач"; in other cases such nouns do not agree
-        # "за спиной судьи", "в приёмной судьи": a noun in the case of its preposition.
+            # Such nouns only take feminine adjectives in the nominative: "молодая врач".
+            return 0 in cases
+        # After a preposition, the word is a noun: "за спиной судьи", "в приёмной судьи".
         is_noun = cases == {1} and tokens.before(i - 1).low in _NOT_BEFORE_GENITIVE
         return bool(cases) and not is_noun
 
     def _counted_phrase(self, tokens: Reading, first: int, i: int, noun: Noun) -> Phrase | None:
-        """Return the phrase of one or several people, or None if the number is unclear.
+        """Return the phrase for one or several people, or None if the number is unclear.
 
-        first: where the adjectives of the singular begin, if noun i is one.
+        first: the position of the first singular adjective before noun i, or i.
         """
         start = first
         number = noun.number
@@ -187,35 +188,35 @@ class Russian(SpacedLanguage):
             number = "many" if tokens[first].opens else "one"  # "Учителя в классе"
         if number == "many":
             return Phrase(start, i, plural=True)
-        # "судьи" is one judge in "портрет судьи" and "моего судьи"; else it may be several.
+        # "судьи" is singular in "портрет судьи" and "моего судьи", but may otherwise be plural.
         is_of_picture = self.matcher("before-genitive").has(tokens.before(i))
         if number == "any" and first == i and not (is_of_picture and tokens[i - 1].opens):
             return None
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
 
     def _is_plural_adjective(self, token: Token) -> bool:
-        """Return whether a word is an adjective in the plural: "опытные", but not "решение"."""
+        """Return whether a word is a plural adjective: "опытные", but not "решение"."""
         if self.matcher("pronoun-plural").has(token):
             return True
         if self.noun_of(token) or self.matcher("no-plural-adjective").has(token):
             return False
-        # The "н" of "древние" follows a consonant, the "н" of "решение" a vowel.
+        # The "н" follows a consonant in the adjective "древние", but a vowel in "решение".
         return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", token.low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is a noun for women or men."""
+        """Return whether word i is a noun that states a gender."""
         low = tokens[i].low
         if len(low) < 4 or low.startswith(_GENDERED_ADJECTIVES):
             return False
         return self.states_gender(tokens, i)
 
     def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
-        """Return where the adjectives begin that stand before a noun and agree with it."""
+        """Return the position of the first adjective that precedes a noun and agrees with it."""
         first = i
         while not tokens[first].opens and self._describes(tokens[first - 1]):
             low = tokens[first - 1].low
             ending = next((ending for ending in _CASES_OF_ENDING if low.endswith(ending)), "")
-            # "студент, работающий официантом": the participle is in another case.
+            # In "работающий официантом", the participle does not agree with the noun.
             if noun and noun.cases and ending:
                 if set(noun.cases).isdisjoint(_CASES_OF_ENDING[ending]):
                     break
@@ -233,7 +234,7 @@ class Russian(SpacedLanguage):
         return (is_instrumental and is_behind_verb) or super().is_role(tokens, person, phrase)
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is an adjective before its noun."""
+        """Return whether word i is an adjective before a noun for people."""
         is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS)
         return is_adjectival and self.noun_of(tokens.after(i)) is not None
 
@@ -244,14 +245,14 @@ class Russian(SpacedLanguage):
         return is_adjective or low in _PRONOUNS
 
     def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
-        """Return the case of a phrase by its noun or, if that is ambiguous, by the word before."""
+        """Return the case of a phrase, using the preceding word if the noun is ambiguous."""
         if len(cases) == 1:
             return cases[0]
         before = tokens.before(first)
         if not cases:
             cases = (0, 1, 3) if before.text else (0,)
         if {1, 3} <= set(cases):
-            # "приветствует велосипедиста": a verb has an object.
+            # After a verb, the noun is an object: "приветствует велосипедиста".
             is_object = before.low.endswith(_VERB_ENDINGS)
             return 3 if is_object or self.matcher("accusative-behind").has(before) else 1
         if 5 in cases and before.low in _PREPOSITIONAL:
@@ -282,7 +283,7 @@ class Russian(SpacedLanguage):
         return changes
 
     def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
-        """Return where a noun with its classifying adjectives begins: "уличный музыкант"."""
+        """Return the start of a noun including classifying adjectives: "уличный музыкант"."""
         place = phrase.head
         is_of_kind = self.matcher("adjective-of-kind").has
         while noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):
@@ -290,7 +291,7 @@ class Russian(SpacedLanguage):
         return place
 
     def _gendered(self, tokens: Reading, place: int, phrase: Phrase, is_woman: bool) -> str:
-        """Return the word where a noun begins with the word for a woman or man."""
+        """Return the replacement for the first word of a noun, which adds "woman" or "man"."""
         assert phrase.noun is not None
         token = tokens[place]
         case = CASES.index(phrase.case)
@@ -310,9 +311,9 @@ class Russian(SpacedLanguage):
         return f"{self._like(token, human)}{link}{_inside(token.text)}"
 
     def _agree_behind(self, tokens: Reading, head: int, case: int, changes: Changes) -> None:
-        """Change what agrees after a noun: participles, "который", verbs of the past."""
+        """Make participles, "который" and past-tense verbs after a noun feminine."""
         no_verbs = self.entries("no-verb")
-        is_subject = True  # of the next verb
+        is_subject = True  # whether the person is still the subject of the next verb
         for i in range(head + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
@@ -335,7 +336,7 @@ class Russian(SpacedLanguage):
 
 
 def is_participle(word: str) -> bool:
-    """Return whether a word after a comma is a participle in the masculine."""
+    """Return whether a word looks like a masculine participle."""
     if word.endswith(("щийся", "щегося", "щемуся", "щимся", "вшийся", "вшегося")):
         return True
     stems = [word.removesuffix(ending) for ending in _ADJECTIVE_ENDINGS if word.endswith(ending)]
@@ -343,11 +344,11 @@ def is_participle(word: str) -> bool:
 
 
 def feminine_adjective(word: str, case: int) -> str:
-    """Return the feminine of a masculine adjective or pronoun.
+    """Return the feminine form of a masculine adjective or pronoun.
 
     Args:
-        word: the masculine in this case.
-        case: the position of the case in `CASES`.
+        word: the masculine form in the given case.
+        case: the index of the case in `CASES`.
 
     >>> feminine_adjective("опытного", 1), feminine_adjective("синий", 0)
     ('опытной', 'синяя')
@@ -364,7 +365,7 @@ def feminine_adjective(word: str, case: int) -> str:
 
 
 def _feminine_ending(stem: str, ending: str, case: int) -> str:
-    """Return the feminine ending of an adjective, by its stem and masculine ending."""
+    """Return the feminine ending of an adjective, given its stem and masculine ending."""
     is_hissing = stem[-1] in _SIBILANTS
     is_soft = ending in ("ий", "его", "ему", "ем") and not is_hissing and stem[-1] not in _GUTTURALS
     is_soft = is_soft or (ending == "им" and stem[-1] in "не")
@@ -376,7 +377,7 @@ def _feminine_ending(stem: str, ending: str, case: int) -> str:
 
 
 def _adjective_form(word: str, case: int, is_feminine: bool) -> str:
-    """Return an adjective, given in the nominative of the masculine, in a case."""
+    """Inflect an adjective that is given in the masculine nominative."""
     if is_feminine:
         return feminine_adjective(word, case)
     stem = word[:-2]
@@ -389,7 +390,7 @@ def _adjective_form(word: str, case: int, is_feminine: bool) -> str:
 
 
 def _inside(text: str) -> str:
-    """Return a word as it is written inside of a sentence."""
+    """Return a word as it is written in the middle of a sentence."""
     return text if text.isupper() else text[0].lower() + text[1:]
 
 

@@ -404,8 +404,8 @@ def test_models_async_functions_and_debiased_queries_are_refused() -> None:
 
 @refused(
     (rows_of(QUERIES)[:, :5], None, r"expected float embeddings \(\.\.\., 24\)"),
-    (rows_of(QUERIES), QUERIES[:2], "got 2 for 3 vectors"),
-    (rows_of(QUERIES), 5, "expected a text or a list of texts"),
+    (rows_of(QUERIES), QUERIES[:2], "got 2 texts for 3 vectors"),
+    (rows_of(QUERIES), 5, "expected a string or a list of strings"),
     (rows_of(QUERIES).long(), None, "expected floats"),
     (None, None, "got NoneType"),
     ([QUERIES], None, "not vectors of the same width"),
@@ -415,10 +415,10 @@ def test_mismatched_vectors_are_refused(vectors: Any, texts: Any) -> None:
 
 
 @refused(
-    (5, "expected a text"),
-    (b"A doctor", "expected a text"),
-    ([1], "expected a text"),
-    (None, "expected a text"),
+    (5, "expected a string"),
+    (b"A doctor", "expected a string"),
+    ([1], "expected a string"),
+    (None, "expected a string"),
 )
 def test_anything_but_texts_is_refused(texts: Any) -> None:
     debiased().embed(texts)

@@ -68,15 +68,15 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline; or a
             list of pipelines that work on a picture in sequence, such as base and refiner, which
             use the same value.
-        prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
+        prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly; or a fitted edit, or a mapping from role
             to edit; or the attachment of the preceding pipeline.
         method: a Method, or its name in `vldebias.methods.METHODS`: "orth" (P0), "orth-cali" (Lemma
             7.1), "cali" (Lemma 7.2), "balanced-prompts", "paper" (its settings) and others. If
             None, the default above is used.
-        lam: weight of the prompt pairs, for named methods that accept it: one value, or one per
+        lam: the weight of the prompt pairs, for named methods that accept it: one value, or one per
             prompt set. If None, the method's default is used.
-        strength: fraction of the edit to apply, in [0, 1]; 0 is bit-identical to no attachment.
+        strength: the fraction of the edit to apply, in [0, 1]; at 0, outputs are bit-identical.
         keep_stated: leave prompts unchanged that contain an attribute word of the set ("a photo of
             a female doctor").
         negative: also change a pipeline's negative prompt. Default: unchanged, as in the paper.
@@ -108,10 +108,10 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         InvalidInputError: If arguments contradict each other or are out of range.
 
     Warns:
-        AutoDeclinedWarning: If the default predicts no improvement, or has no reference images on
-        which to test a search, so that nothing changes.
+        AutoDeclinedWarning: If nothing changes, because the default predicts no improvement, or has
+            no reference images to test a search on.
         WideEditWarning, ClassSignalWarning: If the edit may change unrelated prompts, or removes
-        differences between classes.
+            differences between classes.
 
     >>> from vldebias.miniature import load_clip, load_pipeline
     >>> pipe = load_pipeline()  # or any diffusers pipeline
@@ -128,7 +128,9 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     )
     passes = list(host) if isinstance(host, list | tuple) else [host]
     if not passes:
-        raise InvalidInputError("host: got an empty list; expected pipelines, the first one first")
+        raise InvalidInputError(
+            "host: got an empty list; expected pipelines in the order in which they run"
+        )
     target = resolve(passes[0], tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
     attachment: Attachment
@@ -136,14 +138,15 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         attachment = prompts.attach_to_later_pass(target)
     elif isinstance(prompts, Attachment):
         raise InvalidInputError(
-            f"{target.name}: expected an attachment that writes values into prompts, got"
+            f"{target.name}: expected an attachment that inserts values into prompts, got"
             f" {prompts!r}. Fitted edits are attached to each pipeline: debias(other,"
             " attachment.projections)"
         )
     elif isinstance(prompts, Edit | Mapping):
         if any(setting is not None for setting in (method, lam, reference, max_loss)):
             raise InvalidInputError(
-                "got a fitted edit and method, lam, reference or max_loss; leave these out"
+                "got a fitted edit together with method, lam, reference or max_loss, which only"
+                " apply when fitting; leave these out"
             )
         attachment = attach_fitted(target, prompts, settings)
     else:
@@ -178,7 +181,7 @@ def fit_projections(
 
     Args:
         host: see `debias`.
-        prompts: prompt sets, their names or their files.
+        prompts: one or more prompt sets, or their names or files.
         method: a method that fits an edit, or its name. If None, the default is used.
         lam: see `debias`.
         tokenizer: see `debias`.
@@ -268,7 +271,7 @@ def inspect(
 
     Args:
         host: see `debias`.
-        prompts: a prompt set, its name or its file.
+        prompts: a prompt set, or its name or file.
         method: see `fit_projections`.
         lam: see `fit_projections`.
         tokenizer: see `fit_projections`.
@@ -313,7 +316,7 @@ def fit_shares(
         top: see `vldebias.methods.RankShares`.
         reference: unlabelled image features (n, d) from this model, for images like those to be
             ranked.
-        lam: weight of the differences between the groups.
+        lam: the weight of the differences between the groups.
         tokenizer: see `debias`.
 
     >>> from vldebias.miniature import load_photographs

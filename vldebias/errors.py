@@ -37,8 +37,8 @@ _WITH_TORCH = (
     " fine-tune, or '.[torch]' for embeddings of your own, in a checkout of vldebias"
 )
 
-# Stack frames to skip when locating the user's line: those of this package, and of libraries that
-# call it (hooks, threads).
+# The user's line is the innermost stack frame outside of this package and of libraries, which call
+# it in hooks and threads.
 _PACKAGE = str(Path(__file__).resolve().parent)
 _LIBRARIES = tuple(
     {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -115,11 +115,11 @@ class WideEditWarning(VldebiasWarning):
 
 
 def shortened(text: str, limit: int) -> str:
-    """Truncate a text and mark the cut with dots.
+    """Truncate a string, ending it with "..." if anything was cut off.
 
     Args:
-        text: the text.
-        limit: maximum number of characters.
+        text: the string.
+        limit: the maximum number of characters, including the dots.
     """
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
@@ -139,7 +139,7 @@ def missing(package: str) -> MissingPackageError:
     """Return an error for a missing package, with the command that installs it.
 
     Args:
-        package: import name, such as "sklearn".
+        package: the import name, such as "sklearn".
     """
     extra = EXTRA_OF.get(package)
     if extra == "torch":
@@ -154,8 +154,8 @@ def missing(package: str) -> MissingPackageError:
 def missing_extra(error: ModuleNotFoundError) -> MissingPackageError | None:
     """Return an error that names the extra that a failed import needs, or None.
 
-    None means that the installation is broken in a different way: the module does not belong to an
-    extra, or is part of an installed package.
+    None means that the installation is broken in a different way, because the module does not
+    belong to an extra, or is part of an installed package.
     """
     package = error.name or ""
     return missing(package) if package in EXTRA_OF else None
@@ -165,7 +165,7 @@ def need(module: str) -> Any:
     """Import an optional module.
 
     Args:
-        module: full name, such as "matplotlib.pyplot".
+        module: the full name, such as "matplotlib.pyplot".
 
     Raises:
         MissingPackageError: If its package is not installed; the message contains the installation
@@ -186,7 +186,7 @@ def need_extras(*extras: str) -> None:
     """Check that the packages in some extras are installed, without importing them.
 
     Args:
-        extras: names of extras in pyproject.toml, such as "clip" and "eval".
+        extras: the names of extras in pyproject.toml, such as "clip" and "eval".
 
     Raises:
         MissingPackageError: If a package is not installed; the message contains a command that
@@ -215,9 +215,9 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
     """Return a package `__getattr__` that imports public names on first use.
 
     Args:
-        package: full name of the package.
-        names_of_home: maps the full name of each defining module to its public names, including the
-            module's own name if it is public.
+        package: the full name of the package.
+        names_of_home: a mapping from the full name of each module to its public names, including
+            the module's own name if it is public.
     """
     home_of_name = {name: home for home, names in names_of_home.items() for name in names}
 
@@ -246,14 +246,14 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
 
     Args:
         name: the unknown name.
-        names: known names.
-        otherwise: hint if no known name is similar.
+        names: the known names.
+        otherwise: the hint if no known name is similar.
 
     >>> did_you_mean("gendre", ["age", "gender", "race"])
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    # "methods" is not a misspelling of "seeds"; their ratio is 0.5.
+    # The cutoff must exceed 0.5, the ratio of "methods" and "seeds", which are unrelated.
     lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.55)
     close = [name_of_lower[match] for match in lower]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
@@ -272,11 +272,11 @@ def _is_of_library(frame: FrameType) -> bool:
 def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
     """Issue a warning that points to the user's line.
 
-    This is the innermost frame outside of this package and installed libraries.
+    That line is in the innermost frame outside of this package and installed libraries.
 
     Args:
         message: the message.
-        category: class of the warning.
+        category: the class of the warning.
     """
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
     # `warnings` also skips these frames.

@@ -91,14 +91,15 @@ def debias_queries(
             tensors), such as a call to a hosted service; a sentence-transformers model; LangChain's
             `Embeddings`; llama-index's `BaseEmbedding`; a chroma embedding function; or a mapping
             from text to vector.
-        prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
+        prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly; or a fitted edit (`vldebias.load_edit`).
         reference: unlabelled vectors (n, d) of a few hundred to a few thousand indexed images or
             documents. The default method needs them.
         method: a Method, or a name in `vldebias.methods.METHODS`. If None, the default is used
             (docs/explanation/the-default.md): it fits an edit if that closes the gap on held-out
             reference vectors; otherwise, or without a reference, it does nothing and explains why.
-        strength: strength of the edit in [0, 1]; at 0, the output of `embed` is returned unchanged.
+        strength: the strength of the edit in [0, 1]; at 0, the output of `embed` is returned
+            unchanged.
         keep_stated: leave queries unchanged that contain an attribute word of the set ("a photo of
             a female doctor").
 
@@ -112,7 +113,7 @@ def debias_queries(
         AlreadyAttachedError: If `embed` is already debiased.
 
     Warns:
-        AutoDeclinedWarning: If no improvement is predicted, so that nothing changes.
+        AutoDeclinedWarning: If nothing changes, because no improvement is predicted.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -136,7 +137,7 @@ def debias_queries(
         fitted = prompts
         names = (fitted.provenance.prompts or "").split("+")
         sets: tuple[PromptSet, ...] = ()
-        with suppress(InvalidInputError):  # some set is not a packaged one
+        with suppress(InvalidInputError):  # a set may not be a packaged one
             sets = tuple(load_prompts(name) for name in names if name)
     else:
         images = _read_reference(reference, host)
@@ -148,7 +149,7 @@ def debias_queries(
     if TEXT not in SIDES[fitted.side]:
         raise InvalidInputError(
             f"method {fitted.method!r} edits image vectors, but the vectors of an index are fixed;"
-            " choose a method for texts"
+            " choose a method that edits text"
         )
     # LangChain's vector stores require an `Embeddings` instance, which only matters once the
     # library is imported.
@@ -166,11 +167,11 @@ class DebiasedQueries:
     collection's embedding function, or call `embed` to embed queries.
 
     Attributes:
-        host: wrapper of your embedder.
+        host: a wrapper around your embedder.
         fitted: the edit. `fitted.save_pretrained(folder)` saves it, and `debias_queries(embed,
             vldebias.load_edit(folder))` reuses it.
         sets: the prompt sets that it was fitted to; empty if unknown.
-        strength: strength of the edit in [0, 1]; may be changed between calls.
+        strength: the strength of the edit in [0, 1], which may be changed between calls.
         keep_stated: whether to leave queries unchanged that contain an attribute word.
 
     >>> import numpy as np
@@ -237,7 +238,8 @@ class DebiasedQueries:
         queries = None if texts is None else _checked_texts(texts)
         if queries is not None and len(queries) != len(read.rows):
             raise InvalidInputError(
-                f"texts: got {len(queries)} for {len(read.rows)} vectors; expected one per vector"
+                f"texts: got {len(queries)} texts for {len(read.rows)} vectors; expected one text"
+                " per vector"
             )
         return self._edited(read, vectors, queries)
 
@@ -258,11 +260,11 @@ class DebiasedQueries:
         return cast("list[list[float]]", rows.tolist())
 
     async def aembed_query(self, text: str) -> list[float]:
-        """Run `embed_query` in a thread."""
+        """Embed one query asynchronously, by running `embed_query` in a thread."""
         return cast("list[float]", await asyncio.to_thread(self.embed_query, text))
 
     async def aembed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """Run `embed_documents` in a thread."""
+        """Embed documents asynchronously, by running `embed_documents` in a thread."""
         return await asyncio.to_thread(self.embed_documents, texts)
 
     def __call__(self, input: object) -> object:
@@ -290,9 +292,9 @@ class DebiasedQueries:
             vectors: vectors (n, d) of the index, as an array, a tensor, a file or
                 `vldebias.data.Shards`.
             queries: typical search queries.
-            labels: attribute value of each of the n vectors, "" if unknown; or a mapping from
+            labels: the attribute value of each of the n vectors, "" if unknown; or a mapping from
                 column to values.
-            options: options of `vldebias.evaluate`, such as prior, seed or k, the number of top
+            options: the options of `vldebias.evaluate`, such as prior, seed or k, the number of top
                 results (one or several; default: a twentieth of the index, at least 10).
 
         Returns:
@@ -386,7 +388,7 @@ def _checked_texts(texts: object) -> list[str]:
     listed = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, bytes) else None
     if listed is None or not all(isinstance(text, str) for text in listed):
         shown = repr(texts)[:100]
-        raise InvalidInputError(f"texts: got {shown}; expected a text or a list of texts")
+        raise InvalidInputError(f"texts: got {shown}; expected a string or a list of strings")
     return listed
 
 

@@ -63,7 +63,7 @@ def a_function(problem: Any, role: str) -> Any:
     (lambda: Declaration(None), "got the name None; expected a text"),  # type: ignore[arg-type]
     (
         lambda: register_method(method_with(lambda self, *_: None, Declaration("x y"))()),
-        "has the name 'x y'; expected a text without spaces",
+        "has the name 'x y'; expected a string without spaces",
     ),
     (lambda: method_with(a_function, "mine"), "Mine: got declaration = 'mine'; expected a Decl"),
     (lambda: method_with(lambda self, problem: None), r"signature \(self, problem\); expected"),

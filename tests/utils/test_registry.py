@@ -75,8 +75,8 @@ def a_function() -> None:
     [
         (3, r"derives from .*Letter, got 3"),
         (a_function, r"derives from .*Letter, got the function a_function"),
-        (Letter, r"got the class Letter; expected an instance of it: register Letter\(\)"),
-        (Nameless(), "has the name None; expected a text without spaces and commas"),
+        (Letter, r"got the class Letter; expected an instance, so register Letter\(\)"),
+        (Nameless(), "has the name None; expected a string without spaces or commas"),
         (Letter("two words"), "has the name 'two words'; expected"),
         (Letter("a,b"), "has the name 'a,b'; expected"),
         (Letter(""), "has the name ''; expected"),

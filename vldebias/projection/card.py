@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from vldebias.projection.edit import Edit
 
 WEIGHTS = "projection.safetensors"
-"""Name of the file that stores an edit: its tensors, with its config in the header."""
+"""Name of the file that contains an edit's tensors, with its config in the header."""
 
 
 def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
-    """Return the model card: what the edit was fitted on, and how to attach it.
+    """Return the model card, which states what the edit was fitted on and how to attach it.
 
     Args:
         edit: the fitted edit.
-        roles: roles that share the repository; empty for a single edit.
+        roles: the roles that share the repository; empty for a single edit.
     """
     origin = edit.provenance
     # Escape names, which may come from anyone, because the hub renders the card as a web page.
@@ -32,7 +32,7 @@ def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
     elif edit.side == "denoiser":
         kind = (
             f"An edit of a pipeline's denoiser ({method}): each image gets a sampled\nvalue,"
-            " set in every cross-attention, and no word is written into its prompt. It mitigates"
+            " set in every cross-attention layer, and its prompt is not changed. It mitigates"
         )
     title = prompts if origin.prompts else "An edit"
     model = code_span(origin.model_id) if origin.model_id else "a model without a name"
@@ -46,14 +46,14 @@ tags:
 ---
 # {title} for {model}
 
-{kind} what its prompt set describes, made
-with vldebias
-{__version__}. It mitigates and does not remove bias: measure before and after on your own data.
+{kind} the bias described by its
+prompt set, created with vldebias {__version__}. It reduces bias but does not remove it, so
+measure before and after on your own data.
 
     import vldebias
     attachment = vldebias.debias({subject}, vldebias.load_edit("this repository or folder"))
 
-It is refused for weights other than those it was fitted on. Roles: {listed_roles}.
-Prompt set:
-{prompts} (hash {code_span(origin.prompts_hash or "None")}). The header of `{WEIGHTS}` has the rest.
+It can only be attached to the weights that it was fitted on. Roles: {listed_roles}. Prompt set:
+{prompts} (hash {code_span(origin.prompts_hash or "None")}). See the header of `{WEIGHTS}` for all
+settings.
 """

@@ -67,10 +67,10 @@ class CrossAttentionEdit(Edit):
         gate_offsets: (values + 1,).
         auroc: "stated" and "person" -> layer -> AUROC of the responses to held-out prompts; the
             best layer is used.
-        layers: name and width of each cross-attention layer.
+        layers: the name and width of each cross-attention layer.
         form: "add", "shift" or "set".
-        rank: maximum number of directions in the span, strongest first; 0 means all.
-        attribute: name of the prompt set.
+        rank: the maximum number of directions in the span, strongest first, or 0 for all.
+        attribute: the name of the prompt set.
         words: value -> its words.
         adjectives: see `PromptSet`; used to analyse prompts if the edit is attached again.
         phrase: see `PromptSet`.
@@ -136,7 +136,7 @@ class CrossAttentionEdit(Edit):
         )
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Reject a strength above 0, because the edit acts inside a denoiser."""
+        """Return `z` at strength 0; raise an error otherwise, because the edit needs a denoiser."""
         self.check_input(z, strength)
         if strength == 0:
             return z
@@ -201,12 +201,12 @@ def check_form(form: str) -> None:
 def span(effects: Tensor, rank: int = 0) -> Tensor:
     """Return an orthonormal basis (d, r) of the span of effects, strongest directions first.
 
-    Directions below a thousandth of the strongest are rounding errors; k values that are centered
-    leave k - 1 directions.
+    Directions below a thousandth of the strongest are treated as rounding errors. The centered
+    effects of k values span at most k - 1 directions.
 
     Args:
         effects: (values, d).
-        rank: maximum number of directions; 0 means all.
+        rank: the maximum number of directions, or 0 for all.
     """
     _, lengths, directions = torch.linalg.svd(effects.double(), full_matrices=False)
     count = int((lengths > 1e-3 * lengths[0]).sum()) if lengths[0] > 0 else 0
@@ -239,7 +239,7 @@ def steer(output: Tensor, basis: Tensor, target: Tensor, form: str, strength: fl
         target: (b, d), added after the output's component in the span has been removed according to
             the form.
         form: "add" removes nothing, "shift" the mean over positions, "set" every position.
-        strength: fraction of the change to apply.
+        strength: the fraction of the change to apply.
     """
     if form == "add":
         return output + strength * target[:, None]

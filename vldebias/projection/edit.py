@@ -53,10 +53,10 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     """Identify weights by two numbers per tensor (`vldebias.hosts.host`).
 
     Attributes:
-        structure: hash of parameter names and shapes.
+        structure: a hash of parameter names and shapes.
         tensors: each tensor's norm, and its product with a fixed vector.
-        adapters: norm of all LoRA weights added to them, or 0. It is not part of the comparison of
-            weights.
+        adapters: the norm of all LoRA weights added to them, or 0. It is not part of the comparison
+            of weights.
         texts: a few numbers derived from each of three text embeddings; empty if no text could be
             embedded.
     """
@@ -79,8 +79,8 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         deviation = np.abs(numbers - other_numbers) / np.maximum(norms, _SMALLEST_NORM)
         if deviation.max() > _TOLERANCE_OF_TENSOR:
             return False
-        # (2,) over all tensors, because fine-tuning may move each tensor by less than its
-        # tolerance.
+        # Also compare all tensors together (2,), because fine-tuning may move each tensor by less
+        # than its tolerance.
         root_mean_square = np.sqrt(np.square(deviation).mean(0))
         if not root_mean_square.max() <= _TOLERANCE:
             return False
@@ -110,9 +110,9 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
     """Record what the default decided for one role, and why.
 
     Attributes:
-        prompts: names of the prompt sets.
+        prompts: the names of the prompt sets.
         method: what is attached; "default: none" if nothing is.
-        lam: its weight; 0 if nothing is attached.
+        lam: the weight of the prompt pairs, or 0 if nothing is attached.
         reason: a sentence that states what was tested, and on which data; if nothing is attached,
             also what to do.
         change: the change in the gap in that test, with its 95% interval, (value, low, high); None
@@ -137,15 +137,15 @@ class Provenance:
     """Record how and on which model an edit was fitted, for comparison with the host.
 
     Attributes:
-        method: name of the method, such as "cali+equalise".
-        lam: weight of the prompt pairs, or one per attribute.
-        space: name of the edited space; see `Host.space`.
-        model_id: model name, such as a hub id or a checkpoint.
-        fingerprint: fingerprint of the text encoders.
-        image_fingerprint: fingerprint of the image encoder.
-        prompts: names of the prompt sets, joined by "+".
-        prompts_hash: hashes of the prompt sets, joined by "+".
-        stated_words: attribute words of the prompt sets.
+        method: the name of the method, such as "cali+equalise".
+        lam: the weight of the prompt pairs, or one per attribute.
+        space: the name of the edited space; see `Host.space`.
+        model_id: the model name, such as a hub id or a checkpoint.
+        fingerprint: the fingerprint of the text encoders.
+        image_fingerprint: the fingerprint of the image encoder.
+        prompts: the names of the prompt sets, joined by "+".
+        prompts_hash: the hashes of the prompt sets, joined by "+".
+        stated_words: the attribute words of the prompt sets.
         uses_images: whether it was also fitted on images, so that the image encoder is compared.
         labels: "given" or "zero-shot", the source of the image labels; None for methods without
             labels.
@@ -181,7 +181,7 @@ class Edit(ABC):
             `stated_words`.
         axes: field -> axes of its tensor, such as {"left": "d rank"}. Axes with the same name have
             the same size; "d" is the width.
-        dtype: dtype of all tensors, or None.
+        dtype: the dtype of all tensors, or None.
         side: which embeddings of an image-text model it changes by default: "text", "image" or
             "both".
 
@@ -274,21 +274,21 @@ class Edit(ABC):
         """Return changed embeddings (b, ..., d) with the shape, dtype and device of `z`.
 
         Args:
-            z: text embeddings.
-            strength: fraction of the change to apply, in [0, 1]; 0 returns `z` itself.
+            z: the text embeddings.
+            strength: the fraction of the change to apply, in [0, 1]. If 0, `z` itself is returned.
         """
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         """Return changed image embeddings (b, d), using the same map as for text by default.
 
         Args:
-            x: image embeddings.
-            strength: fraction of the change to apply, in [0, 1]; 0 returns `x` itself.
+            x: the image embeddings.
+            strength: the fraction of the change to apply, in [0, 1]. If 0, `x` itself is returned.
         """
         return self(x, strength)
 
     def check_input(self, z: object, strength: float) -> None:
-        """Raise InvalidInputError for a wrong width, type or strength.
+        """Check the width and type of embeddings, and the strength.
 
         Args:
             z: the embeddings.
@@ -374,7 +374,7 @@ class Edit(ABC):
 
         Args:
             directory_or_repo: a folder, or the name of a hub repository.
-            revision: branch, tag or commit of the repository. If None, the latest.
+            revision: a branch, tag or commit of the repository. If None, the latest is loaded.
 
         Raises:
             InvalidInputError: If the folder or repository does not exist, files are damaged, or the
@@ -398,7 +398,7 @@ class Edit(ABC):
                 tensors do not match.
         """
         config_text = header.get("config", "")
-        # The digest covers config and tensors, so a manually edited lam is also rejected.
+        # The digest covers the config too, so a manually edited lam is also rejected.
         if header.get("sha256") != _digest(config_text, tensors):
             raise ValueError("damaged: content and digest do not match")
         config = _Config.model_validate_json(config_text)
@@ -432,9 +432,9 @@ class Rewording(Edit):
         """Return embeddings moved towards the mean over their wordings.
 
         Args:
-            z: prompt embeddings (b, ...).
-            wordings: embeddings of their wordings (b, wordings, ...).
-            strength: fraction of the change to apply, in [0, 1].
+            z: the prompt embeddings (b, ...).
+            wordings: the embeddings of their wordings (b, wordings, ...).
+            strength: the fraction of the change to apply, in [0, 1].
             unit: whether the wordings have norm 1, so that their mean is scaled to the norm of `z`.
         """
         mean = wordings.mean(1)
@@ -454,8 +454,8 @@ class Rowwise(Edit):
         """Return changed embeddings (..., d) with the shape, dtype and device of `z`.
 
         Args:
-            z: embeddings.
-            strength: fraction of the change to apply, in [0, 1]; 0 returns `z` itself.
+            z: the embeddings.
+            strength: the fraction of the change to apply, in [0, 1]. If 0, `z` itself is returned.
             image: whether they are image embeddings.
         """
         self.check_input(z, strength)
@@ -487,7 +487,7 @@ def _settings_of(kind: type[Edit]) -> type[BaseModel]:
 
 
 class _Config(BaseModel, extra="forbid"):
-    """Store everything but the tensors that is needed to rebuild an edit."""
+    """Store everything needed to rebuild an edit, except for its tensors."""
 
     format: Literal[4] = 4
     kind: str

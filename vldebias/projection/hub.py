@@ -31,7 +31,7 @@ NO_CODE: dict[str, object] = {"trust_remote_code": False}
 """Arguments for every `from_pretrained`; otherwise transformers asks on the terminal whether to run
 a folder's code."""
 
-# Library messages when the hub does not respond, each with advice about its own traceback.
+# Messages that libraries show if the hub does not respond. Each gives advice that does not apply.
 _UNREACHED = (
     "couldn't connect to",
     "cannot find the requested files",
@@ -102,7 +102,7 @@ def reason(error: BaseException) -> str:
         )
     text = str(error)
     if any(words in text for words in _UNREACHED):
-        return "it is not in the cache of this machine, and the hub cannot be reached"
+        return "it is not in this machine's cache, and the hub cannot be reached"
     first = text.strip().partition("\n")[0].rstrip(".:")
     understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
     return first if understood else f"{type(error).__name__}: {first}"
@@ -113,7 +113,7 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
 
     Args:
         name: the folder or repository.
-        revision: branch, tag or commit of the repository. If None, the latest.
+        revision: a branch, tag or commit of the repository. If None, the latest is loaded.
 
     Raises:
         InvalidInputError: If there is no such folder, and no readable repository of this name.
@@ -144,7 +144,7 @@ def push_to_hub(
 
     Args:
         edits: an edit, or role -> edit.
-        repo_id: name of the repository, which is created if it does not exist.
+        repo_id: the name of the repository, which is created if it does not exist.
         private: whether a new repository is private. If None, the account's default is used.
 
     Raises:

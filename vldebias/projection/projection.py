@@ -38,9 +38,9 @@ ArrayT = TypeVar("ArrayT", Tensor, np.ndarray)
 Weights = float | Sequence[float]
 _EPS = torch.finfo(torch.float64).eps
 _SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding error of float32 embeddings
-_ROUNDED = 1e-8  # maximum share of the 1 in I + X X^T that may be lost to rounding
-_ASYMMETRY = 1e-12  # rounding error of the compared norms, squared and relative
-_REMOVED = 1e-13  # a direction counts as removed if less than this share remains
+_ROUNDED = 1e-8  # maximum rounding error of the 1 on the diagonal of I + X X^T
+_ASYMMETRY = 1e-12  # maximum squared relative asymmetry of a symmetric matrix, due to rounding
+_REMOVED = 1e-13  # a direction counts as removed if less than this share of it remains
 
 
 class NothingToRemoveError(InvalidInputError):
@@ -101,7 +101,7 @@ class CalibratedProjection(Edit):
     Attributes:
         left: (d, rank) float64. Rank 0 is the identity.
         right: (d, rank) float64.
-        spurious_rank: dimension of the span that P0 removes.
+        spurious_rank: the dimension of the span that P0 removes.
         provenance: how and on which model it was fitted; checked when it is attached.
 
     >>> import torch
@@ -134,12 +134,12 @@ class CalibratedProjection(Edit):
         """Create a projection to be fitted, or a projection with given factors.
 
         Args:
-            lam: weight of the pairs: one value, or one per attribute. 0 gives the orthogonal
+            lam: the weight of the pairs, or one weight per attribute. 0 gives the orthogonal
                 projection.
             left: (d, rank) float64. If None, it is to be fitted.
             right: (d, rank) float64. If None, it is to be fitted.
             provenance: how the factors were fitted. If None, they are to be fitted.
-            spurious_rank: dimension of the span that P0 removes.
+            spurious_rank: the dimension of the span that P0 removes.
         """
         self._requested_lam = lam
         self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
@@ -155,8 +155,8 @@ class CalibratedProjection(Edit):
         """Return the identity projection.
 
         Args:
-            dim: width of the embeddings.
-            method: method name for the provenance.
+            dim: the width of the embeddings.
+            method: the method name for the provenance.
         """
         empty = torch.zeros(dim, 0, dtype=torch.float64)
         return cls(0.0, empty, empty, Provenance(method))
@@ -213,10 +213,10 @@ class CalibratedProjection(Edit):
         Args:
             scatters: for each attribute, rows X (n, d) float64 with X^T X = M; see `scatter_of`.
             spurious: (m, d) float64 rows to project out. If None, nothing is projected out.
-            lam: weight of the scatters: one value, or one per scatter.
+            lam: the weight of the scatters, or one weight per scatter.
 
         Raises:
-            InvalidInputError: If `fit` raises it.
+            InvalidInputError: If the arguments are invalid; see `fit`.
         """
         lams = _checked_weights(lam, scatters, spurious)
         weighted_rows = []
@@ -283,8 +283,8 @@ class CalibratedProjection(Edit):
         Half precision is computed in float32 and rounded once.
 
         Args:
-            z: embeddings (..., d).
-            strength: in [0, 1]; 0 returns `z` itself.
+            z: the embeddings (..., d).
+            strength: the fraction of the change to apply, in [0, 1]. If 0, `z` itself is returned.
         """
         if "left" not in vars(self):
             raise InvalidInputError(
@@ -391,7 +391,7 @@ def _float64(values: object, name: str, shape: str) -> Tensor:
     if isinstance(values, Tensor) and name == "pairs" and values.ndim == 2:
         remedy = "; for rows that alternate, pass rows.unflatten(0, (-1, 2))"
     if isinstance(values, list | tuple) and values and isinstance(values[0], str):
-        remedy = " of texts; embed them first, such as by problem.host.embed(texts, role)"
+        remedy = " of texts; embed them first, for example with problem.host.embed(texts, role)"
     raise InvalidInputError(
         f"{name}: expected a non-empty tensor or ndarray {shape}, got {received}{remedy}"
     )
@@ -439,8 +439,8 @@ def _root(rows: Tensor) -> Tensor:
     With C C^T = I + X X^T, W = X^T C^-T (Woodbury; see the module docstring).
     """
     if float(rows.square().sum()) * _EPS > _ROUNDED:
-        # When added to such large values, the 1 from I would be rounded away; s / sqrt(s^2 + 1)
-        # keeps it.
+        # Adding I to values this large would round it away, so compute s / sqrt(s^2 + 1) from the
+        # singular values instead.
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
         # Singular values at the rounding level of the largest are noise, as in a pseudo-inverse.
         keep = sigma > max(rows.shape) * _EPS * sigma[:1]

@@ -1,4 +1,4 @@
-"""Represent the attribute to balance: a prompt set's values, their words and their shares."""
+"""Represent the attribute to balance, with the words and shares of its values."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class Attribute:
 
     Args:
         prompt_set: the prompt set.
-        shares: share of the images for each value; values of other sets are ignored. If no value of
-            this set is included, all shares are equal.
+        shares: the share of the images for each value; values of other sets are ignored. If no
+            value of this set is included, all shares are equal.
         groups: how groups of people are treated, one of `GROUPS`.
 
     Attributes:
         set: the prompt set.
-        words: English adjective or phrase for each value.
+        words: the English adjective or phrase for each value.
         has_phrases: whether values are phrases after the noun.
-        shares: share of the images for each value.
+        shares: the share of the images for each value.
         kind: "gender", "age", "skin", "origin" (race) or "size"; "" for any other attribute.
         gender: whether the adjectives express a gender.
-        rank: position of its adjectives in the English order of adjectives.
-        stated: finds the words with which an English text states a value.
-        slots: pattern of its placeholders, such as {gender}.
-        names: names of its variables and wildcards, such as "gender" or "sex".
+        rank: the position of its adjectives in the English order of adjectives.
+        stated: a matcher for the words that state a value in English text.
+        slots: the pattern of its placeholders, such as {gender}.
+        names: the names of its variables and wildcards, such as "gender" or "sex".
         groups: how groups of people are treated, one of `GROUPS`.
 
     Raises:
@@ -69,7 +69,7 @@ class Attribute:
         self.words = words_of_values(prompt_set)
         self.has_phrases = bool(prompt_set.phrase)
         self.shares = {value: 1 / len(self.words) for value in self.words}
-        # The shares may belong to other sets.
+        # If all shares are for values of other sets, this set keeps equal shares.
         if set(shares).intersection(self.words):
             self.shares = {value: float(shares.get(value, 0)) for value in self.words}
         is_valid = all(0 <= share <= 1 for share in self.shares.values())
@@ -153,7 +153,7 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
         return dict(prompts.adjectives)
     if not prompts.attributes:
         raise InvalidInputError(
-            f"prompt set {prompts.name!r}: it has no values; expected a set about people with"
+            f"prompt set {prompts.name!r}: the set has no values; expected a set about people with"
             " `attribute`, such as 'gender'"
         )
     adjective_of_value = {value: _adjective(words) for value, words in prompts.attributes.items()}
@@ -163,7 +163,7 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
     if missing:
         value = missing[0]
         raise InvalidInputError(
-            f"prompt set {prompts.name!r}: no word of the value {value!r}"
+            f"prompt set {prompts.name!r}: no word for the value {value!r}"
             f" ({', '.join(prompts.attributes[value])}) is known as an adjective for a person; add"
             f" adjectives={{{value!r}: ...}} as in 'a blind cook', or phrase={{{value!r}: ...}} as"
             " in 'a cook who is blind', for every value"

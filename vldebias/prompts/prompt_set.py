@@ -84,12 +84,12 @@ class StatedWords:
 
     @staticmethod
     def split(text: str) -> str:
-        """Return the lowercase words of a text, separated by spaces."""
+        """Return the lowercase words in a text, separated by spaces."""
         return _split(text)
 
     @staticmethod
     def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
-        """Return the normalised text, and each word's start and end in it."""
+        """Return the normalised text, and the start and end of each word in it."""
         plain = _folded(text)
         return plain, [match.span() for match in _WORD.finditer(plain)]
 
@@ -114,12 +114,12 @@ def _split(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    """Return a text in lowercase, with full-width characters replaced by plain ones."""
+    """Return a string in lowercase, with full-width characters replaced by their usual forms."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 
 def append_word(text: str, word: str) -> str:
-    """Append a word to a text, and correct an "a" or "an" in front of it.
+    """Append a word to a text, and correct the "a" or "an" before it.
 
     Args:
         text: the text, which may end with an article.
@@ -134,7 +134,7 @@ def append_word(text: str, word: str) -> str:
 
 
 def fill(template: str, **words: str) -> str:
-    """Fill the slots of a template, and correct "a" and "an" in front of them.
+    """Fill the slots in a template, and correct the "a" or "an" before each slot.
 
     Args:
         template: a text with slots in braces.
@@ -157,7 +157,7 @@ def fill(template: str, **words: str) -> str:
 
 
 def _pairs_of(groups: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
-    """Return every pair of every group, in the order of the groups."""
+    """Return all pairs of prompts within each group, in group order."""
     pairs: list[tuple[str, str]] = []
     for group in groups:
         pairs += combinations(group, 2)
@@ -169,28 +169,30 @@ class PromptSet:
     """Prompts about an attribute on which the predictions should not depend.
 
     Attributes:
-        name: stem of its YAML file, or the name passed to `make_prompt_set`.
+        name: the stem of its YAML file, or the name passed to `make_prompt_set`.
         groups: prompts that differ only in the attribute; any two prompts in a group form a pair.
         spurious: prompts that describe only the attribute (columns of A in
             P0 = I - A (A^T A)^+ A^T).
-        classes: class prompts, whose differences should be preserved; one per name in
+        classes: the class prompts, whose differences should be preserved; one per name in
             `class_names`.
-        held_out_groups: groups for held-out concepts.
-        held_out_classes: class prompts for held-out concepts.
-        held_out_class_names: names of these classes.
-        attributes: words for each value of the attribute.
-        templates: templates of `groups`; empty if the groups were listed explicitly.
-        stated_words: words and phrases by which a prompt states the attribute (see `StatedWords`).
-        adjectives: adjective before a noun for each value ("blind"). If empty, the adjectives in
-            `attributes` are used.
-        phrase: phrase after a noun for each value ("who is deaf"). If empty, adjectives are used.
+        held_out_groups: the groups for held-out concepts.
+        held_out_classes: the class prompts for held-out concepts.
+        held_out_class_names: the names of these classes.
+        attributes: the words for each value of the attribute.
+        templates: the templates for `groups`, or empty if the groups were listed explicitly.
+        stated_words: the words and phrases by which a prompt states the attribute (see
+            `StatedWords`).
+        adjectives: the adjective before a noun for each value ("blind"). If empty, the adjectives
+            in `attributes` are used.
+        phrase: the phrase after a noun for each value ("who is deaf"). If empty, adjectives are
+            used.
         languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}.
         parts: the sets for individual attributes, if there are several. Solve them jointly with one
             term each; in the pooled `groups`, the attribute with the most pairs would dominate.
-        description: purpose of the set.
-        source: origin of the set.
-        limits: limitations.
-        note: other notes.
+        description: the purpose of the set.
+        source: the origin of the set.
+        limits: the limitations of the set.
+        note: any other notes.
 
     Raises:
         InvalidInputError: If a value is not a string, a group has only one prompt, a prompt is
@@ -279,17 +281,17 @@ class PromptSet:
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return every pair of every group, in the order of the groups."""
+        """Return all pairs of prompts within each group, in group order."""
         return _pairs_of(self.groups)
 
     @cached_property
     def held_out_pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return every pair of every held-out group."""
+        """Return all pairs of prompts within each held-out group."""
         return _pairs_of(self.held_out_groups)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """Return all texts to embed, without repetition: classes, spurious prompts and groups."""
+        """Return all distinct prompts to embed: class prompts, spurious prompts and groups."""
         classes = (*self.classes, *self.held_out_classes)
         groups = chain(*self.groups, *self.held_out_groups)
         texts_of_parts = chain(*(part.texts for part in self.parts))
@@ -330,7 +332,9 @@ class PromptSet:
         return StatedWords(chain(*words_of_value.values())), words_of_value
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
-        """Return the texts that name exactly one value, by value, as for a zero-shot classifier.
+        """Group texts by the value that they name, as needed for a zero-shot classifier.
+
+        Texts that name no value or several values are left out.
 
         Args:
             texts: texts to choose from. If None, the spurious prompts if they cover every value,
@@ -392,7 +396,7 @@ class PromptSet:
         """Write a YAML file for `load_prompts`; the file stem becomes the name.
 
         Args:
-            path: path that ends in .yaml.
+            path: the path of the file, which must end in .yaml.
 
         Returns:
             The path.
@@ -423,7 +427,7 @@ _CHECKS = create_model("PromptSet", **_FIELDS)
 
 
 class _Concepts(BaseModel, extra="forbid"):
-    """Concepts for the pairs; `like` adds the concepts of a different set."""
+    """Concepts for the pairs, plus the concepts in the set named by `like`."""
 
     like: _Text = ""
     train: _Texts = ()
@@ -431,7 +435,7 @@ class _Concepts(BaseModel, extra="forbid"):
 
 
 class _Stated(BaseModel, extra="forbid"):
-    """Stated words; those in `before_person` only count before a word for a person."""
+    """Stated words, of which those in `before_person` only count before a noun for people."""
 
     like: _Text = ""
     words: _Texts = ()
@@ -533,8 +537,8 @@ def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str
     if not is_known or not can_fill:
         received = " and ".join(sorted(keys)) or "none"
         raise ValueError(
-            f"pairs: got {received}; expected attribute, templates and concepts to train on;"
-            " groups; or parts"
+            f"pairs: got {received}; expected groups, parts, or an attribute with templates and"
+            " training concepts"
         )
     words = list(chain(*recipe.attribute.values()))
     lengths = {len(value_words) for value_words in recipe.attribute.values()}
@@ -592,7 +596,7 @@ def _filled_groups(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, 
 
 
 def _joined(first: Iterable[T], rest: Iterable[Iterable[T]]) -> tuple[T, ...]:
-    """Return all entries in order, without repetition."""
+    """Return all distinct entries, in order."""
     return tuple(dict.fromkeys(chain(first, *rest)))
 
 
@@ -611,9 +615,9 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
     """Load a prompt set.
 
     Args:
-        name_or_path: name of a packaged set, path of a YAML file (contains a folder or ends in
-            .yaml), content of such a file as a mapping (with a `name`), or a PromptSet, which is
-            returned unchanged.
+        name_or_path: the name of a packaged set, the path of a YAML file (with a folder or the
+            extension .yaml), the content of such a file as a mapping (with a `name`), or a
+            PromptSet, which is returned unchanged.
 
     Returns:
         The prompt set.
@@ -648,7 +652,7 @@ def _read(name_or_path: str | Path) -> PromptSet:
 
 
 def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
-    """Build a set; errors name the source of the content."""
+    """Build a set, and include the source of its content in error messages."""
     try:
         return _build(content, name)
     except ValidationError as error:
@@ -675,15 +679,15 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
     """Create a prompt set from word lists; pairs combine attribute words, templates and concepts.
 
     Args:
-        name: name of the set.
-        attribute: words for each value, the same number for all: {"male": ["male", "man"],
+        name: the name of the set.
+        attribute: the words for each value, the same number for all: {"male": ["male", "man"],
             "female": ["female", "woman"]}.
-        concepts: concepts of the pairs, such as ["doctor", "nurse"].
+        concepts: the concepts of the pairs, such as ["doctor", "nurse"].
         templates: templates with {attribute} and {concept}; "a" becomes "an" if needed.
         spurious: prompts about only the attribute, with {attribute} for each word; may be empty.
-        test_concepts: concepts of the held-out groups.
+        test_concepts: the concepts of the held-out groups.
         class_template: the prompt without the attribute, with {concept}.
-        stated_words: words by which a prompt states the attribute. If empty, the words in
+        stated_words: the words by which a prompt states the attribute. If empty, the words in
             `attribute` are used.
         adjectives: adjectives for balanced prompts by value, such as {"blind": "blind"}. If None,
             the known adjectives in `attribute` are used.

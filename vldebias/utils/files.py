@@ -69,7 +69,7 @@ def storage_errors(path: str | Path) -> Iterator[None]:
     """Convert errors raised when a file cannot be written to `StorageError`.
 
     Python raises an OSError, safetensors its own error that contains "(os error 28)" or, before
-    version 0.6, "Os { code: 28", and and torch a RuntimeError with an OSError as its context.
+    version 0.6, "Os { code: 28", and torch a RuntimeError with an OSError as its context.
 
     Args:
         path: the file or folder named in the message.
@@ -136,7 +136,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
             partial.chmod(mode & 0o777)  # in case a library replaced the file
             sync(partial)
             os.replace(partial, path)
-        # Without this, a power loss could undo the move, which is a change to the folder.
+        # Sync the folder as well, because a power loss could otherwise undo the rename.
         sync(path.parent)
     return path
 
@@ -263,7 +263,7 @@ def add_tensors(state: hashlib._Hash, tensors: Iterable[tuple[str, Tensor]]) -> 
 
     Args:
         state: a hashlib object.
-        tensors: pairs of a name and a tensor.
+        tensors: (name, tensor) pairs.
     """
     import torch
 
@@ -283,7 +283,7 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
 
     Args:
         folder: the folder.
-        report: called with a message if the file system does not support locks.
+        report: a function that receives a message if the file system does not support locks.
 
     Raises:
         InvalidInputError: If a different run is writing to the folder; the message names that run.
@@ -388,7 +388,7 @@ def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
 
     Args:
         path: the file.
-        max_bytes: maximum size of the file.
+        max_bytes: the maximum size of the file.
 
     Raises:
         InvalidInputError: If the file cannot be read, is too large, or is not JSON; the message
@@ -415,7 +415,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
 
     Args:
         path: the file.
-        max_bytes: maximum size of the file.
+        max_bytes: the maximum size of the file.
 
     Raises:
         InvalidInputError: If the file cannot be read, or is larger than `max_bytes`.
@@ -439,7 +439,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
 
 _EXPECTED = {
     "missing": "missing; expected a value",
-    "string_type": "expected a text; in YAML put quotes around yes, no, numbers and dates",
+    "string_type": "expected a string; in YAML, put quotes around yes, no, numbers and dates",
     "tuple_type": "expected a list",
     "extra_forbidden": "unknown key",
 }
@@ -450,8 +450,8 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
 
     Args:
         error: the error.
-        place: prefix of the location.
-        known: valid keys, used to suggest a similar key for an unknown one.
+        place: the prefix of the location.
+        known: the valid keys, used to suggest a key that is similar to an unknown one.
     """
     problem = error.errors()[0]
     path = [place] if place else []

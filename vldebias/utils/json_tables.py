@@ -26,7 +26,7 @@ def flat(row: Mapping[str, JSON], source: str) -> Row:
 
     Args:
         row: a JSON object.
-        source: location of the row, for messages.
+        source: the location of the row, which is named in messages.
 
     Raises:
         InvalidInputError: If two values have the same dotted name.
@@ -56,8 +56,8 @@ def flat_rows(rows: Sequence[Mapping[str, JSON]], source: str) -> list[Row]:
     """Flatten nested objects in several rows, see `flat`.
 
     Args:
-        rows: JSON objects.
-        source: file name for messages.
+        rows: the JSON objects.
+        source: the file named in messages.
 
     Raises:
         InvalidInputError: If two values of a row have the same dotted name.
@@ -80,7 +80,7 @@ def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
 
     Args:
         row: a flat row, see `flat`.
-        name: column name, or dotted name of a value inside a cell.
+        name: a column name, or the dotted name of a value inside a cell.
 
     >>> cell_of({"messages": [{"role": "user", "content": "a nurse"}]}, "messages.0.content")
     'a nurse'
@@ -120,7 +120,7 @@ def column_around(names: Sequence[str], name: str) -> str | None:
     """Return the column that may contain a dotted name, or None if there is none.
 
     Args:
-        names: table columns.
+        names: the table columns.
         name: a dotted name, such as "payload.gender", which "payload" may contain.
     """
     parts = name.split(".")
@@ -149,7 +149,7 @@ def parsed(text: str, source: str) -> JSON:
 
     Args:
         text: the text.
-        source: file name for messages.
+        source: the file named in messages.
 
     Raises:
         InvalidInputError: If the text is not JSON, or a name occurs twice in an object (Python
@@ -177,7 +177,7 @@ def rows_of_lines(lines: Sequence[str], source: str) -> tuple[list[Row], list[in
 
     Args:
         lines: the lines of a file.
-        source: file name for messages.
+        source: the file named in messages.
 
     Returns:
         The objects, and their line numbers.
@@ -208,7 +208,7 @@ def rows_of_json(text: str, source: str) -> list[Row]:
 
     Args:
         text: the text.
-        source: file name for messages.
+        source: the file named in messages.
 
     Raises:
         InvalidInputError: If the text is not JSON, has an unsupported layout, or contains several

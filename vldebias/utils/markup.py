@@ -41,7 +41,7 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
 
     Args:
         title: a sentence above the table.
-        head: column names.
+        head: the column names.
         rows: each row's cells, of any type.
     """
     listed = list(rows)

@@ -65,7 +65,7 @@ def check_architecture(name: str) -> None:
     """Raise an error for an unknown open_clip architecture.
 
     Args:
-        name: architecture name, such as "ViT-B-32".
+        name: the architecture name, such as "ViT-B-32".
 
     Raises:
         InvalidInputError: If the name is unknown. (All names are accepted if open_clip is not

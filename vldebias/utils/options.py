@@ -1,4 +1,4 @@
-"""Define the inputs of a suite; the fields of `Options` are also the flags of `vldebias eval`."""
+"""Define a suite's inputs, which are also the `vldebias eval` flags."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def flag(
     """Return the command-line flag for a field.
 
     Args:
-        panel: title of the help panel.
-        value: placeholder for the value, or None for a switch.
-        text: help text.
-        name: flag name, if it differs from the field name.
-        least: minimum value.
+        panel: the title of the help panel.
+        value: the placeholder for the value, or None for a switch.
+        text: the help text.
+        name: the flag name, if it differs from the field name.
+        least: the minimum value.
     """
     option: OptionInfo = typer.Option(
         *name, help=text, rich_help_panel=panel, metavar=value, min=least

@@ -41,7 +41,7 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
 
     Args:
         source: a path, a file's content, or an open file.
-        formats: accepted formats, as named by Pillow.
+        formats: the accepted formats, as named by Pillow.
 
     Raises:
         OSError: If the file is missing, has a different format, or has more pixels than Pillow's
@@ -71,8 +71,8 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
 
     Args:
         source: a path, or a file's content.
-        draft: required length of the shorter side in pixels. Larger JPEGs are decoded at 1/2, 1/4
-            or 1/8 of their size, with at least this side length; the result is close, but not
+        draft: the required length of the shorter side in pixels. Larger JPEGs are decoded at 1/2,
+            1/4 or 1/8 of their size, with at least this side length; the result is close, but not
             identical, to shrinking the image afterwards.
 
     Raises:
@@ -134,8 +134,8 @@ def write_png(
 
     Args:
         picture: an image or a matplotlib figure.
-        path: file to write.
-        metadata: values to store in the file.
+        path: the file to write.
+        metadata: the values to store in the file.
         small: whether to compress as far as possible, with a palette if there are few colours.
     """
     if hasattr(picture, "savefig"):
@@ -267,9 +267,9 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
     """Create subplots without pyplot, global state or a display; notebooks show the figure.
 
     Args:
-        rows: number of rows.
-        columns: number of columns.
-        size: width and height in inches.
+        rows: the number of rows.
+        columns: the number of columns.
+        size: the width and height in inches.
 
     Returns:
         The figure, and its axes row by row.

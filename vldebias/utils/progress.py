@@ -16,7 +16,7 @@ _LINE_EVERY = 60.0  # seconds between lines in a log file
 
 
 class Progress(progress.Progress):
-    """Show progress bars on a rich console, stderr by default; show nothing if it is quiet.
+    """Show progress bars on a rich console, by default on stderr, unless the console is quiet.
 
     The context manager is reentrant.
     """
@@ -64,11 +64,12 @@ class Progress(progress.Progress):
         """Show a progress bar.
 
         Args:
-            title: bar title.
-            total: number of steps; None if unknown, which removes the bar at the end.
-            done: number of finished steps.
-            reused: additional steps that an earlier run finished; they do not affect the estimated
-                time.
+            title: the title of the bar.
+            total: the number of steps. If None, the number is unknown, and the bar is removed at
+                the end.
+            done: the number of finished steps.
+            reused: the number of additional steps that an earlier run finished, which do not affect
+                the estimated time.
 
         Yields:
             `advance(count=1, note=None)`, which marks `count` steps as finished and shows a note,

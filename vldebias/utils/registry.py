@@ -1,4 +1,4 @@
-"""Register losses, methods, data sets, tasks and more; other packages use entry points."""
+"""Register losses, methods, data sets and other objects, including those from entry points."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ class Registry(Mapping[str, T]):
     are listed.
 
     Args:
-        kind: noun for an object, used in messages, such as "method".
-        group: entry point group, such as "vldebias.methods".
-        base: class of the objects, which have a `name` (an entry point may name a subclass, which
-            is then instantiated); or, to register classes, a function that returns a class's name.
-        modules: the modules of this package that register objects, by the object's name; imported
-            on first use.
+        kind: the noun for an object in messages, such as "method".
+        group: the entry point group, such as "vldebias.methods".
+        base: the class of the objects, which must have a `name`. An entry point may name a
+            subclass, which is then instantiated. To register classes instead, pass a function that
+            returns a class's name.
+        modules: a mapping from object names to the modules of this package that register them,
+            which are imported on first use.
         reserved: additional names that cannot be registered.
     """
 
@@ -71,7 +72,7 @@ class Registry(Mapping[str, T]):
         """
         name = self._name_of(new)
         if name in self._modules:
-            # The built-in object comes first, even if it has not been imported yet.
+            # Import the built-in object first, so that it keeps its name.
             import_module(self._modules[name])
         if name in self._reserved:
             raise InvalidInputError(
@@ -98,8 +99,8 @@ class Registry(Mapping[str, T]):
         # Commands accept several names, separated by commas.
         if not isinstance(name, str) or not re.fullmatch(r"[^\s,]+", name):
             raise InvalidInputError(
-                f"{self.kind}: {new!r} has the name {name!r}; expected a text without spaces and"
-                " commas"
+                f"{self.kind}: {new!r} has the name {name!r}; expected a string without spaces"
+                " or commas"
             )
         return name
 
@@ -108,8 +109,8 @@ class Registry(Mapping[str, T]):
         label = getattr(new, "__name__", None)
         if isinstance(new, type) and issubclass(new, base):
             return (
-                f"{self.kind}: got the class {label}; expected an instance of it: register"
-                f" {label}() or, as an entry point, name the class"
+                f"{self.kind}: got the class {label}; expected an instance, so register"
+                f" {label}(); only entry points may name the class itself"
             )
         received = repr(new)
         if inspect.isroutine(new):
@@ -120,7 +121,7 @@ class Registry(Mapping[str, T]):
             return f"{self.kind}: expected a {expected}, got {received}; register {made}"
         return (
             f"{self.kind}: expected an instance of a class that derives from {expected}, got"
-            f" {received}; derive a class and register an instance of it"
+            f" {received}; derive a class and register an instance"
         )
 
     def __getitem__(self, name: str) -> T:
@@ -169,7 +170,7 @@ class Registry(Mapping[str, T]):
         return self.data
 
     def _register_loaded(self, point: EntryPoint) -> None:
-        """Register the object of an entry point, or an instance of the class that it names."""
+        """Register an entry point's object, or an instance if the object is a class."""
         loaded = point.load()
         registers_instances = isinstance(self._base, type)
         if registers_instances and isinstance(loaded, type):

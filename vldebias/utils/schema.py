@@ -88,7 +88,7 @@ def one_of(registry: Registry[type[Model]], key: str) -> PlainValidator:
     """Return a validator that looks up a part's model in a registry and builds the part.
 
     Args:
-        registry: models by name.
+        registry: the models by name.
         key: the part's field that names its model, such as "task".
     """
 

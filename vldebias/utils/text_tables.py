@@ -64,7 +64,7 @@ def read_text(path: Path, encoding: str | None = None) -> str:
 
     Args:
         path: the file.
-        encoding: encoding name. If None, it is detected.
+        encoding: the encoding, which is detected if None.
 
     Raises:
         InvalidInputError: If the file does not exist, is not text, or does not match the encoding.
@@ -83,9 +83,9 @@ def decoded(content: bytes, source: str, encoding: str | None = None) -> str:
 
     Args:
         content: the bytes.
-        source: file name for messages.
-        encoding: encoding name. If None, the byte order mark decides, then UTF-8 is tried, then it
-            is detected.
+        source: the file named in messages.
+        encoding: the encoding. If None, a byte order mark is used if present. Otherwise, UTF-8 is
+            tried first, and then the encoding is detected.
 
     Raises:
         InvalidInputError: If the bytes do not match the encoding, or none is detected.
@@ -151,8 +151,8 @@ def decoded_texts(contents: Sequence[bytes], source: str, encoding: str | None =
 
     Args:
         contents: the content of each file.
-        source: folder for messages.
-        encoding: encoding name. If None, it is detected.
+        source: the folder named in messages.
+        encoding: the encoding, which is detected if None.
 
     Raises:
         InvalidInputError: If the contents do not match the encoding, or none is detected.
@@ -257,9 +257,9 @@ def split_rows(
     length are errors, and cells with line breaks trigger a warning.
 
     Args:
-        text: file content.
-        source: file name for messages.
-        separator: cell separator. If None, it is detected.
+        text: the content of the file.
+        source: the file named in messages.
+        separator: the cell separator, which is detected if None.
         usual: the separator to choose if several match.
 
     Raises:

@@ -21,8 +21,8 @@ class Vectors(NamedTuple):
     """Store vectors as rows, with a function that restores their original type.
 
     Attributes:
-        rows: floats (n, d), in the original precision and on the original device.
-        restore: converts edited rows (n, d) to the original type.
+        rows: the vectors (n, d), in the original precision and on the original device.
+        restore: a function that converts edited rows (n, d) to the original type.
         is_single: whether the input was a single vector (d,).
     """
 
@@ -36,8 +36,8 @@ def read_vectors(vectors: object, name: str, *, expected: int | None = None) -> 
 
     Args:
         vectors: an array, a tensor, or a list of numbers, lists, arrays or tensors.
-        name: argument name for messages.
-        expected: expected number of vectors; a single vector may have shape (d,).
+        name: the argument named in messages.
+        expected: the expected number of vectors. A single vector may have shape (d,).
 
     Raises:
         InvalidInputError: If the vectors have the wrong shape, different widths or an integer type

@@ -43,7 +43,7 @@ def rank_of_set(kind: str, words: Iterable[str]) -> int:
     """Return the position of a set's adjectives in English adjective order.
 
     Args:
-        kind: their kind; see `kind_of_words`.
+        kind: the kind of adjectives; see `kind_of_words`.
         words: the adjectives.
     """
     if kind:

@@ -88,8 +88,8 @@ def entries_of_lists(folders: Iterable[Path], *names: str) -> frozenset[str]:
     """Return the entries of the named lists in all files in some folders.
 
     Args:
-        folders: folders with files of word lists.
-        names: names of the lists.
+        folders: the folders that contain word list files.
+        names: the names of the lists.
     """
     entries: set[str] = set()
     for folder in folders:
@@ -105,7 +105,7 @@ def listed(word: str, *names: str) -> bool:
 
     Args:
         word: the word.
-        names: names of the lists.
+        names: the names of the lists.
     """
     if word.isdigit() and "determiner" in names:
         return True
@@ -121,7 +121,7 @@ def has_listed(words: Iterable[str], *names: str) -> bool:
 
     Args:
         words: the words.
-        names: names of the lists.
+        names: the names of the lists.
     """
     return any(listed(word, *names) for word in words)
 
@@ -178,7 +178,7 @@ def person(word: str) -> bool:
     is_unknown = not classes(noun) and not gendered(noun)
     if is_unknown and noun.endswith(tuple(lists()["agent-ending"])):
         return True
-    last_part = noun.rsplit("-", 1)[-1]  # "sculptor" of "painter-sculptor"
+    last_part = noun.rsplit("-", 1)[-1]  # "sculptor" in "painter-sculptor"
     return "p" in classes(last_part) and not listed(noun, "gendered")
 
 

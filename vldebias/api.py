@@ -48,9 +48,10 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     shares: Mapping[str, float] | None = None,
     follow_seeds: bool = True,
 ) -> Attachment:
-    """Mitigate the bias described by `prompts` in a model or pipeline; `remove()` undoes it.
+    """Mitigate the bias described by `prompts` in a model or pipeline.
 
-    The default depends on the host:
+    Call `remove()` on the returned attachment to undo the change. The default method depends on the
+    host:
 
     - diffusers pipeline: a value is inserted into each prompt that does not state the attribute,
       evenly over images (balanced prompts). If the set is not about people, or the pipeline edits
@@ -76,7 +77,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
             None, the default above is used.
         lam: the weight of the prompt pairs, for named methods that accept it: one value, or one per
             prompt set. If None, the method's default is used.
-        strength: the fraction of the edit to apply, in [0, 1]; at 0, outputs are bit-identical.
+        strength: the fraction of the edit to apply, in [0, 1]. If 0, outputs are bit-identical.
         keep_stated: leave prompts unchanged that contain an attribute word of the set ("a photo of
             a female doctor").
         negative: also change a pipeline's negative prompt. Default: unchanged, as in the paper.

@@ -168,7 +168,7 @@ def need(module: str) -> Any:
         module: the full name, such as "matplotlib.pyplot".
 
     Raises:
-        MissingPackageError: If its package is not installed; the message contains the installation
+        MissingPackageError: If its package is not installed. The message contains the installation
             command.
     """
     package = module.partition(".")[0]
@@ -189,7 +189,7 @@ def need_extras(*extras: str) -> None:
         extras: the names of extras in pyproject.toml, such as "clip" and "eval".
 
     Raises:
-        MissingPackageError: If a package is not installed; the message contains a command that
+        MissingPackageError: If a package is not installed. The message contains a command that
             installs all extras.
     """
     packages = [package for extra in extras for package in _EXTRAS[extra].split()]

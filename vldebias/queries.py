@@ -96,9 +96,9 @@ def debias_queries(
         reference: unlabelled vectors (n, d) of a few hundred to a few thousand indexed images or
             documents. The default method needs them.
         method: a Method, or a name in `vldebias.methods.METHODS`. If None, the default is used
-            (docs/explanation/the-default.md): it fits an edit if that closes the gap on held-out
-            reference vectors; otherwise, or without a reference, it does nothing and explains why.
-        strength: the strength of the edit in [0, 1]; at 0, the output of `embed` is returned
+            (docs/explanation/the-default.md). It fits an edit if that closes the gap on held-out
+            reference vectors. Otherwise, or without a reference, it does nothing and explains why.
+        strength: the strength of the edit in [0, 1]. If 0, the output of `embed` is returned
             unchanged.
         keep_stated: leave queries unchanged that contain an attribute word of the set ("a photo of
             a female doctor").
@@ -137,7 +137,7 @@ def debias_queries(
         fitted = prompts
         names = (fitted.provenance.prompts or "").split("+")
         sets: tuple[PromptSet, ...] = ()
-        with suppress(InvalidInputError):  # a set may not be a packaged one
+        with suppress(InvalidInputError):  # one of the sets may not be packaged
             sets = tuple(load_prompts(name) for name in names if name)
     else:
         images = _read_reference(reference, host)
@@ -161,7 +161,7 @@ def debias_queries(
 
 @dataclass(repr=False, eq=False)
 class DebiasedQueries:
-    """Embed queries with a fitted edit; documents are never edited.
+    """Embed queries with a fitted edit, without editing documents.
 
     Use it instead of your embedder: pass it to LangChain as `Embeddings`, to chroma as a
     collection's embedding function, or call `embed` to embed queries.
@@ -170,7 +170,7 @@ class DebiasedQueries:
         host: a wrapper around your embedder.
         fitted: the edit. `fitted.save_pretrained(folder)` saves it, and `debias_queries(embed,
             vldebias.load_edit(folder))` reuses it.
-        sets: the prompt sets that it was fitted to; empty if unknown.
+        sets: the prompt sets that the edit was fitted to, or an empty tuple if unknown.
         strength: the strength of the edit in [0, 1], which may be changed between calls.
         keep_stated: whether to leave queries unchanged that contain an attribute word.
 
@@ -292,7 +292,7 @@ class DebiasedQueries:
             vectors: vectors (n, d) of the index, as an array, a tensor, a file or
                 `vldebias.data.Shards`.
             queries: typical search queries.
-            labels: the attribute value of each of the n vectors, "" if unknown; or a mapping from
+            labels: the attribute value of each of the n vectors ("" if unknown), or a mapping from
                 column to values.
             options: the options of `vldebias.evaluate`, such as prior, seed or k, the number of top
                 results (one or several; default: a twentieth of the index, at least 10).
@@ -341,7 +341,7 @@ class DebiasedQueries:
     def _edited(
         self, read: Vectors, vectors: AnyVectors, texts: Sequence[str] | None
     ) -> AnyVectors:
-        """Return edited vectors; vectors for text that states a value are unchanged."""
+        """Edit vectors, except those for text that states a value."""
         if not len(read.rows):
             return vectors
         rows = read.rows.detach()
@@ -400,7 +400,7 @@ def _read_reference(reference: object, host: EmbeddedTexts) -> object:
         if not features or getattr(features[0], "ndim", 1) != 2:
             features = read_vectors(features, "reference").rows
             reference = features
-    # Iterables of batches have no shape; their widths are checked during iteration.
+    # Iterables of batches have no shape, so their widths are only checked during iteration.
     shape = getattr(features, "shape", None)
     if shape is not None and len(shape) == 2 and shape[1] != host.dim(TEXT):
         raise InvalidInputError(

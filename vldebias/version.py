@@ -1,3 +1,3 @@
-"""Define the version of the package; pyproject.toml states the same one."""
+"""Define the package version, which must equal the version in pyproject.toml."""
 
 __version__ = "0.4.0"

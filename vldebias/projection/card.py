@@ -20,7 +20,7 @@ def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
 
     Args:
         edit: the fitted edit.
-        roles: the roles that share the repository; empty for a single edit.
+        roles: the roles that share the repository, or an empty sequence for a single edit.
     """
     origin = edit.provenance
     # Escape names, which may come from anyone, because the hub renders the card as a web page.

@@ -39,7 +39,7 @@ class LayerMap(NamedTuple):
 
     Attributes:
         basis: (d, rank) basis of the span.
-        center: (d,) center inside the span; zero for the form "add".
+        center: (d,) center inside the span, which is zero for the form "add".
         effects: (values, d) effects inside the span, including amounts.
     """
 
@@ -65,14 +65,14 @@ class CrossAttentionEdit(Edit):
             and shows a person if the last row exceeds its offset. Without rows, nothing can be
             detected.
         gate_offsets: (values + 1,).
-        auroc: "stated" and "person" -> layer -> AUROC of the responses to held-out prompts; the
+        auroc: "stated" and "person" -> layer -> AUROC of the responses to held-out prompts. The
             best layer is used.
         layers: the name and width of each cross-attention layer.
         form: "add", "shift" or "set".
         rank: the maximum number of directions in the span, strongest first, or 0 for all.
         attribute: the name of the prompt set.
         words: value -> its words.
-        adjectives: see `PromptSet`; used to analyse prompts if the edit is attached again.
+        adjectives: see `PromptSet`. Used to analyse prompts if the edit is attached again.
         phrase: see `PromptSet`.
         stated: see `PromptSet.stated_words`.
     """
@@ -136,7 +136,10 @@ class CrossAttentionEdit(Edit):
         )
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return `z` at strength 0; raise an error otherwise, because the edit needs a denoiser."""
+        """Return `z` at strength 0, and raise an error otherwise.
+
+        The edit acts inside a denoiser and cannot be applied to embeddings.
+        """
         self.check_input(z, strength)
         if strength == 0:
             return z
@@ -170,7 +173,7 @@ class CrossAttentionEdit(Edit):
         """Return layer -> its map at a given time, as float32 on the CPU.
 
         A map's center is zero for the form "add", which removes nothing. Maps are interpolated
-        between fitted times; outside their range, the nearest fitted time is used.
+        between fitted times. Outside their range, the nearest fitted time is used.
         """
         center, effects, amounts = (
             _between(self.times, rows, time) for rows in (self.center, self.effects, self.amounts)
@@ -231,7 +234,7 @@ def joint(maps: Sequence[LayerMap]) -> LayerMap:
 def steer(output: Tensor, basis: Tensor, target: Tensor, form: str, strength: float) -> Tensor:
     """Add a target to an output (b, positions, d).
 
-    "shift" and "set" first remove the output's component in the span; "add" removes nothing.
+    The forms "shift" and "set" first remove the output's component in the span.
 
     Args:
         output: the output of the cross-attention layer.

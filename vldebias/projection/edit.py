@@ -57,8 +57,8 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         tensors: each tensor's norm, and its product with a fixed vector.
         adapters: the norm of all LoRA weights added to them, or 0. It is not part of the comparison
             of weights.
-        texts: a few numbers derived from each of three text embeddings; empty if no text could be
-            embedded.
+        texts: a few numbers derived from each of three text embeddings, or an empty tuple if no
+            text could be embedded.
     """
 
     structure: str
@@ -67,7 +67,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     texts: tuple[tuple[float, ...], ...] = ()
 
     def matches(self, fingerprint: Fingerprint | None) -> bool:
-        """Return whether both may identify the same weights; True if the other is None."""
+        """Return whether both may identify the same weights, or True if the other is None."""
         if fingerprint is None:
             return True
         if self.structure != fingerprint.structure or len(self.tensors) != len(fingerprint.tensors):
@@ -88,7 +88,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         return not self.same_adapters(fingerprint) or self.same_texts(fingerprint)
 
     def same_texts(self, fingerprint: Fingerprint) -> bool:
-        """Return whether both embed the three texts identically; True if one has none."""
+        """Return whether both models embed the three texts identically, as far as is known."""
         for numbers, other_numbers in zip(self.texts, fingerprint.texts, strict=False):
             distance = math.dist(numbers, other_numbers)
             if distance > _TOLERANCE_OF_TEXT * math.hypot(*numbers):
@@ -96,7 +96,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         return True
 
     def same_adapters(self, fingerprint: Fingerprint | None) -> bool:
-        """Return whether both have the same adapters, or none; True if the other is None."""
+        """Return whether both have the same adapters, or True if the other is None."""
         return fingerprint is None or math.isclose(
             self.adapters, fingerprint.adapters, rel_tol=_TOLERANCE
         )
@@ -111,13 +111,13 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
 
     Attributes:
         prompts: the names of the prompt sets.
-        method: what is attached; "default: none" if nothing is.
+        method: the name of the attached method, or "default: none" if nothing is attached.
         lam: the weight of the prompt pairs, or 0 if nothing is attached.
-        reason: a sentence that states what was tested, and on which data; if nothing is attached,
-            also what to do.
-        change: the change in the gap in that test, with its 95% interval, (value, low, high); None
-            if nothing was tested. The gap is between zero-shot values of images, or between texts;
-            the gap between true values may be smaller.
+        reason: a sentence that states what was tested and on which data. If nothing is attached, it
+            also states what to do.
+        change: the change in the gap in that test with its 95% interval, as (value, low, high), or
+            None if nothing was tested. The gap is between zero-shot values of images, or between
+            texts. The gap between true values may be smaller.
     """
 
     prompts: str
@@ -147,7 +147,7 @@ class Provenance:
         prompts_hash: the hashes of the prompt sets, joined by "+".
         stated_words: the attribute words of the prompt sets.
         uses_images: whether it was also fitted on images, so that the image encoder is compared.
-        labels: "given" or "zero-shot", the source of the image labels; None for methods without
+        labels: the source of the image labels ("given" or "zero-shot"), or None for methods without
             labels.
         max_loss: the bound on the loss that the edit satisfies (`debias(max_loss=)`), or None.
         choice: what the default decided and why, or None.
@@ -177,10 +177,10 @@ class Edit(ABC):
     derives from `Rewording`.
 
     Attributes:
-        provenance: how it was fitted; the source of `method`, `lam`, `space`, `model_id` and
-            `stated_words`.
+        provenance: how and on which model the edit was fitted. The properties `method`, `lam`,
+            `space`, `model_id` and `stated_words` are taken from it.
         axes: field -> axes of its tensor, such as {"left": "d rank"}. Axes with the same name have
-            the same size; "d" is the width.
+            the same size, and "d" is the width.
         dtype: the dtype of all tensors, or None.
         side: which embeddings of an image-text model it changes by default: "text", "image" or
             "both".
@@ -238,8 +238,9 @@ class Edit(ABC):
             Edit.kinds[cls.kind] = cls
 
     def __post_init__(self) -> None:
-        """Check the tensors and set `dim`; also called when the edit is saved.
+        """Check the tensors and set `dim`.
 
+        This method is also called when the edit is saved.
         Raises:
             InvalidInputError: If axes, dtypes or values are wrong.
         """
@@ -424,7 +425,7 @@ class Rewording(Edit):
 
     @abstractmethod
     def wordings(self, prompt: str) -> Sequence[str]:
-        """Return the wordings of a prompt; every prompt has the same number."""
+        """Return the wordings of a prompt, of which every prompt has the same number."""
 
     def combined(
         self, z: Tensor, wordings: Tensor, strength: float, *, unit: bool = False

@@ -47,7 +47,7 @@ def offline_reason(name: str | Path | None = None) -> Iterator[str]:
     If it cannot be reached, libraries only use their caches inside the block.
 
     Args:
-        name: what is being loaded; for a local file or folder, the check is skipped.
+        name: the name of what is being loaded. For a local file or folder, the check is skipped.
     """
     if name is not None and Path(name).exists():
         yield ""
@@ -88,7 +88,7 @@ def _answers(endpoint: str) -> bool:
 
 def reason(error: BaseException) -> str:
     """Describe in one line why something could not be loaded, given any library exception."""
-    # torch's error advises running the code; transformers 4 wraps it in its own errors.
+    # torch's own message advises running the code. transformers 4 wraps the error in its own.
     is_pickle = False
     cause: BaseException | None = error
     while cause is not None:
@@ -138,7 +138,7 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
 def push_to_hub(
     edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
 ) -> str:
-    """Upload a fitted edit, or edits by role, with a model card; return the commit URL.
+    """Upload a fitted edit, or edits by role, with a model card, and return the commit URL.
 
     Model weights are not uploaded.
 

@@ -102,7 +102,7 @@ class CalibratedProjection(Edit):
         left: (d, rank) float64. Rank 0 is the identity.
         right: (d, rank) float64.
         spurious_rank: the dimension of the span that P0 removes.
-        provenance: how and on which model it was fitted; checked when it is attached.
+        provenance: how and on which model it was fitted, which is checked when it is attached.
 
     >>> import torch
     >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])  # a pair (1, 2, d)

@@ -41,7 +41,7 @@ class Attribute:
 
     Args:
         prompt_set: the prompt set.
-        shares: the share of the images for each value; values of other sets are ignored. If no
+        shares: the share of the images for each value. Values of other sets are ignored. If no
             value of this set is included, all shares are equal.
         groups: how groups of people are treated, one of `GROUPS`.
 
@@ -50,7 +50,7 @@ class Attribute:
         words: the English adjective or phrase for each value.
         has_phrases: whether values are phrases after the noun.
         shares: the share of the images for each value.
-        kind: "gender", "age", "skin", "origin" (race) or "size"; "" for any other attribute.
+        kind: "gender", "age", "skin", "origin" (race) or "size", or "" for any other attribute.
         gender: whether the adjectives express a gender.
         rank: the position of its adjectives in the English order of adjectives.
         stated: a matcher for the words that state a value in English text.

@@ -39,7 +39,7 @@ _LISTS = (
     "stated_words",
 )
 _PROSE = {"description", "source", "limits", "note", "templates"}
-# A word is a run of letters and digits; in Han and kana, every character is a word.
+# A word is a sequence of letters and digits. In Han and kana, every character is a word.
 _WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
 )
@@ -170,10 +170,10 @@ class PromptSet:
 
     Attributes:
         name: the stem of its YAML file, or the name passed to `make_prompt_set`.
-        groups: prompts that differ only in the attribute; any two prompts in a group form a pair.
+        groups: prompts that differ only in the attribute. Any two prompts in a group form a pair.
         spurious: prompts that describe only the attribute (columns of A in
             P0 = I - A (A^T A)^+ A^T).
-        classes: the class prompts, whose differences should be preserved; one per name in
+        classes: the class prompts, whose differences should be preserved. There is one per name in
             `class_names`.
         held_out_groups: the groups for held-out concepts.
         held_out_classes: the class prompts for held-out concepts.
@@ -188,7 +188,7 @@ class PromptSet:
             used.
         languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}.
         parts: the sets for individual attributes, if there are several. Solve them jointly with one
-            term each; in the pooled `groups`, the attribute with the most pairs would dominate.
+            term each, because the attribute with the most pairs would dominate the pooled `groups`.
         description: the purpose of the set.
         source: the origin of the set.
         limits: the limitations of the set.
@@ -393,8 +393,9 @@ class PromptSet:
         return html_table(repr(self), ("kind", "text", "words or partner"), rows)
 
     def to_yaml(self, path: str | Path) -> Path:
-        """Write a YAML file for `load_prompts`; the file stem becomes the name.
+        """Write a YAML file for `load_prompts`.
 
+        The set is loaded under the stem of the file name.
         Args:
             path: the path of the file, which must end in .yaml.
 
@@ -452,7 +453,7 @@ def _mapping(key: str) -> BeforeValidator:
 
 
 class Recipe(BaseModel, extra="forbid"):
-    """Schema of the files in prompts/; prompts/README.md describes the keys."""
+    """Schema of the prompt set files, whose keys are described in prompts/README.md."""
 
     description: _Text = ""
     source: _Text = ""
@@ -475,7 +476,7 @@ class Recipe(BaseModel, extra="forbid"):
 
 
 def _build(content: Mapping[str, object], name: str) -> PromptSet:
-    """Build a prompt set from the content of a file; raise ValueError if it is invalid."""
+    """Build a prompt set from the content of a file, or raise ValueError if it is invalid."""
     recipe = Recipe.model_validate(content)
     # Training and held-out concepts, with the concepts of the set named by `like`.
     trained = recipe.concepts.train
@@ -676,15 +677,16 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
     phrase: Mapping[str, str] | None = None,
     languages: Mapping[str, Mapping[str, str]] | None = None,
 ) -> PromptSet:
-    """Create a prompt set from word lists; pairs combine attribute words, templates and concepts.
+    """Create a prompt set from word lists.
 
+    Its pairs combine the attribute words, templates and concepts.
     Args:
         name: the name of the set.
         attribute: the words for each value, the same number for all: {"male": ["male", "man"],
             "female": ["female", "woman"]}.
         concepts: the concepts of the pairs, such as ["doctor", "nurse"].
-        templates: templates with {attribute} and {concept}; "a" becomes "an" if needed.
-        spurious: prompts about only the attribute, with {attribute} for each word; may be empty.
+        templates: the templates with {attribute} and {concept}. "a" becomes "an" if needed.
+        spurious: templates about only the attribute, with {attribute}; may be empty.
         test_concepts: the concepts of the held-out groups.
         class_template: the prompt without the attribute, with {concept}.
         stated_words: the words by which a prompt states the attribute. If empty, the words in
@@ -700,7 +702,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         The prompt set.
 
     Raises:
-        InvalidInputError: If an argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid. The message names it.
 
     >>> glasses = make_prompt_set(
     ...     "glasses",

@@ -175,7 +175,7 @@ def _temporary_file(path: Path) -> Iterator[Path]:
 
 
 def _locked(handle: int) -> bool:
-    """Lock an open file; return False if it is already locked, or locks are not supported."""
+    """Lock an open file, or return False if it is already locked or locks are not supported."""
     try:
         import fcntl
 
@@ -224,7 +224,7 @@ def sync(path: Path) -> None:
 def shielded(text: str) -> str:
     """Prepend "'" to a string that a spreadsheet would run as a formula.
 
-    "=1+1" becomes "'=1+1"; `unshielded` is the inverse. Source: OWASP, "CSV Injection".
+    "=1+1" becomes "'=1+1", and `unshielded` is the inverse. Source: OWASP, "CSV Injection".
     """
     return f"'{text}" if re.match(_FORMULA, text) else text
 
@@ -233,7 +233,7 @@ def spreadsheet_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
     """Return a table as CSV that a spreadsheet can open without running formulas.
 
     Args:
-        frame: the table; `shielded` is applied to its strings and column names.
+        frame: the table, to whose strings and column names `shielded` is applied.
         index: whether to write the table's index as the first columns.
     """
     columns = frame.reset_index() if index else frame.copy()
@@ -277,16 +277,17 @@ _locked_folders: dict[Path, int] = {}  # folder -> thread in this process that w
 
 @contextlib.contextmanager
 def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> Iterator[None]:
-    """Lock a folder against writes by other processes and threads; reentrant within a thread.
+    """Lock a folder against writes by other processes and threads.
 
-    This is a POSIX record lock: it is released when the process ends, and forks do not inherit it.
+    The lock is reentrant within a thread. It is a POSIX record lock, which is released when the
+    process ends and is not inherited by forks.
 
     Args:
         folder: the folder.
         report: a function that receives a message if the file system does not support locks.
 
     Raises:
-        InvalidInputError: If a different run is writing to the folder; the message names that run.
+        InvalidInputError: If a different run, which the message names, is writing to the folder.
         OSError: If the folder is not writable.
     """
     folder = Path(folder).resolve()
@@ -332,10 +333,9 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Load a mapping from an untrusted YAML file; aliases and repeated keys are errors.
-
+    """Load a mapping from an untrusted YAML file, rejecting aliases and repeated keys.
     Raises:
-        InvalidInputError: If the file cannot be read, is too large, or is not a YAML mapping; the
+        InvalidInputError: If the file cannot be read, is too large, or is not a YAML mapping. The
             message names the line.
     """
     import yaml
@@ -384,14 +384,13 @@ def _strict_loader() -> type[yaml.SafeLoader]:
 
 
 def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
-    """Load an untrusted JSON file; NaN and infinity are errors.
-
+    """Load an untrusted JSON file, rejecting NaN and infinity.
     Args:
         path: the file.
         max_bytes: the maximum size of the file.
 
     Raises:
-        InvalidInputError: If the file cannot be read, is too large, or is not JSON; the message
+        InvalidInputError: If the file cannot be read, is too large, or is not JSON. The message
             names the file and position.
     """
     text = read_bytes(path, max_bytes=max_bytes)
@@ -482,8 +481,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the checkout's commit, with "-dirty" if tracked files differ; None for a wheel.
-
+    """Return the checkout's commit, with "-dirty" if tracked files differ, or None for a wheel.
     Files in eval/results are ignored, because they do not affect measurements.
     """
     run = partial(

@@ -53,7 +53,7 @@ def flat(row: Mapping[str, JSON], source: str) -> Row:
 
 
 def flat_rows(rows: Sequence[Mapping[str, JSON]], source: str) -> list[Row]:
-    """Flatten nested objects in several rows, see `flat`.
+    """Flatten the nested objects in several rows with `flat`.
 
     Args:
         rows: the JSON objects.
@@ -74,12 +74,12 @@ def names_of(rows: Sequence[Mapping[str, JSON]]) -> list[str]:
 
 
 def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
-    """Return the cell with a dotted name in a flat row, or None if there is none.
+    """Look up a cell by its dotted name in a flat row, or return None if there is none.
 
     A number in the name is a position in a list. Cells that contain JSON as text are parsed.
 
     Args:
-        row: a flat row, see `flat`.
+        row: a flat row (see `flat`).
         name: a column name, or the dotted name of a value inside a cell.
 
     >>> cell_of({"messages": [{"role": "user", "content": "a nurse"}]}, "messages.0.content")
@@ -106,7 +106,7 @@ def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
 
 
 def _opened(cell: JSON) -> JSON:
-    """Parse a cell that contains JSON as text; other cells are returned unchanged."""
+    """Parse a cell that contains JSON as text, and return other cells unchanged."""
     if not isinstance(cell, str) or not cell.lstrip().startswith(("{", "[")):
         return cell
     try:
@@ -137,7 +137,7 @@ def is_json_document(text: str, ending: str) -> bool:
     The extension is not reliable: JSON lines files are often named .json, and lists .jsonl.
 
     Args:
-        text: the file's content; its beginning is sufficient.
+        text: the file's content, of which the beginning is sufficient.
         ending: the extension, such as ".json".
     """
     form = json_form(text)
@@ -163,7 +163,7 @@ def parsed(text: str, source: str) -> JSON:
 
 
 def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
-    """Convert a JSON object's pairs to a dict; raise ValueError if a name occurs twice."""
+    """Convert a JSON object's pairs to a dict, or raise ValueError if a name occurs twice."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
@@ -202,9 +202,13 @@ def rows_of_lines(lines: Sequence[str], source: str) -> tuple[list[Row], list[in
 def rows_of_json(text: str, source: str) -> list[Row]:
     """Parse a JSON string with one object per row.
 
-    The text is a list of objects; an object that contains one list of objects, as in API responses
-    ({"result": {"points": [...]}}, {"items": [...]}); or an object with an entry for each picture,
-    as in the captions of kohya's sd-scripts ({"0.png": {"caption": ..., "tags": ...}}).
+    Three layouts are supported:
+
+    - a list of objects;
+    - an object that contains one list of objects, as in API responses ({"items": [...]} or
+      {"result": {"points": [...]}});
+    - an object with an entry for each picture, like the caption files for kohya's sd-scripts
+      ({"0.png": {"caption": ..., "tags": ...}}).
 
     Args:
         text: the text.
@@ -255,10 +259,10 @@ def _only_list(value: Mapping[str, JSON], source: str) -> list[JSON] | None:
 
 
 def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
-    """Return one row per picture from an object with picture entries, otherwise None.
+    """Return one row per picture if an object consists of picture entries, else None.
 
     An entry is a caption, a list of captions, or an object with `caption` and `tags`, which are
-    joined as in sd-scripts. The keys are file names; if the entries are objects, file names without
+    joined as in sd-scripts. The keys are file names. If the entries are objects, file names without
     extensions are also accepted.
     """
     if not value:
@@ -278,7 +282,7 @@ def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
 
 
 def _captioned_row(name: str, entry: Mapping[str, JSON]) -> Row:
-    """Return the row for a picture that sd-scripts describes by an object."""
+    """Convert a picture's entry in an sd-scripts caption file to a row."""
     row: Row = {"image": name}
     for key, part in entry.items():
         if key not in ("image", "caption", "tags"):

@@ -40,7 +40,7 @@ def packaged_set(name: str) -> Path:
 def architectures() -> list[str]:
     """Return the names of open_clip's architectures, or an empty list if it is not installed.
 
-    If open_clip has been imported, architectures registered by the program are included; otherwise,
+    If open_clip has been imported, architectures registered by the program are included. Otherwise,
     its files are read.
     """
     imported = sys.modules.get("open_clip")
@@ -68,8 +68,8 @@ def check_architecture(name: str) -> None:
         name: the architecture name, such as "ViT-B-32".
 
     Raises:
-        InvalidInputError: If the name is unknown. (All names are accepted if open_clip is not
-            installed.)
+        InvalidInputError: If the name is unknown. If open_clip is not installed, all names are
+            accepted.
     """
     known = architectures()
     if not known or name in known:
@@ -106,12 +106,12 @@ def check_weights(architecture: str, weights: str) -> None:
     """Raise an error for weights that are neither a tag of the architecture nor a file.
 
     Args:
-        architecture: a known architecture, see `check_architecture`.
+        architecture: a known architecture (see `check_architecture`).
         weights: a tag or a checkpoint file.
 
     Raises:
-        InvalidInputError: If the weights are unknown. (All are accepted if the tags of the
-            installed open_clip cannot be read; open_clip then checks them itself.)
+        InvalidInputError: If the weights are unknown. If the installed open_clip's tags cannot be
+            read, all weights are accepted, and open_clip checks them itself.
     """
     tags = _tags_of(architecture)
     is_tag = weights.lower().replace("-", "_") in tags

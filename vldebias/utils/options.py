@@ -30,9 +30,11 @@ def flag(
 
 @dataclass(frozen=True)
 class Options:
-    """Define a suite's user inputs; None means that the suite's own setting is used.
+    """Define a suite's user inputs.
 
-    model, pretrained, pipeline, device and dtype are passed to `vldebias.hosts.loading.load_host`.
+    None means that the suite's own setting is used.
+
+    `vldebias.hosts.loading.load_host` receives model, pretrained, pipeline, device and dtype.
     """
 
     out: Annotated[Path, flag("Run", "DIR", "Folder for results. Default: vldebias-SUITE.")]

@@ -72,7 +72,7 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
     Args:
         source: a path, or a file's content.
         draft: the required length of the shorter side in pixels. Larger JPEGs are decoded at 1/2,
-            1/4 or 1/8 of their size, with at least this side length; the result is close, but not
+            1/4 or 1/8 of their size, with at least this side length. The result is close, but not
             identical, to shrinking the image afterwards.
 
     Raises:
@@ -116,7 +116,7 @@ def _in_rgb(image: Image) -> Image:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Describe why an image cannot be read; re-raise system errors.
+    """Describe why an image cannot be read, or re-raise system errors.
 
     System errors, such as missing permissions, a disconnected drive or too many open files, are
     not specific to the image.
@@ -236,7 +236,7 @@ def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def add_record(path: Path, facts: Mapping[str, JSON]) -> Path:
-    """Store facts about an image in its PNG file, see `with_record`.
+    """Store facts about an image in its PNG file, as `with_record` does.
 
     Args:
         path: the file, which is overwritten.
@@ -256,7 +256,7 @@ def encoded(image: Image) -> bytes:
     """Encode an image for embedding in a page: PNG if it is small, JPEG otherwise."""
     content = io.BytesIO()
     if max(image.size) <= 128:
-        # JPEG artefacts are visible in small images; large PNGs would make pages too large.
+        # JPEG artefacts would be visible in small images, but large PNGs would bloat pages.
         image.save(content, format="png", optimize=True)
     else:
         image.save(content, format="jpeg", quality=88)
@@ -264,8 +264,9 @@ def encoded(image: Image) -> bytes:
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Axes]]:
-    """Create subplots without pyplot, global state or a display; notebooks show the figure.
+    """Create subplots without pyplot, global state or a display.
 
+    Notebooks can still show the figure.
     Args:
         rows: the number of rows.
         columns: the number of columns.

@@ -30,7 +30,7 @@ class Progress(progress.Progress):
             progress.TimeRemainingColumn(),
         ]
         if console is None:
-            # Bars in notebooks need ipywidgets; without it, a line is printed per minute.
+            # Bars in notebooks need ipywidgets. Without it, a line is printed per minute.
             jupyter = None if find_spec("ipywidgets") else False
             console = Console(stderr=True, force_jupyter=jupyter)
         super().__init__(

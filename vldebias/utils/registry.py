@@ -88,7 +88,7 @@ class Registry(Mapping[str, T]):
         return registered
 
     def _name_of(self, new: object) -> str:
-        """Return the name of an object or class; raise an error if it is of the wrong kind."""
+        """Return the name of an object or class, or raise an error if it is of the wrong kind."""
         base = self._base
         if isinstance(base, type):
             if not isinstance(new, base):

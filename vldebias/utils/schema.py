@@ -76,7 +76,7 @@ class Strict(BaseModel):
         """Create an instance from fields.
 
         Raises:
-            InvalidInputError: If a field is missing, unknown or invalid; the message names it.
+            InvalidInputError: If a field is missing, unknown or invalid. The message names it.
         """
         try:
             return cls.model_validate(fields)

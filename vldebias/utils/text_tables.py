@@ -1,6 +1,6 @@
 """Read tables from other programs, detecting encoding and separator.
 
-Ambiguous files are errors; guesses are reported as warnings.
+Ambiguous files raise errors, and guesses are reported as warnings.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
         is_latin = high_bytes < 1.5 * len(runs)
         candidates = _LATIN_ENCODINGS if is_latin else _OTHER_ENCODINGS
         match = need("charset_normalizer").from_bytes(content, cp_isolation=candidates).best()
-        # Short Western texts match several encodings; cp1252 is by far the most common.
+        # Short Western texts match several encodings, of which cp1252 is by far the most common.
         if is_latin and (match is None or "cp1252" in match.could_be_from_charset):
             encoding = "cp1252"
         elif match is not None:
@@ -251,8 +251,9 @@ def separator_named(text: str | None) -> str | None:
 def split_rows(
     text: str, source: str, *, separator: str | None = None, usual: str = ","
 ) -> list[list[str]]:
-    """Parse a table, skipping blank lines; the first row contains the column names.
+    """Parse a table, skipping blank lines.
 
+    The first row contains the column names.
     A stray quote would merge the following rows into one cell, so stray quotes and rows of unequal
     length are errors, and cells with line breaks trigger a warning.
 
@@ -401,8 +402,8 @@ def _parsed(
 ) -> tuple[list[list[str]], list[int], list[int]]:
     """Parse rows of the same length.
 
-    The last cell of a pipe-separated row may be missing, as in one row of Flickr30k's results.csv;
-    it is then empty. Many such rows are an error.
+    The last cell of a pipe-separated row may be missing, as in one row of Flickr30k's results.csv,
+    and is then empty. Many such rows are an error.
 
     Returns:
         The rows, the lines of cells with line breaks, and the lines of rows without their last
@@ -452,7 +453,7 @@ def _unquoted(text: str, separator: str) -> tuple[list[list[str]], list[int]] | 
     """Parse a table separated by tabs or pipes, in which quotes are normal characters.
 
     Returns:
-        The rows, and the lines of rows without their last cell; None if this is not possible.
+        The rows, and the lines of rows without their last cell, or None if this is not possible.
     """
     if separator not in "\t|":
         return None

@@ -8,7 +8,7 @@ from vldebias.prompts.english.words import lists, origins, religions
 
 # Kinds of adjectives in their English order.
 ORDER = ("size", "age", "skin", "origin", "nation", "gender")
-# The kinds that are attributes, which nations are not.
+# The kinds that can be an attribute. Nations cannot.
 KINDS = ("size", "age", "skin", "origin", "gender")
 
 

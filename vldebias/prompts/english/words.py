@@ -30,9 +30,9 @@ _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 _GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
 # Nouns for people in the dictionary that end like this are gendered: "prioress", "housemaid".
 _GENDERED_PERSON = re.compile(r"(?:ess|trix|euse|maid|lady|mother|father|nephew|niece|aunt|uncle)$")
-# Size of the word-property caches; bounded, since a server may run for months.
+# Size limit of the word-property caches, needed because a server may run for months.
 REMEMBERED_WORDS = 20_000
-_LONGEST_COMPOUND = 40  # letters; splitting a longer word would take quadratic time
+_LONGEST_COMPOUND = 40  # maximum number of letters, because splitting takes quadratic time
 # Lists of words that end a noun phrase.
 STOPS = ("determiner", "preposition", "function")
 
@@ -55,7 +55,10 @@ def lists() -> dict[str, dict[str, None]]:
 
 
 def read_lists(path: Path) -> dict[str, dict[str, None]]:
-    """Parse a word list file: "name: words", continued on indented lines; "_" is a space."""
+    """Parse a word list file, which consists of "name: words" entries.
+
+    Entries are continued on indented lines, and "_" represents a space.
+    """
     text = re.sub(r"(?m)^#.*\n", "", path.read_text(encoding="utf-8")).replace("\n ", " ")
     words_of_name: dict[str, dict[str, None]] = {}
     for line in filter(None, text.splitlines()):
@@ -101,8 +104,9 @@ def entries_of_lists(folders: Iterable[Path], *names: str) -> frozenset[str]:
 
 
 def listed(word: str, *names: str) -> bool:
-    """Return whether one of the named lists contains a word; digits count as determiners.
+    """Return whether one of the named lists contains a word.
 
+    Digits count as determiners.
     Args:
         word: the word.
         names: the names of the lists.
@@ -144,7 +148,7 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], accepted_classes
 
 @lru_cache(REMEMBERED_WORDS)
 def singular(word: str) -> str:
-    """Return the singular of a plural noun; return any other word unchanged."""
+    """Return the singular of a plural noun, and any other word unchanged."""
     # "people" and "thieves" are listed; other plurals are recognized by their endings.
     return _singular_of_plural().get(word) or _without(word, _PLURALS, "pnx")
 

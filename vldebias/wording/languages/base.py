@@ -191,7 +191,7 @@ class ListedLanguage(Language):
         return tuple(self.lists.get(name, ()))
 
     def pairs(self, name: str) -> dict[str, str]:
-        """Return a mapping from first to second for a list with "first/second" entries."""
+        """Return a list with "first/second" entries as a mapping from first to second."""
         return dict(entry.split("/") for entry in self.entries(name))
 
     @cached_property
@@ -306,7 +306,7 @@ class ListedLanguage(Language):
         return replacements
 
     def kind_of(self, attribute: Attribute) -> str:
-        """Return the name for an attribute that appears in list names, or "" if it has no lists."""
+        """Return the part of list names that identifies an attribute, or "" if it has no lists."""
         kind = _KIND_OF_LISTS.get(attribute.kind, "")
         return kind or ("own" if self.code in attribute.set.languages else "")
 
@@ -316,8 +316,8 @@ class Noun(NamedTuple):
 
     Attributes:
         masculine, feminine: the singular forms, which are equal for nouns with only one form.
-        gender: "m", "f" or "n"; "mf" if one form is used for both genders; "m!" if the noun is
-            masculine for everyone: "un individu".
+        gender: "m", "f", "n", "mf" (one form for both genders) or "m!" (masculine for everyone,
+            such as "un individu").
         number: whether the form is singular ("one"), plural ("many") or either ("any").
         kind: the noun class in a grammar, such as "neutral" in German.
         cases: the cases that the form can have, as indices (Russian only).
@@ -368,7 +368,7 @@ class Phrase(NamedTuple):
 
 
 class SpacedLanguage(ListedLanguage):
-    """Parse a language that separates words; subclasses define the noun phrases."""
+    """Parse a language that separates words, with noun phrases defined by subclasses."""
 
     word = WORD
 
@@ -715,7 +715,7 @@ class SpacedLanguage(ListedLanguage):
         ]
         if not of_person:
             return []
-        # In "un médico varón", "varón" is also a noun; choose "médico".
+        # In "un médico varón", choose "médico", although "varón" is also a noun.
         phrase = next((phrase for phrase in of_person if not phrase.stated), of_person[0])
         if phrase.plural:
             return self._write_group(tokens, assignments)
@@ -752,7 +752,7 @@ class SpacedLanguage(ListedLanguage):
     # ---- letters
 
     def _like(self, token: Token, form: str) -> str:
-        """Return a form with the capitalisation of the word that it replaces."""
+        """Apply a word's capitalisation to the form that replaces it."""
         if token.text.isupper() and len(token.text) > 1:
             return form.upper()
         return form[0].upper() + form[1:] if token.text[0].isupper() else form

@@ -153,7 +153,7 @@ class Arabic(SpacedLanguage):
         return self._split(token)[0].startswith("و")
 
     def _is_thing(self, tokens: Reading, i: int, noun: Noun) -> bool:
-        """Return whether a noun refers to a thing; some only refer to people after "face of"."""
+        """Return whether a noun refers to a thing, unless "face of" precedes it."""
         things = self.matcher("not-person")
         is_face = tokens.before(i).low in _FACES_OF
         return things.length_at(tokens, i) > 0 or (noun.masculine in things.words and not is_face)

@@ -329,7 +329,7 @@ class German(SpacedLanguage):
         return tokens.text[tokens[i].end : tokens[i].end + 1] == "-"
 
     def _describes(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word belongs to the phrase after it, as adjectives do."""
+        """Return whether a word modifies the noun in the phrase after it."""
         token = tokens[i]
         if self._has_hyphen_behind(tokens, i) or self.matcher("adverb").has(token):
             return True

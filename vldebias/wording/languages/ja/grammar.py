@@ -7,7 +7,7 @@ import re
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
 _NUMBER = "一二三四五六七八九十0-9\uff10-\uff19"
-# A noun consists of kanji, katakana and Latin letters; hiragana and punctuation end it.
+# A noun consists of kanji, katakana and Latin letters. Hiragana and punctuation end it.
 _NOUN = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー\u30fcA-Za-z]+$")
 _ENDING = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー]$")
 

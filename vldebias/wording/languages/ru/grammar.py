@@ -12,7 +12,7 @@ from functools import cached_property
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 CASES = ("nominative", "genitive", "dative", "accusative", "instrumental", "prepositional")
-# "Woman", "man", "girl" and "boy", and the two words they replace, in the six cases.
+# The words for woman, man, girl, boy, person and child in the six cases.
 _WOMAN = ("женщина", "женщины", "женщине", "женщину", "женщиной", "женщине")
 _MAN = ("мужчина", "мужчины", "мужчине", "мужчину", "мужчиной", "мужчине")
 _GIRL = ("девочка", "девочки", "девочке", "девочку", "девочкой", "девочке")

@@ -75,8 +75,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         method: a Method, or its name in `vldebias.methods.METHODS`: "orth" (P0), "orth-cali" (Lemma
             7.1), "cali" (Lemma 7.2), "balanced-prompts", "paper" (its settings) and others. If
             None, the default above is used.
-        lam: the weight of the prompt pairs, for named methods that accept it: one value, or one per
-            prompt set. If None, the method's default is used.
+        lam: the weight of the prompt pairs, for named methods that accept it, as one value or one
+            per prompt set. If None, the method's default is used.
         strength: the fraction of the edit to apply, in [0, 1]. If 0, outputs are bit-identical.
         keep_stated: leave prompts unchanged that contain an attribute word of the set ("a photo of
             a female doctor").
@@ -85,8 +85,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         reference: image features (n, d) of this model, or a `Reference` with labels and settings.
             Closed forms are also equalised against the means of their zero-shot groups
             (`vldebias.methods.equalise`).
-        max_loss: the largest loss allowed for a class prompt, in (0, 1): 1 - the cosine between its
-            embeddings before and after the edit.
+        max_loss: the maximum loss for a class prompt, in (0, 1), which is 1 - the cosine between
+            its embeddings before and after the edit.
         side: which embeddings of an image-text model the edit changes: "text", "image" or "both".
             Default: the side the method is meant for (text, for closed forms).
         on_call: a function that receives the `CallRecord` of each pipeline call whose images get

@@ -87,10 +87,10 @@ def debias_queries(
     """Wrap a query embedder to reduce the bias described by `prompts`.
 
     Args:
-        embed: the embedder: a function from a list of texts to their vectors (lists, arrays or
-            tensors), such as a call to a hosted service; a sentence-transformers model; LangChain's
-            `Embeddings`; llama-index's `BaseEmbedding`; a chroma embedding function; or a mapping
-            from text to vector.
+        embed: the embedder, which is a function from a list of texts to their vectors (lists,
+            arrays or tensors), such as a call to a hosted service; a sentence-transformers model;
+            LangChain's `Embeddings`; llama-index's `BaseEmbedding`; a chroma embedding function; or
+            a mapping from text to vector.
         prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly; or a fitted edit (`vldebias.load_edit`).
         reference: unlabelled vectors (n, d) of a few hundred to a few thousand indexed images or
@@ -198,7 +198,7 @@ class DebiasedQueries:
         self._stated = StatedWords(self.fitted.stated_words) if self.fitted.stated_words else None
 
     def embed(self, texts: str | Sequence[str]) -> Any:
-        """Embed queries with the edit, in the type and precision of your embedder.
+        """Embed queries with the edit, preserving the embedder's type and precision.
 
         Args:
             texts: a query, or a list of n queries.
@@ -272,7 +272,7 @@ class DebiasedQueries:
         return self.host.embedder.documents(_checked_texts(input))
 
     def __getattr__(self, name: str) -> object:
-        """Return attributes of a chroma embedding function, from your embedder if it has them.
+        """Return an attribute that chroma expects, from your embedder or a default.
 
         A collection stores the name and configuration of its embedding function, so it can be
         opened with yours or with this wrapper, which does not change documents.

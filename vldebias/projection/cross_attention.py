@@ -14,7 +14,7 @@ of the prompt's subject and of other attributes that it states. With strength s,
 (c' - c). Times are the timesteps that a denoiser receives. For a different scheduler or number of
 steps, the edit is interpolated between the fitted times.
 
-If the text of a prompt is unknown, the gate examines the responses of the first pass: linear
+If a prompt's text is unknown, the gate examines the responses in the first pass. Its linear
 readouts r detect whether there is a person, and whether a value is stated.
 """
 
@@ -35,7 +35,7 @@ MIN_AUROC = 0.95  # readouts with a lower AUROC are ignored
 
 
 class LayerMap(NamedTuple):
-    """Store the edit of one cross-attention layer at one timestep.
+    """Store the edit for one cross-attention layer at one timestep.
 
     Attributes:
         basis: (d, rank) basis of the span.
@@ -156,8 +156,8 @@ class CrossAttentionEdit(Edit):
     def reading(self, response: Tensor) -> tuple[bool, str | None]:
         """Return what the gate detects in a response (d,) of a first pass.
 
-        If no layer distinguishes people from things in held-out prompts, every prompt is treated as
-        one about a person.
+        If no layer distinguishes people from things in held-out prompts, every response is assumed
+        to show a person.
 
         Returns:
             Whether the response shows a person, and the value that its prompt states, or None.

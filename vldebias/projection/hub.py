@@ -61,7 +61,7 @@ def offline_reason(name: str | Path | None = None) -> Iterator[str]:
     elif not _answers(constants.ENDPOINT):
         why_offline = f"{urlsplit(constants.ENDPOINT).hostname} does not answer"
     # The setting is global to the process, so it is always restored below.
-    constants.HF_HUB_OFFLINE = bool(why_offline)  # read for every request
+    constants.HF_HUB_OFFLINE = bool(why_offline)  # checked for every request
     try:
         yield why_offline
     finally:
@@ -116,7 +116,7 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
         revision: a branch, tag or commit of the repository. If None, the latest is loaded.
 
     Raises:
-        InvalidInputError: If there is no such folder, and no readable repository of this name.
+        InvalidInputError: If the name is neither a folder nor a readable repository.
     """
     if os.path.isdir(name):
         return Path(name)

@@ -110,8 +110,8 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
 def can_balance(prompts: PromptSet) -> bool:
     """Return whether a prompt set describes people.
 
-    Each value needs an adjective that can precede a noun for a person, or a phrase that can follow
-    it.
+    Each value needs an adjective that can precede a noun for people, or a phrase that can follow
+    such a noun.
     """
     if prompts.phrase or prompts.adjectives:
         return True
@@ -123,7 +123,7 @@ def can_balance(prompts: PromptSet) -> bool:
 def _declared(prompts: PromptSet) -> dict[str, str]:
     """Return adjectives by value, if one of the set's templates contains "{attribute} {concept}".
 
-    The result is empty if a value has no single word, or if a concept is not a person.
+    The result is empty if some value only has phrases, or if a concept is not a person.
     """
     recipe = vars(prompts).get("recipe")
     templates = () if recipe is None else recipe.templates
@@ -172,7 +172,7 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
 
 
 def _adjective(words: Sequence[str]) -> str:
-    """Return the first word that can precede a noun for a person, or ""."""
+    """Return the first word that can precede a noun for people, or ""."""
     for word in words:
         last = word.lower().split()[-1]
         is_adjective_alone = adjective(last) and "n" not in classes(last)

@@ -59,10 +59,10 @@ _Groups = tuple[Annotated[_Texts, Field(min_length=2)], ...]
 class StatedWords:
     """Find a prompt set's words in text.
 
-    Matches whole words and ignores case: "man" is found in "Man," and "man's", but not in
-    "manager". All other characters separate words, so "dark-skinned" equals "dark skinned", even as
-    decoded by a tokenizer ("dark - skinned"). "male" is found in "male-dominated", which errs on
-    the safe side: such a prompt stays unchanged.
+    Matches entire words and ignores case: "man" is found in "Man," and "man's", but not in
+    "manager". All characters other than letters and digits separate words, so "dark-skinned" equals
+    "dark skinned", even as decoded by a tokenizer ("dark - skinned"). "male" is also found in
+    "male-dominated". This errs on the safe side, because the prompt then stays unchanged.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -478,7 +478,7 @@ class Recipe(BaseModel, extra="forbid"):
 def _build(content: Mapping[str, object], name: str) -> PromptSet:
     """Build a prompt set from the content of a file, or raise ValueError if it is invalid."""
     recipe = Recipe.model_validate(content)
-    # Training and held-out concepts, with the concepts of the set named by `like`.
+    # Add the concepts of the set named by `like`.
     trained = recipe.concepts.train
     held_out = recipe.concepts.test
     if recipe.concepts.like:
@@ -682,7 +682,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
     Its pairs combine the attribute words, templates and concepts.
     Args:
         name: the name of the set.
-        attribute: the words for each value, the same number for all: {"male": ["male", "man"],
+        attribute: the same number of words for each value, such as {"male": ["male", "man"],
             "female": ["female", "woman"]}.
         concepts: the concepts of the pairs, such as ["doctor", "nurse"].
         templates: the templates with {attribute} and {concept}. "a" becomes "an" if needed.
@@ -695,8 +695,8 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
             the known adjectives in `attribute` are used.
         phrase: phrases after the noun for balanced prompts by value, such as
             {"deaf": "who is deaf"}, instead of adjectives.
-        languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}: German
-            without an ending, Romance languages in the masculine singular.
+        languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}. German
+            adjectives have no ending, and Romance ones are in the masculine singular.
 
     Returns:
         The prompt set.

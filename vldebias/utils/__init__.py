@@ -1,1 +1,1 @@
-"""Provide shared helpers: files, text tables, names, options, progress."""
+"""Shared helpers for files, tables, names, options, progress bars and more."""

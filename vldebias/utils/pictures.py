@@ -182,7 +182,7 @@ def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
     """Store facts about an image, such as its assigned value, in a PNG text chunk.
 
     Pixels and all other chunks are unchanged, such as A1111's "parameters" or ComfyUI's "prompt"
-    and "workflow". A chunk written by an earlier call is replaced. `read_png` returns the facts.
+    and "workflow". A chunk from an earlier call is replaced. `read_png` returns the facts.
 
     Args:
         png: the file's content.

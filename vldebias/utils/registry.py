@@ -25,7 +25,7 @@ def imported(path: str) -> object:
     except ValueError:  # an empty name
         return None
     except ModuleNotFoundError as error:
-        # A dependency of the module may be missing, which is a different error.
+        # If a dependency of the module is missing, raise that error.
         if error.name and f"{home}.".startswith(f"{error.name}."):
             return None
         raise

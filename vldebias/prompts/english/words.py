@@ -1,8 +1,8 @@
 """Look up English words: their classes, lists, and singular and base forms.
 
 `eval/lexicon.py` creates `wordnet.txt.gz` from WordNet 3.1 (licence: `wordnet.LICENSE`) and the
-name lists of the US census of 1990 (public domain), and explains its classes. `words.txt` is
-written by hand.
+name lists of the 1990 US census (public domain), and explains its classes. `words.txt` was compiled
+by hand.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def kinds(word: str) -> str:
 
 @lru_cache(REMEMBERED_WORDS)
 def person(word: str) -> bool:
-    """Return whether a lower-case noun names a person without stating a gender."""
+    """Return whether a lower-case noun refers to a person without stating a gender."""
     noun = singular(word)
     if listed(noun, "also-person") or noun.endswith(tuple(lists()["person-ending"])):
         return True
@@ -187,7 +187,7 @@ def person(word: str) -> bool:
 
 
 def _is_unknown_compound(noun: str) -> bool:
-    """Return whether an unknown word is a compound of a noun and a person: "dragonslayer"."""
+    """Return whether an unknown word is a compound that ends in a person: "dragonslayer"."""
     if kinds(noun) or gendered(noun) or not noun.isalpha() or len(noun) > _LONGEST_COMPOUND:
         return False
     for n in range(3, len(noun) - 3):
@@ -207,7 +207,7 @@ def gendered(word: str) -> bool:
 
 
 def has_gendered_ending(word: str) -> bool:
-    """Return whether a lower-case noun for a person ends like one gender: "prioress"."""
+    """Return whether the ending of a lower-case noun for people states a gender: "prioress"."""
     if listed(word, "not-gendered", "famous"):
         return False
     noun = singular(word)

@@ -632,7 +632,7 @@ class SpacedLanguage(ListedLanguage):
         return self._states_at(tokens, positions, attribute)
 
     def _are_apart(self, tokens: Reading, phrase: Phrase, following: Phrase) -> bool:
-        """Return whether two phrases are for two people: "eine Lehrerin hilft einem Schüler"."""
+        """Return whether two phrases name two people: "eine Lehrerin hilft einem Schüler"."""
         between = tokens[phrase.last + 1 : following.first]
         links = ("copula", "role-behind", "role-verb", "trade")
         if any(self.matcher(name).has(token) for name in links for token in between):

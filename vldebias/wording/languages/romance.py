@@ -105,7 +105,7 @@ class RomanceLanguage(SpacedLanguage):
         if self.matcher("female").has(token) or self.matcher("male").has(token):
             return True
         if token.low in self.feminine_nouns and not self.matcher("thing").has_at(tokens, i):
-            # In "la persona anziana", it is an adjective, and "persona" is feminine for everyone.
+            # In "la persona anziana", "anziana" is an adjective, and "persona" is always feminine.
             described = self.nouns.get(tokens.before(i).low)
             if described is None or described.gender != "f":
                 return True
@@ -157,7 +157,7 @@ class RomanceLanguage(SpacedLanguage):
         return self._single_phrase(tokens, phrase, noun)
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether a noun only refers to women or only to men."""
+        """Return whether word i is a noun that states a gender."""
         token = tokens[i]
         if token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token):
             return True

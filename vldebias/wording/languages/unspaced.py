@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
 
 
-# Only this many characters of a prompt are searched, to bound the time. No text encoder reads more.
+# Longer prompts are truncated to bound the running time. No text encoder accepts such long prompts.
 _LONGEST_PROMPT = 2000
 _CLAUSE_END = re.compile("[，。、,.；;！？\n]")
 
@@ -44,8 +44,8 @@ class UnspacedLanguage(ListedLanguage):
 
     Attributes:
         human: the word for "person", which is replaced by a word for a woman or man.
-        thing_link: the possessive particle between a person and a thing: 的.
-        plural_signs: the plural suffixes: 们.
+        thing_link: the possessive particle between a person and a thing, such as 的.
+        plural_signs: the plural suffixes, such as 们.
         count: a pattern for a number at the end of the text before a noun.
         words_for_one: the words for 1 that `count` can match.
         reach: the maximum number of characters between "many" and a noun.
@@ -300,7 +300,7 @@ class UnspacedLanguage(ListedLanguage):
         words = self._joined(parts, all(count is not None for _, count in mixture))
         opening, closing = self.brackets
         if opening == closing and not text[end : end + 1].isalnum():
-            closing = ""  # a comma before another comma, or at the end
+            closing = ""  # no comma before other punctuation or at the end of the prompt
         return Replacement(end, end, f"{opening}{words}{closing}")
 
     def _end_of_group(self, text: str, end: int) -> int:

@@ -82,7 +82,7 @@ class Chinese(UnspacedLanguage):
         for match in re.finditer("人", text):
             before = text[: match.start()]
             is_human = before.endswith("的") or bool(_MEASURED.search(before))
-            # 一个人 is "alone" in 医生一个人, but a person at the start of a clause or after a verb.
+            # 一个人 is "alone" in 医生一个人, but a person after a verb or at a clause's start.
             if re.search(r"[^有是的了着，。、,.;；:：\s]一[个個]$", before):
                 continue
             if is_human and not self._covers(text, match.start(), "not-human"):

@@ -1,8 +1,8 @@
 """Define the cross-attention edit, which sets an attribute value inside a denoiser.
 
 At each cross-attention layer and timestep, the mean responses to prompts that state different
-values differ along a few directions, the attribute's span. The edit changes an output c only within
-that span:
+values differ along a few directions, which form the attribute's span. The edit only changes an
+output c within that span:
 
     add    c' = c + a e_v                      the effect of the sampled value is added
     shift  c' = c - P mean(c) + P m + a e_v    the mean over positions is replaced first

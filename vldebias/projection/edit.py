@@ -238,9 +238,8 @@ class Edit(ABC):
             Edit.kinds[cls.kind] = cls
 
     def __post_init__(self) -> None:
-        """Check the tensors and set `dim`.
+        """Check the tensors and set `dim`, both on creation and before saving.
 
-        This method is also called when the edit is saved.
         Raises:
             InvalidInputError: If axes, dtypes or values are wrong.
         """

@@ -39,7 +39,7 @@ Weights = float | Sequence[float]
 _EPS = torch.finfo(torch.float64).eps
 _SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding error of float32 embeddings
 _ROUNDED = 1e-8  # maximum rounding error of the 1 on the diagonal of I + X X^T
-_ASYMMETRY = 1e-12  # maximum squared relative asymmetry of a symmetric matrix, due to rounding
+_ASYMMETRY = 1e-12  # tolerance for the squared relative asymmetry, which is due to rounding
 _REMOVED = 1e-13  # a direction counts as removed if less than this share of it remains
 
 

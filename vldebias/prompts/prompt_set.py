@@ -396,6 +396,7 @@ class PromptSet:
         """Write a YAML file for `load_prompts`.
 
         The set is loaded under the stem of the file name.
+
         Args:
             path: the path of the file, which must end in .yaml.
 
@@ -680,6 +681,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
     """Create a prompt set from word lists.
 
     Its pairs combine the attribute words, templates and concepts.
+
     Args:
         name: the name of the set.
         attribute: the same number of words for each value, such as {"male": ["male", "man"],

@@ -334,6 +334,7 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Load a mapping from an untrusted YAML file, rejecting aliases and repeated keys.
+
     Raises:
         InvalidInputError: If the file cannot be read, is too large, or is not a YAML mapping. The
             message names the line.
@@ -385,6 +386,7 @@ def _strict_loader() -> type[yaml.SafeLoader]:
 
 def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
     """Load an untrusted JSON file, rejecting NaN and infinity.
+
     Args:
         path: the file.
         max_bytes: the maximum size of the file.
@@ -482,6 +484,7 @@ def versions() -> dict[str, str]:
 
 def commit() -> str | None:
     """Return the checkout's commit, with "-dirty" if tracked files differ, or None for a wheel.
+
     Files in eval/results are ignored, because they do not affect measurements.
     """
     run = partial(

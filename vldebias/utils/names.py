@@ -103,7 +103,7 @@ def check_name_without_weights(name: str) -> None:
 
 
 def check_weights(architecture: str, weights: str) -> None:
-    """Raise an error for weights that are neither a tag of the architecture nor a file.
+    """Raise an error for weights that are neither a tag for the architecture nor a file.
 
     Args:
         architecture: a known architecture (see `check_architecture`).

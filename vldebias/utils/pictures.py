@@ -264,9 +264,8 @@ def encoded(image: Image) -> bytes:
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Axes]]:
-    """Create subplots without pyplot, global state or a display.
+    """Create subplots that notebooks can show, without pyplot, global state or a display.
 
-    Notebooks can still show the figure.
     Args:
         rows: the number of rows.
         columns: the number of columns.

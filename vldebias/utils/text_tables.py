@@ -253,9 +253,9 @@ def split_rows(
 ) -> list[list[str]]:
     """Parse a table, skipping blank lines.
 
-    The first row contains the column names.
-    A stray quote would merge the following rows into one cell, so stray quotes and rows of unequal
-    length are errors, and cells with line breaks trigger a warning.
+    The first row contains the column names. A stray quote would merge the following rows into one
+    cell, so stray quotes and rows of unequal length are errors, and cells with line breaks trigger
+    a warning.
 
     Args:
         text: the content of the file.

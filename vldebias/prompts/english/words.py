@@ -107,6 +107,7 @@ def listed(word: str, *names: str) -> bool:
     """Return whether one of the named lists contains a word.
 
     Digits count as determiners.
+
     Args:
         word: the word.
         names: the names of the lists.
@@ -149,7 +150,7 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], accepted_classes
 @lru_cache(REMEMBERED_WORDS)
 def singular(word: str) -> str:
     """Return the singular of a plural noun, and any other word unchanged."""
-    # "people" and "thieves" are listed; other plurals are recognized by their endings.
+    # Irregular plurals such as "people" and "thieves" are listed. Others are recognised by ending.
     return _singular_of_plural().get(word) or _without(word, _PLURALS, "pnx")
 
 

@@ -90,7 +90,7 @@ class German(SpacedLanguage):
                 nouns.setdefault(genitive.lower(), noun)
                 if genitive.endswith("es"):
                     nouns.setdefault(genitive[:-2].lower() + "s", noun)
-            # "Bäcker" is also a plural, and "Patienten" is any form but the nominative singular.
+            # "Bäcker" can also be plural, and "Patienten" any form but the nominative singular.
             number = "any" if plural in (masculine, genitive) else "many"
             nouns[plural.lower()] = noun._replace(number=number)
             if plural != masculine:

@@ -53,51 +53,55 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     Call `remove()` on the returned attachment to undo the change. The default method depends on the
     host:
 
-    - diffusers pipeline: a value is inserted into each prompt that does not state the attribute,
-      evenly over images (balanced prompts). If the set is not about people, or the pipeline edits
-      an input image: calibrated projection (Lemma 7.2).
-    - open_clip or transformers model used for search (five class prompts or more, or none): with
-      `reference`, the difference between the values' text embeddings is projected out and the
-      image means are equalised, if that helps on held-out reference images. Otherwise nothing
-      changes, and a warning explains why.
-    - the same model used as a classifier (one to four class prompts): the difference is projected
-      out; with `reference`, calibrated projection with equalised image means.
+    - For diffusers pipelines, a value is inserted into each prompt that does not state the
+      attribute, with the values spread evenly over images (balanced prompts). If the set is not
+      about people, or the pipeline edits an input image, the calibrated projection (Lemma 7.2) is
+      used instead.
+    - For open_clip or transformers models used for search (five or more class prompts, or none),
+      the difference between the values' text embeddings is projected out and the image means are
+      equalised. This requires `reference`, and is only done if it helps on held-out reference
+      images. Otherwise, nothing changes, and a warning explains why.
+    - For the same models used as classifiers (one to four class prompts), the difference is
+      projected out. With `reference`, the calibrated projection with equalised image means is used
+      instead.
 
     docs/explanation/the-default.md describes the tests and their results.
 
     Args:
-        host: an open_clip model, a transformers image-text model, or a diffusers pipeline; or a
-            list of pipelines that work on a picture in sequence, such as base and refiner, which
-            use the same value.
+        host: an open_clip model, a transformers image-text model, or a diffusers pipeline. Can also
+            be a list of pipelines that process an image in sequence, such as base and refiner,
+            which then use the same value.
         prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
-            PromptSet, or a list of these, solved jointly; or a fitted edit, or a mapping from role
-            to edit; or the attachment of the preceding pipeline.
+            PromptSet, or a list of these, solved jointly. Can also be a fitted edit, a mapping from
+            role to edit, or the attachment of the preceding pipeline.
         method: a Method, or its name in `vldebias.methods.METHODS`: "orth" (P0), "orth-cali" (Lemma
             7.1), "cali" (Lemma 7.2), "balanced-prompts", "paper" (its settings) and others. If
             None, the default above is used.
         lam: the weight of the prompt pairs, for named methods that accept it, as one value or one
             per prompt set. If None, the method's default is used.
         strength: the fraction of the edit to apply, in [0, 1]. If 0, outputs are bit-identical.
-        keep_stated: leave prompts unchanged that contain an attribute word of the set ("a photo of
-            a female doctor").
-        negative: also change a pipeline's negative prompt. Default: unchanged, as in the paper.
+        keep_stated: whether to leave prompts unchanged that contain an attribute word of the set
+            ("a photo of a female doctor").
+        negative: whether to also change a pipeline's negative prompt. By default, it is unchanged,
+            as in the paper.
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
         reference: image features (n, d) of this model, or a `Reference` with labels and settings.
             Closed forms are also equalised against the means of their zero-shot groups
             (`vldebias.methods.equalise`).
         max_loss: the maximum loss for a class prompt, in (0, 1), which is 1 - the cosine between
             its embeddings before and after the edit.
-        side: which embeddings of an image-text model the edit changes: "text", "image" or "both".
-            Default: the side the method is meant for (text, for closed forms).
+        side: the embeddings of an image-text model that the edit changes, "text", "image" or
+            "both". By default, the side that the method is meant for (text, for closed forms).
         on_call: a function that receives the `CallRecord` of each pipeline call whose images get
             sampled values, in the thread of that call. Its exceptions are raised once the pictures
             are finished. See docs/how-to/serve-a-pipeline.md.
         shares: value -> share of the images, for methods that sample values ("balanced-prompts",
             "cross-attention"). If None, shares are equal.
-        follow_seeds: if a pipeline call passes `generator=`, derive the sampled values from the
-            generator and the prompt, so that identical calls show the same people; consecutive
-            seeds are balanced exactly, random seeds on average. If False, values are balanced over
-            all calls, regardless of seeds. See docs/how-to/serve-a-pipeline.md.
+        follow_seeds: whether to derive the sampled values from the generator and the prompt if a
+            pipeline call passes `generator=`, so that identical calls show the same people. Values
+            are then balanced exactly over consecutive seeds, and on average over random seeds. If
+            False, values are balanced over all calls, regardless of seeds. See
+            docs/how-to/serve-a-pipeline.md.
 
     Returns:
         An attachment that can pause, scale and remove the edits or the sampled values.
@@ -176,9 +180,9 @@ def fit_projections(
 ) -> dict[str, Edit]:
     """Return a method's fitted edits by role, without attaching them.
 
-    These are what `debias` would attach, with one exception: the default for pipelines is balanced
-    prompts, which are not an edit. Here the default is `cali` with a lam that hardly affects
-    unrelated prompts, and a log message says so.
+    These are the edits that `debias` would attach, with one exception. For pipelines, the default
+    of `debias` is balanced prompts, which are not an edit. Here, the default is `cali` with a lam
+    that hardly affects unrelated prompts, and a log message reports this.
 
     Args:
         host: see `debias`.
@@ -315,8 +319,8 @@ def fit_shares(
             such as "female/Black".
         shares: see `vldebias.methods.RankShares`.
         top: see `vldebias.methods.RankShares`.
-        reference: unlabelled image features (n, d) from this model, for images like those to be
-            ranked.
+        reference: unlabelled image features (n, d) from this model, for images similar to those
+            that will be ranked.
         lam: the weight of the differences between the groups.
         tokenizer: see `debias`.
 

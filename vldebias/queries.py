@@ -87,12 +87,12 @@ def debias_queries(
     """Wrap a query embedder to reduce the bias described by `prompts`.
 
     Args:
-        embed: the embedder, which is a function from a list of texts to their vectors (lists,
-            arrays or tensors), such as a call to a hosted service; a sentence-transformers model;
-            LangChain's `Embeddings`; llama-index's `BaseEmbedding`; a chroma embedding function; or
-            a mapping from text to vector.
+        embed: the embedder. Accepts a sentence-transformers model, LangChain's `Embeddings`,
+            llama-index's `BaseEmbedding`, a chroma embedding function, a mapping from text to
+            vector, or a function (such as a call to a hosted service) from a list of texts to their
+            vectors, as lists, arrays or tensors.
         prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
-            PromptSet, or a list of these, solved jointly; or a fitted edit (`vldebias.load_edit`).
+            PromptSet, a list of these (solved jointly), or a fitted edit (`vldebias.load_edit`).
         reference: unlabelled vectors (n, d) of a few hundred to a few thousand indexed images or
             documents. The default method needs them.
         method: a Method, or a name in `vldebias.methods.METHODS`. If None, the default is used
@@ -100,8 +100,8 @@ def debias_queries(
             reference vectors. Otherwise, or without a reference, it does nothing and explains why.
         strength: the strength of the edit in [0, 1]. If 0, the output of `embed` is returned
             unchanged.
-        keep_stated: leave queries unchanged that contain an attribute word of the set ("a photo of
-            a female doctor").
+        keep_stated: whether to leave queries unchanged that contain an attribute word of the set
+            ("a photo of a female doctor").
 
     Returns:
         A wrapper that embeds queries with the edit.

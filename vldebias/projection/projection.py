@@ -95,8 +95,9 @@ class CalibratedProjection(Edit):
     spurious).transform(z)`. Calling the object is equivalent to `transform` with a strength. The
     shape (..., d), dtype and device of the argument are preserved.
 
-    Laws (tested): A^T P* z = 0; P* (I + lam M) = P0; lam = 0 gives P0; without A, P* is symmetric
-    with eigenvalues in (0, 1]. P* P* differs from P*, so applying it twice is a different method.
+    Properties: A^T P* z = 0 and P* (I + lam M) = P0. With lam = 0, P* = P0. Without A, P* is
+    symmetric with eigenvalues in (0, 1]. P* P* differs from P*, so applying it twice is a different
+    method.
 
     Attributes:
         left: (d, rank) float64. Rank 0 is the identity.

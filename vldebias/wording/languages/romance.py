@@ -225,7 +225,7 @@ class RomanceLanguage(SpacedLanguage):
             if not fits:
                 return None
         elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
-            # Such a noun may not be for a person: a "pez payaso" is a fish.
+            # Without an article, a noun inside a clause may not name a person ("pez payaso").
             return None
         behind = self._adjectives_behind(tokens, phrase.head)
         phrase = phrase._replace(noun=noun, behind=behind)

@@ -25,13 +25,13 @@ from vldebias.version import __version__
 if TYPE_CHECKING:
     from vldebias.projection.edit import Edit
 
-_PATIENCE = 3.0  # seconds to wait for the hub; the libraries give up after a minute
+_PATIENCE = 3.0  # seconds to wait for the hub, because the libraries only give up after a minute
 
 NO_CODE: dict[str, object] = {"trust_remote_code": False}
 """Arguments for every `from_pretrained`; otherwise transformers asks on the terminal whether to run
 a folder's code."""
 
-# Messages that libraries show if the hub does not respond. Each gives advice that does not apply.
+# Fragments of the error messages that libraries raise if the hub does not respond.
 _UNREACHED = (
     "couldn't connect to",
     "cannot find the requested files",
@@ -88,7 +88,8 @@ def _answers(endpoint: str) -> bool:
 
 def reason(error: BaseException) -> str:
     """Describe in one line why something could not be loaded, given any library exception."""
-    # torch's own message advises running the code. transformers 4 wraps the error in its own.
+    # Do not pass on torch's message, which advises running the code in the file. transformers 4
+    # wraps the error in its own.
     is_pickle = False
     cause: BaseException | None = error
     while cause is not None:

@@ -132,14 +132,14 @@ class CalibratedProjection(Edit):
         provenance: Provenance | None = None,
         spurious_rank: int = 0,
     ) -> None:
-        """Create a projection to be fitted, or a projection with given factors.
+        """Create an unfitted projection, or a projection with given factors.
 
         Args:
             lam: the weight of the pairs, or one weight per attribute. 0 gives the orthogonal
                 projection.
-            left: (d, rank) float64. If None, it is to be fitted.
-            right: (d, rank) float64. If None, it is to be fitted.
-            provenance: how the factors were fitted. If None, they are to be fitted.
+            left: the factor (d, rank) float64, or None before fitting.
+            right: the factor (d, rank) float64, or None before fitting.
+            provenance: how the factors were fitted, or None before fitting.
             spurious_rank: the dimension of the span that P0 removes.
         """
         self._requested_lam = lam

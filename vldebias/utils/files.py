@@ -233,7 +233,7 @@ def spreadsheet_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
     """Return a table as CSV that a spreadsheet can open without running formulas.
 
     Args:
-        frame: the table, to whose strings and column names `shielded` is applied.
+        frame: the table. Its strings and column names are escaped with `shielded`.
         index: whether to write the table's index as the first columns.
     """
     columns = frame.reset_index() if index else frame.copy()

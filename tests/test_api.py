@@ -168,7 +168,9 @@ def test_settings_that_do_not_apply_to_a_fitted_edit_are_refused() -> None:
     edit = vldebias.fit_projection(host, GENDER)
     with pytest.raises(InvalidInputError, match="a fitted edit samples no values"):
         vldebias.debias(host, edit, shares={"m": 0.3, "f": 0.7})
-    with pytest.raises(InvalidInputError, match="empty mapping; expected role -> fitted edit"):
+    with pytest.raises(
+        InvalidInputError, match="empty mapping; expected a mapping from role to fitted edit"
+    ):
         vldebias.debias(host, {})
 
 

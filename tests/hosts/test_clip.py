@@ -355,7 +355,9 @@ def test_tokenizers_of_open_clip_are_decoded(gender: PromptSet) -> None:
         InvalidInputError, match=r"expected what open_clip\.get_tokenizer.* returns, got function"
     ):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.tokenize)
-    with pytest.raises(InvalidInputError, match=r"expected ids below 2562, the vocabulary of CLIP"):
+    with pytest.raises(
+        InvalidInputError, match=r"expected ids below 2562, the vocabulary size of CLIP"
+    ):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.SimpleTokenizer())
     vldebias.debias(make_clip(vocab_size=49408), gender).remove()
 

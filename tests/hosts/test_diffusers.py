@@ -241,7 +241,7 @@ def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
     pipe.unet.register_to_config(
         encoder_hid_dim_type="text_proj"
     )  # not Kolors, which can be merged
-    refuses(pipe, attachment, "no layer is known that reads it alone")
+    refuses(pipe, attachment, "no layer is known that consumes this tensor alone")
     pipe.unet.register_to_config(encoder_hid_dim_type=None)
     pipe.unet.fuse_qkv_projections()
     refuses(pipe, attachment, r"keys and values of unet\..*attn2 are fused")

@@ -112,7 +112,8 @@ def test_lora_can_be_loaded_and_unloaded_while_attached(lora):
     with attachment.disabled():
         assert torch.equal(tiny.draw(pipe), tiny.draw(reference))
     with pytest.warns(
-        VldebiasWarning, match=r"adapters \(LoRA\) of the text encoder have changed.* Fit again"
+        VldebiasWarning,
+        match=r"text encoder's adapters \(LoRA\) have changed.* To fit the edit again",
     ):
         states = tiny.encode(pipe)[0]
     assert torch.equal(states, attachment.projections["sequence"](tiny.encode(reference)[0]))

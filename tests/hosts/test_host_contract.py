@@ -120,7 +120,7 @@ def test_merging_preserves_the_output_or_is_refused(subject: Subject, gender: Pr
     if not subject.resolve().generative:  # in a pipeline the denoiser changes, see test_diffusers
         for key, merged in subject.outputs().items():
             torch.testing.assert_close(merged, attached[key], atol=1e-5, rtol=1e-4, msg=key)
-    with pytest.raises(VldebiasError, match="part of the weights since merge"):
+    with pytest.raises(VldebiasError, match="made the projection part of the weights"):
         attachment.remove()
     with pytest.raises(AlreadyAttachedError, match="contain a projection since merge"):
         subject.debias(gender)

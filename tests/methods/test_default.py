@@ -458,5 +458,5 @@ def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, capl
     with pytest.raises(InvalidInputError, match="never changes negative prompts"):
         debias(pipe, FIVE, negative=True)
     shares = dict.fromkeys(FIVE.attributes, 1 / len(FIVE.attributes))
-    with pytest.raises(InvalidInputError, match="leave max_loss out, or use method='cali'"):
+    with pytest.raises(InvalidInputError, match="omit max_loss, or use method='cali'"):
         debias(pipe, FIVE, method="balanced-prompts", max_loss=0.1, shares=shares)

@@ -441,5 +441,7 @@ def test_a_method_without_a_declaration_or_base_class_gets_a_message() -> None:
 def test_a_reranking_cannot_be_attached() -> None:
     for name in RERANKED:
         assert name not in METHODS
-        with pytest.raises(InvalidInputError, match="re-ranks results of a search; use"):
+        with pytest.raises(
+            InvalidInputError, match="re-ranks search results instead of changing a model; use"
+        ):
             get_method(name)

@@ -91,7 +91,7 @@ def a_function(problem: Any, role: str) -> Any:
     ),
     (
         lambda: fitted_by(lambda problem, role: problem.host.embed(problem.sets[0].pairs, role)),
-        r"embed got \('.*expected a list of texts. For pairs, .* rows.unflatten\(0, \(-1, 2\)\)",
+        r"embed got \('.*expected a list of strings. For pairs, .* rows.unflatten\(0, \(-1, 2\)\)",
     ),
     (lambda: fitted_by(lambda *_: [1, 2]), r"returned a list of 2; .* by Calibr.*fit\(\[pairs"),
 )
@@ -279,8 +279,8 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     (lambda: host(__init__=object.__init__), "Mine does not define __init__"),
     (lambda: host(__init__=lambda self, model: None), r"signature \(self, model\); expected"),
     (lambda: host(__init__=set_nothing), "Mine does not set name, exclusive_modules; set it in"),
-    (lambda: host(library=""), "names as `library` the package that defines its models"),
-    (lambda: register_host(Hosted(None)), "expected a class that derives from"),  # type: ignore[arg-type]
+    (lambda: host(library=""), "whose `library` names the package that defines its models"),
+    (lambda: register_host(Hosted(None)), "expected a subclass of"),  # type: ignore[arg-type]
 )
 def test_a_mistake_in_a_host_is_explained(mistake: Any) -> None:
     mistake()

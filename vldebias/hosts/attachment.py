@@ -1,4 +1,4 @@
-"""Attach to a host, pause, scale, merge and remove: the life cycle of all attachments.
+"""Attach to a host, and pause, scale, merge or remove an attachment.
 
 `vldebias.hosts.edits` defines attachments that edit embeddings; `vldebias.hosts.values` defines
 attachments that sample a value for each image.
@@ -92,8 +92,8 @@ class Attachment(ABC):
             self._state = "removed"  # the hooks remain but do nothing
             raise InvalidInputError(
                 f"{host.name}: {type(host).__name__} installed hooks and returned"
-                f" {self._uninstall!r}; expected the function that removes them: end install with"
-                " `return remove`"
+                f" {self._uninstall!r}; expected the function that removes the hooks. End install"
+                " with `return remove`"
             )
         self._watch_hooks: list[RemovableHandle] = []
         for encoder in host.shared_modules:
@@ -123,7 +123,7 @@ class Attachment(ABC):
 
     @abstractmethod
     def _facts(self) -> list[tuple[str, object]]:
-        """Return additional (name, value) rows for a notebook."""
+        """Return additional (name, value) rows for the table shown in notebooks."""
 
     @property
     def strength(self) -> float:
@@ -169,16 +169,16 @@ class Attachment(ABC):
         """
         if self._state == "merged":
             raise VldebiasError(
-                f"{self.host.name}: the projection is part of the weights since merge(); reload the"
-                " checkpoint"
+                f"{self.host.name}: merge() made the projection part of the weights, so it cannot"
+                " be removed; reload the checkpoint"
             )
         self._release("removed")
 
     def merge(self) -> None:
         """Fold the edits into the host's weights at the current strength and remove the hooks.
 
-        A checkpoint saved afterwards works without this package. Weights cannot distinguish prompts
-        that state the attribute, or negative prompts, so all are edited, as with `debias(pipe, ...,
+        A checkpoint saved afterwards works without this package. Weights apply to all prompts,
+        including negative prompts and prompts that state the attribute, as with `debias(pipe, ...,
         negative=True, keep_stated=False)`.
 
         Raises:
@@ -261,7 +261,7 @@ def mark_merged(models: Iterable[object], note: str) -> None:
             setattr(model.config, _MARKER, note)
 
 
-# ---- the attachments of a host
+# ---- a host's attachments
 
 
 def attachment_of(host: object) -> Attachment | None:
@@ -283,8 +283,9 @@ def refuse_second(host: Host) -> None:
         parts = model.modules() if isinstance(model, nn.Module) else ()
         if any(part._compiled_call_impl is not None for part in parts):
             raise UnsupportedHostError(
-                f"{host.name}: the model was compiled in place, and compiled code may not notice an"
-                " attachment. Attach to a fresh model, or attach, call .merge(), then compile"
+                f"{host.name}: the model was compiled in place, and compiled code may ignore an"
+                " attachment. Attach to an uncompiled model, or attach, call .merge() and then"
+                " compile"
             )
     _refuse_merged(host)
     if not _conflicting(host):

@@ -84,7 +84,7 @@ class CallRecord:
 
 
 class CallLog:
-    """Store an attachment's records, and the last one of each thread or task.
+    """Store an attachment's call records, and the most recent one per thread or task.
 
     Args:
         on_call: receives the record of each call once its values are sampled. Its exceptions are
@@ -99,7 +99,7 @@ class CallLog:
     ) -> None:
         if on_call is not None and not callable(on_call):
             raise InvalidInputError(
-                f"on_call: got {on_call!r}; expected a function of one record, or None"
+                f"on_call: got {on_call!r}; expected a function that takes one record, or None"
             )
         self.on_call = on_call
         self.follow_seeds = follow_seeds
@@ -112,7 +112,7 @@ class CallLog:
 
     @property
     def last(self) -> CallRecord | None:
-        """Return the record of the last call in this thread or task, or None without one."""
+        """Return the record of the last call in this thread or task, or None if there was none."""
         place = _PLACE.get()
         if place is None or not place.is_here():
             return None
@@ -120,7 +120,7 @@ class CallLog:
 
     @property
     def is_known(self) -> bool:
-        """Return True if this thread or task has made a call, or if none has."""
+        """Return False if calls were made, but none of them in this thread or task."""
         place = _PLACE.get()
         is_here = place is not None and place.is_here() and self in place.records
         return is_here or not self._records
@@ -170,11 +170,11 @@ def raise_failures() -> None:
 class _Place:
     """Store each log's last record in one thread or task.
 
-    A task starts with a copy of its creator's context, as does `asyncio.to_thread`. The place
-    remembers where it was created, so that no task sees the record of another task's call.
+    A new task copies its creator's context, and so does `asyncio.to_thread`. The place remembers
+    the thread and task that created it, so that no task sees the record of another task's call.
 
     Attributes:
-        records: log -> record of its last call here.
+        records: for each log, the record of its last call in this thread or task.
         awaiting: for a thread started by `asyncio.to_thread`, the place of the task that awaits it.
     """
 
@@ -203,7 +203,7 @@ class _Place:
         return task is None or task is _current_task()
 
     def update(self, log: CallLog, record: CallRecord | None) -> None:
-        """Store the record of a call that this place's task makes through `asyncio.to_thread`.
+        """Store the record of a call that this place's task made through `asyncio.to_thread`.
 
         The thread has a copy of its task's context, so the task would otherwise see an older
         record.
@@ -213,8 +213,8 @@ class _Place:
         if self._living_task() is not None:
             self.records[log] = record
         else:
-            # The task has ended, and any of its child tasks may be asking; no record is better than
-            # a wrong one.
+            # The task has ended, and the next caller may be any of its child tasks. Finding no
+            # record is better than finding the wrong one.
             self.records.pop(log, None)
 
     def _living_task(self) -> asyncio.Task[object] | None:

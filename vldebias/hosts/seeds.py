@@ -1,4 +1,4 @@
-"""Index the images of a call by their random generators, so that equal calls get equal values."""
+"""Derive image indices from a call's random generators, so that equal calls get equal values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def indices_of(seeds: object, prompts: Sequence[str]) -> list[int] | None:
         prompts: the images' prompts, in order.
     """
     if isinstance(seeds, list | tuple):
-        # A pipeline that encodes once for all images of a prompt has a generator per image.
+        # A pipeline may encode a prompt once for all of its images, but use one generator per
+        # image.
         step, remainder = divmod(len(seeds), max(len(prompts), 1))
         if not step or remainder or not all(map(_is_seed, seeds)):
             return None

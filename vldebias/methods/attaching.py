@@ -43,7 +43,7 @@ class AttachSettings:
         """Raise InvalidInputError if `on_call` or `shares` is set.
 
         Args:
-            subject: what it is that samples no values, for the message.
+            subject: the subject of the message, such as a method's name.
         """
         self.log()
         if self.on_call is not None:
@@ -73,7 +73,7 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
 
     Args:
         host: the host of a model or pipeline.
-        edits: role -> edit. Roles in the same space share an edit.
+        edits: the edit for each role. Roles in the same space share an edit.
         settings: `strength`, `keep_stated` and `side` apply.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Fit the cross-attention edit: a sampled value instead of the one that the denoiser prefers.
+"""Fit cross-attention edits, which replace the denoiser's preferred value with a sampled one.
 
 The prompt is not changed. For every layer and timestep, with M_v the mean response over concepts to
 text that states value v,
@@ -74,7 +74,7 @@ class CrossAttention(EditMethod):
     effects; use balanced prompts for them (eval/results/steer.json).
 
     Args:
-        shares: value -> share of the images. If None, shares are equal.
+        shares: the share of the images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
         find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
         decide: see `vldebias.balance_prompts`.
@@ -133,7 +133,7 @@ class CrossAttention(EditMethod):
         Args:
             host: the host for the pipeline's denoiser.
             sets: the prompt sets used to analyse prompts.
-            edits: name of an attribute's prompt set -> edit.
+            edits: the edit for each attribute, by the name of its prompt set.
             settings: `strength`, `shares`, `on_call` and `follow_seeds` apply.
 
         Raises:
@@ -175,13 +175,13 @@ class CrossAttention(EditMethod):
             )
         if not isinstance(problem.host, CrossAttentionHost):
             raise UnsupportedHostError(
-                f"{problem.host.name}: method {self.name!r} is for pipelines of diffusers"
+                f"{problem.host.name}: method {self.name!r} only supports diffusers pipelines"
             )
         for prompt_set in problem.attributes:
             if not can_balance(prompt_set):
                 raise InvalidInputError(
-                    f"prompt set {prompt_set.name!r}: method {self.name!r} samples values of"
-                    " persons, but the set has no words for them; use method='cali'"
+                    f"prompt set {prompt_set.name!r}: method {self.name!r} samples values for"
+                    " people, but the set has no words for them; use method='cali'"
                 )
 
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -236,7 +236,7 @@ def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost
     if isinstance(pipeline, DiffusersHost):
         return CrossAttentionHost(pipeline).with_roles(attributes)
     raise UnsupportedHostError(
-        f"{pipeline.name}: method 'cross-attention' is for pipelines of diffusers"
+        f"{pipeline.name}: method 'cross-attention' only supports diffusers pipelines"
     )
 
 
@@ -336,7 +336,7 @@ def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Te
     mean = open_rows.mean(0)
     within = torch.cat([kind - kind.mean(0) for kind in (*kinds, open_rows)])
     covariance = within.T @ within / len(within)
-    # One prompt of each kind has no variance, so every direction gets the same weight.
+    # With one prompt per kind there is no variance, so every direction gets the same weight.
     variance = float(covariance.diagonal().mean()) or 1.0
     shrunk = covariance + 0.1 * variance * torch.eye(len(covariance)).double()
     effects = torch.stack([kind.mean(0) - mean for kind in kinds])
@@ -400,9 +400,9 @@ def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
             complete.append(text_of_value)
     if not complete:
         raise InvalidInputError(
-            f"prompt set {prompt_set.name!r}: no group of prompts states each of"
-            f" {list(prompt_set.attributes)} once; expected concepts x values, as of"
-            " make_prompt_set"
+            f"prompt set {prompt_set.name!r}: no prompt group states each of"
+            f" {list(prompt_set.attributes)} once; expected one prompt per concept and value, as"
+            " in sets from make_prompt_set"
         )
     count = min(concepts, len(complete))
     chosen = [complete[place * len(complete) // count] for place in range(count)]
@@ -454,7 +454,7 @@ def attach_fitted(
 
     Args:
         host: the host for a model or pipeline.
-        fitted: role -> edit, or one edit for all roles.
+        fitted: the edit for each role, or one edit for all roles.
         settings: see `vldebias.debias`.
 
     Raises:
@@ -465,7 +465,8 @@ def attach_fitted(
     edits = dict(fitted) if isinstance(fitted, Mapping) else {host.roles[0]: fitted}
     if not edits:
         raise InvalidInputError(
-            "got an empty mapping; expected role -> fitted edit, see vldebias.fit_projections"
+            "got an empty mapping; expected a mapping from role to fitted edit, as returned by"
+            " vldebias.fit_projections"
         )
     if not any(isinstance(edit, CrossAttentionEdit) for edit in edits.values()):
         settings.refuse_sampling("a fitted edit")
@@ -475,7 +476,7 @@ def attach_fitted(
     for edit in edits.values():
         if not isinstance(edit, CrossAttentionEdit):
             raise InvalidInputError(
-                f"got {edit!r} together with edits of cross-attention; attach only one kind"
+                f"got {edit!r} together with cross-attention edits; attach only one kind"
             )
         edit_of_attribute[edit.attribute] = edit
         # Analyse prompts with the words stored in the edits.

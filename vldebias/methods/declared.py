@@ -118,13 +118,13 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
     """
     name = "rerank"
     title = "re-ranked results"
-    summary = "re-ranks the results of a search to even shares, or to those of the gallery"
+    summary = "re-ranks search results to equal shares, or to the gallery's shares"
     source = "this package"
     if order != "quota":
         name = f"rerank-{order}"
         title = "results re-ranked by FA*IR"
         summary = (
-            "re-ranks the results of a search so that every prefix has a minimum of each group"
+            "re-ranks search results so that every prefix contains a minimum number of each group"
         )
         source = "Zehlike et al., 2017"
     if edit.name != "none":
@@ -165,7 +165,7 @@ _NONE = _closed_form("none", "none", "changes nothing", "", "0.6")
 _CALI = _closed_form(
     "cali",
     "calibration",
-    "brings the prompts of each pair together; `lam` is the weight",
+    "moves the prompts of each pair closer together; `lam` is the weight",
     "Chuang et al., 2023, Lemma 7.2",
     "#54a24b",
     Need.PAIRS,
@@ -174,7 +174,7 @@ _CALI = _closed_form(
 _DIFFERENCE = _closed_form(
     "difference",
     "difference of the values",
-    "projects out the directions between the mean texts of the values",
+    "projects out the differences between the values' mean text embeddings",
     "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022",
     "#b279a2",
     Need.VALUES,
@@ -182,7 +182,7 @@ _DIFFERENCE = _closed_form(
 _EQUALISE = _closed_form(
     "equalise",
     "equalised image means",
-    "makes a query score the mean images of the values alike",
+    "equalises each query's scores for the mean images of the values",
     _PACKAGE,
     "#e45756",
     Need.IMAGES,
@@ -191,7 +191,7 @@ _EQUALISE = _closed_form(
 _DEFAULT = Declaration(
     "default",
     "what is attached where no method is named",
-    "chooses by host and inputs, and attaches nothing if no test predicts an improvement",
+    "chooses by host and inputs, and attaches nothing unless a test predicts an improvement",
     _PACKAGE,
     "#79706e",
     module="vldebias.methods.presets",
@@ -202,7 +202,7 @@ _DECLARED = [
     _closed_form(
         "orth",
         "orthogonal projection",
-        "projects out the span of the spurious prompts, P0 of the paper",
+        "projects out the span of the spurious prompts (P0 in the paper)",
         "Chuang et al., 2023, section 7.3.2",
         "#4c78a8",
         Need.SPURIOUS,
@@ -210,7 +210,7 @@ _DECLARED = [
     _closed_form(
         "orth-cali",
         "calibrated orthogonal projection",
-        "projects out the spurious prompts and brings the prompts of each pair together",
+        "projects out the spurious prompts and moves the prompts of each pair closer together",
         "Chuang et al., 2023, Lemma 7.1",
         "#f58518",
         Need.SPURIOUS,
@@ -223,7 +223,7 @@ _DECLARED = [
     replace(
         _CALI + _EQUALISE,
         color="#72b7b2",
-        about="brings prompt pairs and the mean images of the values together",
+        about="moves prompt pairs closer together and equalises the mean images of the values",
     ),
     replace(
         _DIFFERENCE + _EQUALISE,
@@ -233,7 +233,7 @@ _DECLARED = [
     Declaration(
         "leace",
         "LEACE of images",
-        "makes the least change after which no linear probe reads the attribute",
+        "makes the smallest change after which no linear probe can predict the attribute",
         "Belrose et al., 2023, Theorem 4.3",
         "#66c2a5",
         module="vldebias.methods.baselines.erasure",
@@ -244,7 +244,7 @@ _DECLARED = [
     Declaration(
         "sfid",
         "selective feature imputation",
-        "imputes the dimensions that a random forest reads",
+        "imputes the dimensions that are most important to a random forest",
         "Jung et al., 2024",
         "#e7298a",
         module="vldebias.methods.baselines.erasure",
@@ -255,7 +255,7 @@ _DECLARED = [
     Declaration(
         "spd",
         "subspace projection and neutral mean",
-        "projects out what probes read, and adds the neutral mean",
+        "projects out the directions of linear probes, and adds the neutral mean",
         "Zhao et al., 2026",
         "#b15928",
         module="vldebias.methods.baselines.erasure",
@@ -277,7 +277,7 @@ _DECLARED = [
     Declaration(
         "fair-pca",
         "fair PCA, without FairImagen's sampling",
-        "projects text states on the directions that fair PCA keeps",
+        "projects text states onto the directions that fair PCA keeps",
         "Fu et al., 2025 (FairImagen)",
         "#cc79a7",
         module="vldebias.methods.baselines.erasure",
@@ -297,7 +297,7 @@ _DECLARED = [
     Declaration(
         "lian",
         "half-way to the other groups",
-        "turns embeddings half-way out of the span of the groups' differences",
+        "rotates embeddings half-way out of the span of the differences between groups",
         "Lian et al., 2026",
         "#1f9e89",
         module="vldebias.methods.baselines.queries",
@@ -307,7 +307,7 @@ _DECLARED = [
     Declaration(
         "each-value",
         "mean over a wording for each value",
-        "takes the mean over one wording for each value",
+        "averages over one wording per value",
         "Berg et al., 2022, prompt ensembles; this package",
         "#17becf",
         module="vldebias.methods.baselines.wording",
@@ -325,7 +325,7 @@ _DECLARED = [
     Declaration(
         "tie",
         "TIE*, translated images",
-        "moves images against the text of their zero-shot value",
+        "moves images away from the text for their zero-shot value",
         "Lu et al., 2025 (TIE), Theorem 1",
         "#8da0cb",
         module="vldebias.methods.baselines.zero_shot",
@@ -358,7 +358,8 @@ _DECLARED = [
     Declaration(
         "cross-attention",
         "values in cross-attention",
-        "adds the effect of a sampled value in every cross-attention; prompts and weights stay",
+        "adds a sampled value's effect in every cross-attention layer, with prompts and weights"
+        " unchanged",
         "this package, after Gaintseva et al., 2026 (EquiSteer)",
         "#1b6ca8",
         module="vldebias.methods.cross_attention",
@@ -391,7 +392,7 @@ _DECLARED = [
         _DEFAULT,
         name="default+equalise",
         title="what is attached with reference images where no method is named",
-        about="the default with `reference=`, under a name by which it is compared with `default`",
+        about="the default with `reference=`, named separately for comparison with `default`",
         color="#499894",
         hosts=(MODELS,),
         needs=frozenset({Need.IMAGES}),
@@ -402,7 +403,7 @@ _DECLARED = [
     Declaration(
         "target-shares",
         "target shares of a ranking",
-        "moves queries so that groups have given shares of the first results",
+        "moves queries so that groups have given shares of the top results",
         _PACKAGE,
         "#d67195",
         module="vldebias.methods.target_shares",

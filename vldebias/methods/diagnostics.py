@@ -99,8 +99,9 @@ class Diagnostics:
         """
         if edit.side == "denoiser":
             raise InvalidInputError(
-                f"{edit.method} acts inside a denoiser and changes no text, so there is nothing"
-                " to inspect; look at pictures: vldebias generate PROMPT --method cross-attention"
+                f"{edit.method} acts inside a denoiser and changes no text, so there is nothing to"
+                " inspect. Look at generated pictures instead: vldebias generate PROMPT --method"
+                " cross-attention"
             )
         if isinstance(edit, Rewording):
             raise InvalidInputError(
@@ -119,7 +120,7 @@ class Diagnostics:
             classes = host.embed(prompts.classes, role)
             signal_kept, class_cosine = class_signal(classes, edit)
             if prompts.spurious:
-                # These stay unedited, because a change in them must not hide the range.
+                # Spurious text stays unedited, because a change to it must not hide the range.
                 spurious = host.embed(prompts.spurious, role)
                 spurious_spread = (
                     _mean_range(classes, spurious),

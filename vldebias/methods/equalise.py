@@ -131,7 +131,7 @@ class _PairedMeans:
             counts_of_values = counts_of_classes.sum(0).int().tolist()
             raise UnusableReferenceError(
                 f"reference: expected at least {_FEWEST} images of two attribute values, got"
-                f" {counts_of_values}; pass more"
+                f" {counts_of_values}; pass more images"
             )
         self.first = first[known]
         self.second = second[known]
@@ -202,7 +202,7 @@ def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) 
         images: unit rows (n, d).
         problem: the problem.
         prompt_set: the attribute whose text is compared.
-        role: the role of the texts.
+        role: the role of the text embeddings.
     """
     prompts = dict.fromkeys(chain(*prompt_set.groups, prompt_set.classes))
     spread, deviations = spread_along(images, problem.host.embed([*prompts], role))
@@ -222,7 +222,7 @@ def image_scatter(
     Args:
         problem: the problem with reference images.
         prompt_set: the attribute.
-        role: the role of the texts.
+        role: the role of the text embeddings.
         classes: text embeddings (k, d) of the pseudo-classes, or None.
 
     Warns:
@@ -236,8 +236,8 @@ def image_scatter(
     if not doubt and split.stability < _UNSTABLE:
         doubt = (
             "two halves of the reference images would give different directions (cosine"
-            f" {split.stability:.2f}); there are too few, or they do not differ in this attribute."
-            " Pass more images"
+            f" {split.stability:.2f}); there are too few images, or they do not differ in this"
+            " attribute. Pass more images"
         )
     if doubt:
         warn(f"{prompt_set.name}: {doubt}", ReferenceWarning)

@@ -72,7 +72,7 @@ def showing_values(problem: Problem, role: str) -> Problem:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
     """
     rows = _reference_rows(problem)
     nearness = torch.zeros(len(rows), dtype=rows.dtype)
@@ -93,7 +93,7 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
         method: the method to test.
 
     Raises:
@@ -125,7 +125,7 @@ def refuse_unclear_values(problem: Problem, role: str) -> None:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
 
     Raises:
         UnusableReferenceError: If a value has fewer than five images, the wordings disagree about
@@ -186,7 +186,7 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
 
     Raises:
         UnusableReferenceError: If the expected cosine of the two directions is below `STABLE`.
@@ -217,7 +217,7 @@ def agreement_of_wordings(
     Args:
         problem: the problem.
         prompts: the attribute.
-        role: the role of the texts.
+        role: the role of the text embeddings.
         rows: unit image rows (n, d).
 
     Returns:
@@ -317,7 +317,7 @@ def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change |
 
     Args:
         problem: the problem.
-        role: the role of the texts.
+        role: the role of the text embeddings.
         method: the method to test.
 
     Returns:

@@ -317,7 +317,7 @@ def get_method(
 def refuse_reranking(name: str) -> NoReturn:
     """Raise InvalidInputError for a re-ranking where a method is expected."""
     raise InvalidInputError(
-        f"method {name!r} does not change a model but re-ranks results of a search; use"
+        f"method {name!r} re-ranks search results instead of changing a model; use"
         " vldebias.rerank(scores, k, features=..., prompts=..., model=...)"
     )
 
@@ -348,7 +348,7 @@ def get_edit_method(
     if isinstance(chosen, EditMethod):
         return chosen
     raise InvalidInputError(
-        f"method {chosen.name!r} is not an edit of embeddings: there is nothing to fit, inspect,"
+        f"method {chosen.name!r} is not an embedding edit, so there is nothing to fit, inspect,"
         " save or merge. Attach it with vldebias.debias, or use method='cali' for an edit"
     )
 
@@ -448,8 +448,8 @@ class Problem:
         """Wrap features in a `Reference`; reject unusable images and bounds out of range."""
         if reference is not None and self.host.generative:
             raise InvalidInputError(
-                f"{self.host.name}: reference= needs images and texts in one embedding space, which"
-                " a pipeline lacks; use method='cali', which needs prompts alone"
+                f"{self.host.name}: reference= needs a shared embedding space for images and text,"
+                " which a pipeline lacks; use method='cali', which only needs prompts"
             )
         is_bound = isinstance(max_loss, Real) and 1e-6 <= max_loss < 1
         if max_loss is not None and not is_bound:
@@ -633,8 +633,8 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         role: the argument of `fit`.
 
     Raises:
-        InvalidInputError: If it is something else, or `fit` raised the error; the message tells the
-            method's author what to do.
+        InvalidInputError: If the output is something else, or `fit` raised the error. The message
+            tells the method's author what to do.
     """
     try:
         fitted: object = method.fit(problem, role)
@@ -664,7 +664,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         remedy = f"return an instance of it, such as {fitted.__name__}().fit(pairs)"
     elif isinstance(fitted, Mapping):
         received = f"a {type(fitted).__name__}"
-        remedy = "return the edit of the role alone: fit is called once for each role"
+        remedy = "return the edit for this role only; fit is called once per role"
     elif isinstance(fitted, list | tuple):
         received = f"a {type(fitted).__name__} of {len(fitted)}"
         remedy = (

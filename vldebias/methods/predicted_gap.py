@@ -85,7 +85,7 @@ class PredictedGap:
         else:
             labels = classes.unique(return_inverse=True)[1]
         if not len(values):
-            raise UnusableReferenceError("expected images of two attribute values, got no image")
+            raise UnusableReferenceError("expected images of two attribute values, got none")
         seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)
         seen.index_put_((labels, values), torch.ones_like(values), accumulate=True)
         # (classes, values): means of two values are only compared within a class.

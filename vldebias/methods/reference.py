@@ -32,8 +32,8 @@ class Reference:
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
-        labels: column -> a value for each of the n images, as strings (None and "" mean unknown) or
-            `data.Labels`; only used by methods that need labelled images (`labelled`).
+        labels: for each column, a value for each of the n images, as strings (None and "" mean
+            unknown) or `data.Labels`; only used by methods that need labelled images (`labelled`).
         within_classes: whether to compare means within pseudo-classes if the prompt set has at
             least two classes, so that groups get similar scores within a class (worst group). If
             False, groups get similar scores overall (shares in a ranking).
@@ -113,8 +113,8 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
     """
     if rows.shape[1] != texts.shape[1]:
         raise InvalidInputError(
-            f"reference: image features have width {rows.shape[1]}, texts {texts.shape[1]}; embed"
-            " both with one model"
+            f"reference: image features have width {rows.shape[1]}, but text embeddings have"
+            f" {texts.shape[1]}; embed both with the same model"
         )
     # For unit rows, the largest product identifies the nearest text.
     return (rows @ texts.T).argmax(1)
@@ -155,7 +155,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
 
     Raises:
         InvalidInputError: If labels do not match an attribute, have the wrong length, or contain
@@ -174,7 +174,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
         # With only one value, there is no difference to fit, and an eraser would fit noise.
         if len(codes[codes >= 0].unique()) < 2:
             raise InvalidInputError(
-                "reference: expected labelled images of two or more of the values"
+                "reference: expected labelled images of at least two of the values"
                 f" {[*prompts.attributes]} of {prompts.name}"
             )
         columns.append(codes)
@@ -198,9 +198,9 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
             codes_of_column[name] = codes
     if not codes_of_column:
         raise InvalidInputError(
-            f"reference: expected a column of labels with the values {[*prompts.attributes]} of"
-            f" {prompts.name}, got {[*labels]}; rename the labels, or leave them out to use"
-            " zero-shot labels"
+            f"reference: expected a label column with the values {[*prompts.attributes]} of"
+            f" {prompts.name}, got {[*labels]}; rename the labels, or omit them to use zero-shot"
+            " labels"
         )
     # "race" and "race7" may both contain values of the set; use the column with the set's name.
     if prompts.name in codes_of_column:

@@ -47,7 +47,7 @@ class TargetShares(Rowwise):
     """Move queries (..., d) so that groups have target shares of the top results in expectation.
 
     Attributes:
-        shares: name of each of the g groups -> its target share of the top results.
+        shares: the target share of the top results for each of the g groups, by name.
         quantiles: (g,) number of standard deviations above its group's mean at which an image
             enters the top results.
         plain: (d, d) P, the solution for zero targets.
@@ -55,7 +55,7 @@ class TargetShares(Rowwise):
             embedding of norm 1.
         covariances: (g, d, d) covariances of each group's image features.
 
-    Laws (tested): the same shares as among all images and equal covariances give the plain
+    Tests check that the same shares as among all images and equal covariances give the plain
     projection; a larger target share gives a group a larger share; the ranking does not depend on
     the query's norm.
     """
@@ -89,8 +89,8 @@ class RankShares(EditMethod):
     """Fit `TargetShares` to the moments of unlabelled images, split by their zero-shot values.
 
     Args:
-        shares: value or combination of values ("female" or "female/Black") -> share. If None,
-            shares are equal.
+        shares: the share for each value or combination of values ("female" or "female/Black"). If
+            None, shares are equal.
         top: the number of top results as a fraction of all images, k / n.
     """
 
@@ -145,8 +145,8 @@ class RankShares(EditMethod):
             return dict.fromkeys(names, 1 / len(names))
         if not isinstance(self.shares, Mapping):
             raise InvalidInputError(
-                f"shares: got {self.shares!r}; expected a mapping of value -> share, one for each"
-                f" of {names}"
+                f"shares: got {self.shares!r}; expected a mapping from value to share, with one"
+                f" entry for each of {names}"
             )
         shares = dict(self.shares)
         fits = shares.keys() == set(names) and min(shares.values()) > 0
@@ -191,8 +191,8 @@ def _groups(problem: Problem, role: str) -> dict[str, Tensor]:
     counts = {name: len(members) for name, members in rows_of_group.items()}
     if min(counts.values()) < _FEWEST:
         raise InvalidInputError(
-            f"reference: expected at least {_FEWEST} images of every group, got {counts}; pass more"
-            " images"
+            f"reference: expected at least {_FEWEST} images of every group, got {counts}; pass"
+            " more images"
         )
     return rows_of_group
 

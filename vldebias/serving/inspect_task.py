@@ -4,8 +4,8 @@
         -T api=https://api.openai.com/v1 -T model=gpt-image-1
 
 Needs `pip install '.[inspect]'`. Each sample is an image for one of the protocol's prompts. The
-solver requests the image, the scorer is a judge of this package, and `record_of_log` converts the
-log to a record.
+solver requests the image, the scorer uses one of this package's judges, and `record_of_log`
+converts the log to a record.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ IMAGE = "data:image/png;base64,"
 SECONDS = 300.0  # timeout for one image
 REFUSED = 400  # HTTP status if an images API rejects a prompt
 Generator = Callable[[str, int], Awaitable[bytes | str]]
-"""A function of a prompt and a seed, which returns the image file, or why there is none."""
+"""A function from a prompt and a seed to the image file, or to the reason why there is none."""
 
 
 @task
@@ -99,8 +99,8 @@ def who_appears(
     """
     if (api is None) == (pipeline is None) or (api is not None and model is None):
         raise InvalidInputError(
-            f"got api={api!r}, model={model!r}, pipeline={pipeline!r}; expected api with model, or"
-            " pipeline"
+            f"got api={api!r}, model={model!r}, pipeline={pipeline!r}; expected api together with"
+            " model, or only pipeline"
         )
     generator = _api(api, str(model), size) if api is not None else _pipeline(str(pipeline))
     prompts = load_protocol().prompts()
@@ -117,7 +117,7 @@ def who_appears(
 
 
 def _sample(prompt: ProtocolPrompt, seed: int) -> Sample:
-    """Return the sample of one image."""
+    """Return the sample for one image."""
     metadata = {"subject": prompt.subject, "qualifier": prompt.qualifier, "seed": seed}
     name = f"{prompt.qualifier} {prompt.subject}".strip()
     return Sample(input=prompt.text, id=f"{name} {seed}", metadata=metadata)

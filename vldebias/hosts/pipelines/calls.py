@@ -1,7 +1,7 @@
-"""Record a diffusers pipeline's text encoders, and rewrite the prompts of a call.
+"""Record a diffusers pipeline's text encoders, and rewrite a call's prompts.
 
-The pipeline processes the states that an encoder returns: it removes templates, joins layers, pads
-and builds lists. The position of a token in the result is found by experiment: the encoders run
+A pipeline processes the states that an encoder returns: it may remove templates, join layers, pad
+or build lists. A token's position in the result is therefore found by experiment: the encoders run
 once, then the pipeline runs again on their outputs with that token's state changed. The row that
 changes belongs to the token, whatever precedes or follows it.
 """
@@ -49,7 +49,7 @@ Embedding = tuple[Tensor, Callable[[Tensor], object]]
 
 
 class Call(NamedTuple):
-    """Store one call of an encoder.
+    """Store one encoder call.
 
     Attributes:
         ids: token ids (b, tokens).
@@ -254,7 +254,7 @@ def listed(prompt: Any) -> list[str]:
 
 
 def copied(call: Mapping[str, object]) -> dict[str, object]:
-    """Copy the arguments of a call and their lists, because some pipelines modify them."""
+    """Copy a call's arguments and their lists, because some pipelines modify them."""
     arguments = {}
     for name, value in call.items():
         arguments[name] = list(value) if isinstance(value, list) else value
@@ -317,7 +317,8 @@ def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text
     """Return how many characters of a text a tokenizer reads, rounded down to a word end.
 
     Args:
-        tokenizer: a transformers tokenizer; any other is assumed to read everything.
+        tokenizer: a transformers tokenizer; tokenizers from other libraries are assumed to have no
+            limit.
         length: maximum number of tokens in the call, if below the tokenizer's own limit. If None,
             only that limit applies.
         text: the text.
@@ -364,7 +365,7 @@ def images_per_prompt(call: Mapping[str, object]) -> int:
 
 
 def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dict[str, list[str]]:
-    """Return the text arguments of a call, expanded to one text per image.
+    """Return a call's text arguments, expanded to one text per image.
 
     Args:
         call: the arguments by name.
@@ -385,7 +386,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
 
 
 def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
-    """Set one text per image in the arguments of a call, which then has one image per prompt.
+    """Set one text per image in a call's arguments, so that it generates one image per prompt.
 
     Negative prompts are repeated as needed. If no text changes, the call is left unchanged, with
     one prompt for several images, so that the text encoder receives exactly the same batch as
@@ -393,7 +394,7 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
 
     Args:
         call: the arguments by name, changed in place.
-        texts: argument name -> one text per image; see `texts_of_images`.
+        texts: for each text argument, one text per image; see `texts_of_images`.
     """
     if texts == texts_of_images(call):
         return

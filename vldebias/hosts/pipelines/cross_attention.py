@@ -40,7 +40,7 @@ class _FirstPassError(Exception):
 
 
 class CrossAttentionHost(Host):
-    """Represent a pipeline's cross-attention layers, with attributes as roles.
+    """Support edits in a pipeline's cross-attention layers, with attributes as roles.
 
     Attributes:
         pipeline: the host for the same pipeline's prompts.
@@ -69,7 +69,7 @@ class CrossAttentionHost(Host):
         if not hasattr(self.pipe, "encode_prompt"):
             raise UnsupportedHostError(
                 f"{self.name}: a modular pipeline has no encode_prompt, whose output is needed to"
-                " find the rows of the prompt; load the pipeline class of the same model, or"
+                " find the rows of the prompt; load the same model with its pipeline class, or"
                 f" {_INSTEAD}"
             )
         self.denoisers: dict[str, nn.Module] = {}
@@ -85,7 +85,7 @@ class CrossAttentionHost(Host):
             self.denoisers[name] = component
         if not self.denoisers:
             raise UnsupportedHostError(
-                f"{self.name}: expected a denoiser as component `unet` or `transformer`, got"
+                f"{self.name}: expected a denoiser component named `unet` or `transformer`, got"
                 f" {list(self.pipe.components)}; use method='balanced-prompts'"
             )
 
@@ -121,7 +121,7 @@ class CrossAttentionHost(Host):
             ProjectionMismatchError: If the edit is of a different kind, is for layers that the
                 denoiser lacks, or was fitted on different weights.
         """
-        refit = 'fit again with vldebias.debias(pipe, prompts, method="cross-attention")'
+        refit = 'fit it again with vldebias.debias(pipe, prompts, method="cross-attention")'
         if not isinstance(edit, CrossAttentionEdit):
             raise ProjectionMismatchError(
                 f"{self.name}: got {type(edit).__name__}, which does not act in cross-attention;"
@@ -133,7 +133,7 @@ class CrossAttentionHost(Host):
         if missing:
             why = f"has layers that this denoiser lacks ({missing[0]})"
         elif fitted is not None and not fitted.matches(self.fingerprint()):
-            why = f"was fitted on other weights ({edit.model_id or 'unnamed model'})"
+            why = f"was fitted on different weights ({edit.model_id or 'unnamed model'})"
         else:
             return edit
         raise ProjectionMismatchError(f"{self.name}: the edit {why}; {refit}")
@@ -152,8 +152,8 @@ class CrossAttentionHost(Host):
         """Generate images and return each layer's mean response over positions.
 
         Args:
-            prompts: one per image.
-            noise: generator seeds, one per image.
+            prompts: one prompt per image.
+            noise: the generator seeds, one per image.
             steps: number of scheduler steps.
             options: further pipeline arguments.
 
@@ -190,8 +190,8 @@ class CrossAttentionHost(Host):
         """Return the responses (prompts, d) in the first pass, then stop the pipeline.
 
         Args:
-            prompts: one per image.
-            noise: generator seeds, one per image.
+            prompts: one prompt per image.
+            noise: the generator seeds, one per image.
             steps: number of scheduler steps.
             options: further pipeline arguments.
         """
@@ -224,9 +224,9 @@ class CrossAttentionHost(Host):
         self._draw(recorder, hooks, [prompt], [0], 2, **options)
         if not recorder.layers:
             raise UnsupportedHostError(
-                f"{self.name}: its denoiser has no cross-attention that reads the prompt alone"
-                " and gets the output of encode_prompt (SD3, FLUX and others join picture and text"
-                f" in one attention, where the text has no output of its own); {_INSTEAD}"
+                f"{self.name}: its denoiser has no cross-attention that reads the prompt alone and"
+                " receives the output of encode_prompt (SD3, FLUX and others use joint attention,"
+                f" in which the text has no separate output); {_INSTEAD}"
             )
         return recorder.layers
 

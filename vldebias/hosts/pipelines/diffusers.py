@@ -3,9 +3,9 @@
 `encode_prompt` is public, returns the prompt and the negative prompt separately, and is called by
 every kind of pipeline, including img2img, inpaint and ControlNet. The source gives the names of its
 outputs (`vldebias.hosts.pipelines.source`): an embedding that depends on the prompt is a role and
-is edited, and "negative_" + its name is the negative prompt's embedding. The method is replaced on
-this one pipeline only, as an attribute that `del` removes. Modules, adapters, offload hooks and
-`save_pretrained` are unaffected, and so are other pipelines that share the modules.
+is edited, and the output named "negative_" + its name belongs to the negative prompt. The method is
+replaced on this one pipeline only, as an attribute that `del` removes. Modules, adapters, offload
+hooks and `save_pretrained` are unaffected, and so are other pipelines that share the modules.
 
 As in the paper's generation experiments, every token of the prompt is edited and the negative
 prompt is not, and edits are fitted on the state of the end-of-text token (Chuang et al., 2023,
@@ -68,7 +68,7 @@ _CALLED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar(
 _ENCODE: ContextVar[Callable[[list[str]], Sequence[object]] | None] = ContextVar(
     "vldebias_encode", default=None
 )
-"""Encodes other prompts in the same way as the current call's own prompts."""
+"""Function that encodes other prompts in the same way as the current call's own prompts."""
 
 EMBEDDINGS = "embeddings"
 """The reason recorded for images generated from unknown embeddings."""
@@ -120,7 +120,7 @@ class DiffusersHost(PipelineReader):
 
         If the negative prompt is encoded by a separate call to `encode_prompt`, the hooks identify
         that call: `check_inputs` receives the prompt before it is encoded, and `prepare_latents`
-        runs afterwards. Empty if one call encodes both prompts.
+        runs afterwards. There are no hooks if one call encodes both prompts.
         """
         if not self.source.framed or self.source.calls <= 1:
             return {}
@@ -206,11 +206,11 @@ class DiffusersHost(PipelineReader):
     def _encode_seen(
         self, original: Original, bound: inspect.BoundArguments
     ) -> tuple[tuple[object, ...], Tensor | None]:
-        """Call `encode_prompt` of a pipeline whose encoders may receive an image with the prompt.
+        """Call `encode_prompt` on a pipeline whose encoders may receive an image with the prompt.
 
         Returns:
-            Its output, and a mask (b, tokens), true for tokens that represent an image, which are
-            not edited; None without an image.
+            Its output, and a mask (b, tokens) that is true for tokens that represent an image,
+            which are not edited, or None without an image.
         """
         seeing = self._seeing_encoders
         with traced(seeing) as (calls, _):
@@ -329,8 +329,8 @@ class DiffusersHost(PipelineReader):
             )
         elif count > 1 and any(value is not None for value in record.values):
             attachment.warn_once(
-                "the images of one embedding share the value that was written into its prompt; to"
-                " balance them, encode the prompt once per image:"
+                "images generated from one embedding share the value that was inserted into its"
+                " prompt; to balance them, encode the prompt once per image:"
                 " pipe.encode_prompt([prompt] * images, ...)"
             )
 
@@ -429,7 +429,7 @@ class DiffusersHost(PipelineReader):
                 continue
             raise InvalidInputError(
                 f"{self.name}: the edit was fitted with {name}={self.defaults.get(name)}, but the"
-                f" call has {name}={call[name]}, which is a different space; leave it out, or"
+                f" call has {name}={call[name]}, which selects a different space; omit it, or"
                 " encode inside attachment.disabled()"
             )
 
@@ -446,9 +446,9 @@ class DiffusersHost(PipelineReader):
             rows = z if embedding is None else embedding[0][:, part.tokens]
             if rows.shape != z.shape:
                 raise InvalidInputError(
-                    f"{self.name}: method {edit.method!r}: the wordings have states of shape"
-                    f" {tuple(rows.shape)}, but the prompts {tuple(z.shape)}; write the words into"
-                    " the prompts instead"
+                    f"{self.name}: method {edit.method!r}: the wordings' states have shape"
+                    f" {tuple(rows.shape)}, but the prompts' states have {tuple(z.shape)}; insert"
+                    " the words into the prompts instead"
                 )
             rows_of_wording.append(rows)
         wordings = torch.stack(rows_of_wording, dim=1)
@@ -462,8 +462,7 @@ class DiffusersHost(PipelineReader):
             warn(
                 f"{self.name}: weights cannot distinguish the two branches of guidance, so merge()"
                 " also changed the negative prompt, even an empty one. With guidance, the images"
-                " are those of an attachment with negative=True; if this matters, keep the"
-                " attachment instead"
+                " are the same as with negative=True; if this matters, keep the attachment instead"
             )
         return changed
 

@@ -14,7 +14,7 @@ _SAMPLES = 64  # number of entries of a row that are compared
 _NOISE = 1e-6
 
 Origin = tuple[CallRecord | None, int]
-"""The call that encoded a row, or None if no values are sampled, and the number of its image."""
+"""The call that encoded a row, or None if no values are sampled, and the index of its image."""
 
 
 class KnownEmbeddings:

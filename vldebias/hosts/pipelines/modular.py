@@ -1,8 +1,8 @@
 """Support Modular Diffusers: edit and rewrite prompts around the block that encodes text.
 
 A modular pipeline has no `encode_prompt`. Its blocks pass a state along, and one block writes the
-prompt embeddings to it and lists them in its `intermediate_outputs`. This block object gets its own
-class, which rewrites the prompt before the block runs and edits the embeddings afterwards.
+prompt embeddings to it and lists them in its `intermediate_outputs`. This block object is assigned
+a subclass, which rewrites the prompt before the block runs and edits the embeddings afterwards.
 `attachment.remove()` restores the original class.
 """
 
@@ -80,7 +80,7 @@ class ModularHost(DiffusersHost):
                 return
         raise UnsupportedHostError(
             first_refusal
-            or f"{type(pipe).__name__}: no block has the input `prompt` and embeddings as outputs"
+            or f"{type(pipe).__name__}: no block takes `prompt` as input and outputs embeddings"
         )
 
     def call(self, prompts: list[str], **values: object) -> tuple[object, ...]:
@@ -151,8 +151,8 @@ class ModularHost(DiffusersHost):
 
         Args:
             attachment: the attachment; the class is replaced while it is attached.
-            around: function of (function that runs the block, components, state) that returns the
-                block's output.
+            around: a function that takes (a function that runs the block, components, state) and
+                returns the block's output.
 
         Returns:
             The function that restores the class.

@@ -1,8 +1,8 @@
 """Read a pipeline's embeddings and determine which encoder produces which of their tokens.
 
 The output of `encode_prompt` is compared for a few prompts: a value that depends on the prompt is
-an embedding. Its parts are found by rerunning the pipeline on the recorded encoder outputs, with
-the states of some tokens changed.
+an embedding. The embedding's parts are found by rerunning the pipeline on the recorded encoder
+outputs, with the states of some tokens changed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 PROBES = ("a cat", "two dogs", "the sun")  # with different last tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders with small limits
 BATCH = 16  # prompts: the attention of T5-XXL over 16 x 256 tokens needs less than its weights
-# Edits are fitted with a call's defaults, under which T5 encodes padding and Gemma an instruction
-# before the prompt.
+# Edits are fitted with the default arguments of a pipeline call, with which T5 also encodes padding
+# and Gemma also encodes an instruction before the prompt.
 _CALL_DEFAULTS = (
     "max_sequence_length",
     "complex_human_instruction",
@@ -55,7 +55,7 @@ _CALL_DEFAULTS = (
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Store the output of `encode_prompt` for prompts.
+    """Store the output of `encode_prompt` for some prompts.
 
     Attributes:
         result: the values returned.
@@ -87,13 +87,13 @@ class Encoded:
 
 
 class PipelineReader(Host):
-    """Represent a pipeline by the embeddings that its `encode_prompt` returns.
+    """Read the embeddings that a pipeline's `encode_prompt` returns.
 
     Attributes:
         pipe: the pipeline.
         negative: whether the negative prompt is edited too.
-        source: facts about its class.
-        defaults: default values of the call arguments.
+        source: facts parsed from the source of the pipeline's class.
+        defaults: default values of the pipeline call's arguments.
         encoders: component name -> text encoder.
     """
 
@@ -159,11 +159,13 @@ class PipelineReader(Host):
         """
         if self.source.calls - self.source.negatives > 1:
             raise self.refusal(
-                "it calls encode_prompt several times for one prompt, and the results share names"
+                "it calls encode_prompt several times for one prompt, and the results have the"
+                " same names"
             )
         probes = [self.encode([probe], ()) for probe in PROBES]
         for name in probes[0].ids:
-            # The ids at the end that all probes share, except the first, which ends the prompt.
+            # Count the ids that all probes share at the end, except the first of them, which ends
+            # the prompt.
             reversed_rows = [probe.ids[name][0][::-1] for probe in probes]
             columns = zip(*reversed_rows, strict=False)
             common = list(takewhile(lambda column: len(set(column)) == 1, columns))
@@ -272,8 +274,8 @@ class PipelineReader(Host):
         if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
             raise self.refusal(
                 f"{name or 'an unnamed value'} at place {index} of the output of encode_prompt"
-                " depends on the prompt; expected an embedding by its name, (1, tokens, d) or"
-                " (1, d)"
+                " depends on the prompt; expected a value named as an embedding, of shape (1,"
+                " tokens, d) or (1, d)"
             )
         return value[0]
 
@@ -293,7 +295,7 @@ class PipelineReader(Host):
         if share < 0.2 and (is_sequence or share > 0):
             raise self.refusal(
                 f"changing the state of the last token changes {share:.0%} of a row of {name};"
-                " expected (b, tokens, d) with one row for each token, or (b, d)"
+                " expected (b, tokens, d) with one row per token, or (b, d)"
             )
 
     # ---- reading
@@ -406,7 +408,7 @@ class PipelineReader(Host):
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         if role not in self.roles:
             raise InvalidInputError(
-                f"{self.name}: expected a role of {list(self.roles)}, got {role!r}"
+                f"{self.name}: expected one of the roles {list(self.roles)}, got {role!r}"
             )
         rows = {}
         device = self.pipe._execution_device  # diffusers searches all modules for it
@@ -480,7 +482,7 @@ def _prepare_replies(
     """Make encoders replay their recorded outputs, with the states of some tokens changed.
 
     Args:
-        replies: encoder -> the calls that it replays; set by this method.
+        replies: encoder -> the calls that it replays; filled by this function.
         calls: encoder -> its recorded calls.
         tokens_of_encoder: encoder -> the tokens to change, in its first call.
     """

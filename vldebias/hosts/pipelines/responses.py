@@ -34,7 +34,7 @@ class Recorder:
         prompts: the encoded prompts of the current call.
         passes: number of passes through the denoiser since the prompts were encoded.
         time: timestep of the current pass.
-        batch: its batch size.
+        batch: batch size of the current pass.
         rows: batch row -> prompt.
         means: (time, layer) -> (prompts, width), the mean over positions.
     """
@@ -82,8 +82,8 @@ class Recorder:
         """Record each prompt's mean over positions, as a forward hook on cross-attention.
 
         Args:
-            name: name of the cross-attention.
-            module: the cross-attention.
+            name: name of the cross-attention layer.
+            module: the cross-attention layer.
             args: its positional arguments.
             kwargs: its keyword arguments.
             output: its output.

@@ -2,8 +2,9 @@
 
 Throughout diffusers, the return statement of `encode_prompt` names its outputs: `prompt_embeds`,
 `negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` calls it once,
-or again for the negative prompt. A pipeline whose prompt also reaches the model in another way is
-refused, because an edit or a rewritten prompt at `encode_prompt` would silently miss part of it.
+or again for the negative prompt. A pipeline whose prompt also reaches the model in a different way
+is rejected, because an edit or a rewritten prompt at `encode_prompt` would silently miss part of
+it.
 
 A subclass may delegate to `super().__call__(...)` or `Base.__call__(self, ...)`; calls made by the
 base then count as its own.
@@ -30,7 +31,7 @@ FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Source(NamedTuple):
-    """Store facts parsed from the source of a pipeline class.
+    """Store facts parsed from a pipeline class's source.
 
     Attributes:
         returns: names of the outputs of `encode_prompt`, in order; "" for an unnamed value.
@@ -50,7 +51,7 @@ class Source(NamedTuple):
 
 @cache
 def source_of(kind: object) -> Source:
-    """Parse the class of a pipeline.
+    """Parse the source of a pipeline class.
 
     Raises:
         UnsupportedHostError: If the prompt also reaches the model by a different route, or in a way
@@ -163,7 +164,7 @@ class _ClassReader:
             functions = _functions_of(text)
         except (OSError, TypeError, SyntaxError) as error:
             raise self._unreadable(function, error) from error
-        # In Python 3.13, the source of functions created by `exec` is that of the `python -c`
+        # In Python 3.13, functions created by `exec` appear to have the source of the `python -c`
         # program.
         code = plain.__code__
         tree = functions.get((code.co_name, code.co_firstlineno))
@@ -194,13 +195,13 @@ class _ClassReader:
             if isinstance(node, ast.Attribute):
                 named_supers += _is_super(node.value)
                 if node.attr == "__call__" and id(node) not in followed:
-                    raise self.refusal("it passes on the __call__ of its base")
+                    raise self.refusal("it passes on its base class's __call__")
             elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
                 inside = {id(part) for part in ast.walk(node)}
                 if not inside.isdisjoint(map(id, calls_of_base)):
-                    raise self.refusal("it calls the __call__ of its base in a loop")
+                    raise self.refusal("it calls its base class's __call__ in a loop")
         if len(calls_of_base) > 1:
-            raise self.refusal("it calls the __call__ of its base several times")
+            raise self.refusal("it calls its base class's __call__ several times")
         if named_supers != supers:
             raise self.refusal("it uses super() other than as super().name(...)")
 
@@ -213,8 +214,8 @@ class _ClassReader:
         encodes_elsewhere = name == "encode_prompt" and owner not in ("", pipeline)
         if calls_encoder or encodes_elsewhere:
             raise self.refusal(
-                f"{tree.name} calls {ast.unparse(call.func)}: a change of encode_prompt would miss"
-                " some prompts"
+                f"{tree.name} calls {ast.unparse(call.func)}, so a change to encode_prompt would"
+                " miss some prompts"
             )
 
     def _called_function(
@@ -222,7 +223,7 @@ class _ClassReader:
     ) -> Function | None:
         """Return the function that a call reaches, if it operates on the same pipeline.
 
-        This covers `self.name(...)`, `name(self, ...)`, `super().name(...)` or `Base.name(self,
+        This covers `self.name(...)`, `name(self, ...)`, `super().name(...)` and `Base.name(self,
         ...)`.
         """
         owner = _owner_of_call(call)

@@ -46,7 +46,7 @@ _KEPT_TIMES = 200  # maximum number of cached maps
 _CALL: ContextVar[SampledCall | None] = ContextVar("vldebias_denoised", default=None)
 """The call whose prompts were most recently encoded in this thread or task."""
 _PLAN: ContextVar[Plan | None] = ContextVar("vldebias_plan", default=None)
-"""What the hooks change in the current pass through the denoiser."""
+"""The changes that the hooks make in the current pass through the denoiser."""
 _RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", default=None)
 """In a read-only pass: layer -> mean responses (batch, d), filled by the hooks."""
 
@@ -93,8 +93,9 @@ class Plan:
     Attributes:
         time: timestep of the pass.
         batch: its batch size.
-        groups: tuple of whether each edit acts -> the batch rows (n,) on which these edits act, and
-            the indices (n, acting) of each row's values among the effects of these edits.
+        groups: for each combination of acting edits, as a tuple of booleans, the batch rows (n,) on
+            which these edits act, and the indices (n, acting) of each row's values among the
+            effects of these edits.
     """
 
     def __init__(self, time: float, batch: int) -> None:
@@ -214,7 +215,7 @@ class Steering(Hook):
             if count % max(len(values), 1):
                 raise InvalidInputError(
                     f"{self.pipeline.name}: got {len(values)} values for {count} images; expected"
-                    " one each"
+                    " one per image"
                 )
             call.values = self._spread(values, count)
             return
@@ -239,9 +240,9 @@ class Steering(Hook):
             # An extra pass would change the content of the cache.
             attachment.log.begin()
             attachment.warn_once(
-                "the call passes embeddings or a prompt that cannot be read, and with a cache on"
-                " the denoiser the gate cannot read it either; nothing was changed. Call"
-                " disable_cache() on the denoiser"
+                "the call passes embeddings or a prompt that cannot be analysed, and the gate"
+                " does not work while a cache is enabled on the denoiser, so nothing was changed."
+                " Call disable_cache() on the denoiser"
             )
         elif all(edit.can_read for edit in self.edits):
             call.columns = columns
@@ -249,8 +250,8 @@ class Steering(Hook):
         else:
             attachment.log.begin()
             attachment.warn_once(
-                "the call passes embeddings or a prompt that cannot be read, and the edit has no"
-                " gate to decide whether a value is open; nothing was changed"
+                "the call passes embeddings or a prompt that cannot be analysed, and the edit has"
+                " no gate to decide whether the attribute is left open, so nothing was changed"
             )
 
     def _generators(self) -> object:
@@ -501,7 +502,7 @@ class WeakHook:
         self._method = method
         self._arguments = arguments
 
-    # Otherwise torch would recompile it for every timestep.
+    # Exclude it from compilation, because torch would recompile it for every timestep.
     @torch.compiler.disable
     def __call__(self, *call: object) -> object:
         """Call the method with the hook's arguments."""

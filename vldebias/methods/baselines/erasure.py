@@ -190,7 +190,7 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
             removed = torch.cat([removed, weight])
     if not len(removed):
         raise InvalidInputError(
-            "spd: no linear probe predicts the attribute; pass more images, or other labels"
+            "spd: no linear probe predicts the attribute; pass more images or different labels"
         )
     return removed
 

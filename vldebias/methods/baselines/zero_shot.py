@@ -80,7 +80,7 @@ class Tie(EditMethod):
         for value, count in zip(prompts.attributes, counts.tolist(), strict=True):
             if not count:
                 raise InvalidInputError(
-                    f"reference: none of {int(counts.sum())} images is nearest to the texts of"
+                    f"reference: none of the {int(counts.sum())} images is closest to the text for"
                     f" {value!r}; pass more images"
                 )
         edit = Translation(directions, totals / counts)
@@ -172,8 +172,8 @@ def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
     if len(problem.sets) > 1 or len(problem.sets[0].classes) < 2:
         counts = [len(prompts.classes) for prompts in problem.sets]
         raise InvalidInputError(
-            f"{name}: expected one prompt set with two class prompts or more, got {counts}; the"
-            " method is for classification, so use another one for search"
+            f"{name}: expected one prompt set with at least two class prompts, got {counts}; this"
+            " method is for classification, so use a different one for search"
         )
     (prompts,) = problem.sets
     return prompts
@@ -331,8 +331,8 @@ class Dat(EditMethod):
             class_codes.append(class_code)
         if not kept:
             raise InvalidInputError(
-                f"{self.name}: no group of class and value has more than {self.near} of the"
-                f" {len(images.rows)} images of the reference; pass more"
+                f"{self.name}: no combination of class and value has more than {self.near} of the"
+                f" {len(images.rows)} reference images; pass more images"
             )
         return DensityScores(
             classes,
@@ -358,9 +358,9 @@ class Dat(EditMethod):
             if found:
                 return torch.tensor([*found, -1])[column.codes]
         raise InvalidInputError(
-            f"{self.name}: expected a column of labels that names the classes"
-            f" {list(prompts.class_names)}, got {[*problem.images.labels]}; add one, or leave"
-            " all labels out to use zero-shot ones"
+            f"{self.name}: expected a label column that names the classes"
+            f" {list(prompts.class_names)}, got {[*problem.images.labels]}; add one, or omit all"
+            " labels to use zero-shot labels"
         )
 
 
@@ -383,7 +383,7 @@ def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
     for (class_code, value_code), texts in texts_of_group.items():
         if not texts:
             raise InvalidInputError(
-                f"prompt set {prompts.name!r}: no text states both"
+                f"prompt set {prompts.name!r}: no prompt names both"
                 f" {prompts.class_names[class_code]!r} and"
                 f" {list(prompts.attributes)[value_code]!r}; add one to the groups"
             )

@@ -177,7 +177,7 @@ def test_settings_that_do_not_apply_to_a_fitted_edit_are_refused() -> None:
 def test_names_instead_of_a_model_or_a_method_are_refused() -> None:
     with pytest.raises(UnsupportedHostError, match="got the name 'ViT-B-32'; expected the model"):
         vldebias.debias("ViT-B-32", GENDER)
-    with pytest.raises(InvalidInputError, match="got the method <function"):
+    with pytest.raises(InvalidInputError, match="custom: got <function"):
         custom(Words(), Words.read)  # type: ignore[arg-type]
 
 

@@ -390,5 +390,5 @@ def test_an_entry_point_registers_a_host(tmp_path: Path, monkeypatch: pytest.Mon
     "candidate", [nn.Linear, Host, "acme", type("Mine", (Host,), {"library": "open_clip"})]
 )
 def test_anything_but_a_host_is_refused(candidate: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"derives from|open_clip"):
+    with pytest.raises(InvalidInputError, match=r"expected a subclass|open_clip"):
         register_host(candidate)

@@ -352,7 +352,8 @@ def test_tokenizers_of_open_clip_are_decoded(gender: PromptSet) -> None:
     ):
         vldebias.debias(make_clip(vocab_size=1000), gender)
     with pytest.raises(
-        InvalidInputError, match=r"expected what open_clip\.get_tokenizer.* returns, got function"
+        InvalidInputError,
+        match=r"expected a tokenizer from open_clip\.get_tokenizer.*, got function",
     ):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.tokenize)
     with pytest.raises(

@@ -244,7 +244,7 @@ def test_saved_edits_attach_and_edits_of_other_models_are_refused(
         ):
             example.debias({role: edit})
     with pytest.raises(
-        ProjectionMismatchError, match=rf"belongs to space 'moon', here it is '{host.space(role)}'"
+        ProjectionMismatchError, match=rf"belongs to space 'moon', not '{host.space(role)}'"
     ):
         host.check(role, edit.with_provenance(space="moon"))
     with pytest.raises(

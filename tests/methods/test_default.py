@@ -52,7 +52,7 @@ def classifier(prompts: PromptSet) -> PromptSet:
 @pytest.mark.parametrize("kind", [HELPED, HARMED])
 def test_a_search_is_not_edited_on_the_basis_of_texts_alone(kind: tuple[float, float]) -> None:
     texts, prompts = world(*kind)
-    with pytest.warns(AutoDeclinedWarning, match=r"Texts alone do not show.*Pass reference="):
+    with pytest.warns(AutoDeclinedWarning, match=r"Text alone does not show.*Pass reference="):
         edit = vldebias.fit_projection(texts, prompts)
     z = texts.embed(prompts.classes, "joint")
     assert edit(z) is z
@@ -81,10 +81,10 @@ def test_a_classification_tested_on_texts_records_the_test() -> None:
     assert edit.method == "difference"
     choice = edit.provenance.choice
     assert choice.change[2] < 0
-    assert choice.reason.startswith("On texts, prompts outside the fit come closer together")
+    assert choice.reason.startswith("Held-out prompts come closer together")
     assert "no image was tested" in choice.reason
     texts, prompts = world(*HARMED)
-    with pytest.warns(AutoDeclinedWarning, match="On texts, prompts outside the fit do not"):
+    with pytest.warns(AutoDeclinedWarning, match="Held-out prompts do not"):
         edit = vldebias.fit_projection(texts, classifier(prompts))
     assert edit.method == "default: none"
 
@@ -136,7 +136,7 @@ def test_a_search_equalises_overall_means_and_not_within_classes() -> None:
 def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
     texts, prompts = world(0.0, 0.0)
     reference = images(2000, seed=1)[0]
-    with pytest.warns(AutoDeclinedWarning, match="do not clearly score more alike"):
+    with pytest.warns(AutoDeclinedWarning, match="do not get clearly more similar scores"):
         edit = vldebias.fit_projection(texts, prompts, reference=reference)
     assert edit.method == "default: none"
     assert edit.provenance.choice.change[2] >= 0

@@ -77,7 +77,7 @@ def a_function(problem: Any, role: str) -> Any:
         "got the class CalibratedProjection; expected a name or an instance",
     ),
     (lambda: fitted_by(lambda *_: CalibratedProjection), "returned the class .*an instance of it"),
-    (lambda: fitted_by(lambda *_: {"joint": 1}), "returned a dict; .*once for each role"),
+    (lambda: fitted_by(lambda *_: {"joint": 1}), "returned a dict; .*once per role"),
     (lambda: fitted_by(lambda *_: a_function), "returned the function a_function; .*Derive"),
     (lambda: fitted_by(lambda *_: torch.eye(256)), "Provenance of vldebias.projection.edit"),
     (lambda: fitted_by(of_width_64), "'mine': fit returned an edit of width 64; expected 256"),
@@ -290,7 +290,7 @@ def test_a_host_whose_hooks_cannot_be_removed_is_not_attached() -> None:
     attached = []
     tower = Tower()
     register_host(type("Mine", (Hosted,), {"install": lambda self, a: attached.append(a)}))
-    with pytest.raises(ValueError, match="expected the function that removes them"):
+    with pytest.raises(ValueError, match="expected the function that removes the hooks"):
         vldebias.debias(tower, "gender", method="difference")
     rows = torch.ones(1, 4)
     assert attached[0].apply("joint", rows, ["a"]) is rows

@@ -29,13 +29,13 @@ from vldebias.errors import (
 from vldebias.hosts.host import BARE, Host, during
 from vldebias.utils.markup import html_table
 
-# Weak, since an attachment references its host, which would otherwise never be freed. The host's
-# hooks keep the attachment alive.
+# Weak references, because an attachment references its host, which would otherwise never be freed.
+# The host's hooks keep the attachment alive.
 _ATTACHED: WeakSet[Attachment] = WeakSet()
-# The weights themselves do not show that they were merged.
+# Models with merged edits, because the weights themselves do not show that they were merged.
 _MERGED: WeakSet[object] = WeakSet()
-# Keyed by id and local to a thread or task, because a server may generate with and without an
-# attachment at the same time.
+# Ids of the attachments that are disabled in this thread or task. A server may generate with and
+# without an attachment at the same time.
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
 _MARKER = "_vldebias_merged"  # in the model's config, which is saved with it
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
@@ -77,7 +77,7 @@ class Attachment(ABC):
             strength: fraction of the change to apply, in [0, 1].
             label: names of the prompt sets, for messages.
         """
-        # This check comes first, so that an error leaves the host unchanged.
+        # Check this first, so that an error leaves the host unchanged.
         refuse_second(host)
         self.host = host
         self.label = label
@@ -110,7 +110,7 @@ class Attachment(ABC):
 
     @abstractmethod
     def _merge(self) -> None:
-        """Fold the attachment into the weights and record it in the models' configs."""
+        """Fold the edits into the weights and record the merge in the models' configs."""
 
     @property
     @abstractmethod
@@ -195,13 +195,13 @@ class Attachment(ABC):
         _MERGED.update(self.host.exclusive_modules)
 
     def warn_once(self, message: str) -> None:
-        """Issue a warning the first time it applies."""
+        """Issue a warning, unless this attachment has already issued it."""
         if message not in self._warned:
             self._warned.add(message)
             warn(f"{self.host.name}: {message}")
 
     def _release(self, state: str) -> None:
-        # A with block that contains remove() or merge() calls this again on exit.
+        # This is called again at the end of a `with` block that already called remove() or merge().
         if self._state == "attached":
             self._uninstall()
             for hook in self._watch_hooks:

@@ -93,7 +93,8 @@ class EditAttachment(Attachment):
             texts: one prompt per row, or one per equal-sized group of adjacent rows. A function
                 that returns the prompts is only called if an edit or `keep_stated` needs them.
         """
-        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the batch size
+        # Do not use `len`, because compiled code would then be specialised to one batch size.
+        if not self.acts or embeddings.shape[0] == 0:
             return embeddings
         if role not in self.projections:
             raise InvalidInputError(
@@ -157,7 +158,8 @@ class EditAttachment(Attachment):
                 the ids' device; None if all rows are edited.
             texts: function from ids to prompts, for edits that depend on them.
         """
-        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the batch size
+        # Do not use `len`, because compiled code would then be specialised to one batch size.
+        if not self.acts or embeddings.shape[0] == 0:
             return embeddings
         edit = self.projections[role]
         if isinstance(edit, Rewording):

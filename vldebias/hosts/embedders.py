@@ -166,8 +166,7 @@ class EmbeddedTexts(Host):
         if self._embed is None:
             embed = embedder.queries
             if embedder.single:
-                # Documents can be embedded in batches, so they replace queries if both give the
-                # same vectors.
+                # Embed queries as documents, which works in batches, if both give the same vectors.
                 text = [TEXTS[0]]
                 as_query = read_vectors(embedder.queries(text), "embed", expected=1).rows
                 as_document = read_vectors(embedder.documents(text), "embed", expected=1).rows
@@ -183,7 +182,7 @@ class EmbeddedTexts(Host):
             vectors = read_vectors(self._embed(batch), "embed", expected=len(batch))
             blocks.append(vectors.rows.detach().cpu().double())
         rows = torch.cat(blocks)
-        # Edits depend only on a vector's direction, which these vectors do not have.
+        # Vectors that are zero or not finite have no direction, on which edits depend.
         bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
         if bad:
             raise InvalidInputError(
@@ -196,7 +195,7 @@ class EmbeddedTexts(Host):
         """Return the width of the vectors."""
         source = self.embedder.source
         if isinstance(source, Mapping) and source:
-            # A mapping may lack the text that is used to query other sources.
+            # A mapping may lack the probe text, so use one of its own.
             return self.embed([next(iter(source))], role).shape[-1]
         return super().dim(role)
 
@@ -240,7 +239,10 @@ class EmbeddedTexts(Host):
         elif edit.space is not None and not edit.space.endswith(f".{role}"):
             why = f"belongs to space {edit.space!r}, not to text embeddings"
         elif fitted is not None and here is not None and not fitted.same_texts(here):
-            why = f"was fitted on a different model ({edit.model_id or 'unnamed'})"
+            why = (
+                f"was fitted on a different model ({edit.model_id or 'unnamed'}): the embeddings of"
+                " three texts differ"
+            )
         elif fitted is None or not fitted.texts:
             warn(
                 f"{self.name}: the edit stores no text embeddings, so there is no way to check"

@@ -81,7 +81,7 @@ class Host(ABC):
     """Provide access to the embeddings of a model or pipeline, each of which has a role.
 
     A subclass with a `library` is created as Host(model, tokenizer, negative) from the arguments of
-    `debias`. It raises UnsupportedHostError for unsupported classes.
+    `debias`. The subclass raises UnsupportedHostError for unsupported classes.
 
     Attributes:
         name: the model's class name, for messages.
@@ -145,7 +145,7 @@ class Host(ABC):
     def read_by(
         encode: Callable[[list[str]], Tensor], prompts: Sequence[str], role: str, *models: nn.Module
     ) -> dict[tuple[str, str], Tensor]:
-        """Compute rows with an encoder, in batches.
+        """Embed prompts with an encoder, in batches.
 
         Args:
             encode: function from prompts to rows (b, d).
@@ -190,7 +190,7 @@ class Host(ABC):
         )
 
     def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
-        """Hook the denoiser so that each image gets its value in cross-attention.
+        """Hook the denoiser so that each image's value is set in cross-attention.
 
         Returns:
             The function that removes the hooks.
@@ -248,7 +248,7 @@ class Host(ABC):
     # ---- rows
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """Return the cached L2-normalised embeddings of prompts, never edited.
+        """Return L2-normalised prompt embeddings from the cache, ignoring attached edits.
 
         Args:
             prompts: the prompts.
@@ -362,7 +362,7 @@ class Host(ABC):
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
-        # Any text embedded before will do, since a service or mapping may not know PROBE.
+        # Use any text that was already embedded, since a service or mapping may not know PROBE.
         for (role_of_row, _), row in list(self.memory.rows.items()):
             if role_of_row == role:
                 return row.shape[-1]
@@ -454,7 +454,7 @@ class Host(ABC):
         fitted = origin.fingerprint
         fitted_on = edit.model_id or "unnamed model"
         if edit.space not in (None, self.space(role)):
-            return f"belongs to space {edit.space!r}, but {role!r} to {self.space(role)!r}"
+            return f"belongs to space {edit.space!r}, not {self.space(role)!r}"
         if edit.dim != self.dim(role):
             return f"has dim {edit.dim}, but {role!r} has {self.dim(role)}"
         if fitted is not None and not fitted.matches(present):
@@ -482,7 +482,7 @@ TEXTS = (
 
 
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
-    """Return products of float64 rows (n, d) with 16 fixed random directions, for a fingerprint."""
+    """Return products of float64 rows (n, d) and 16 fixed random directions, for a fingerprint."""
     # Saved edits contain these numbers, so the seed must never change.
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
@@ -508,11 +508,11 @@ _WAVE = math.sqrt(2) * torch.sin(
 def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     """Return the structure and two numbers per tensor, or None if no weights can be read.
 
-    No weights can be read if there are no modules, or if they are on the meta device. For tensors
-    above two million values, an evenly spaced sample is read. Numbers are compared instead of a
-    hash, because the same checkpoint may be loaded in float32, float16 or bfloat16. The second
-    number, a product with a fixed vector, is needed because fine-tuning rotates a tensor much more
-    than it scales it.
+    No weights can be read if there are no modules, or if the weights are on the meta device. For
+    tensors with more than two million values, an evenly spaced sample is used. Numbers are compared
+    instead of a hash, because the same checkpoint may be loaded in float32, float16 or bfloat16.
+    The second number, a product with a fixed vector, is needed because fine-tuning rotates a tensor
+    much more than it scales it.
     """
     named: list[tuple[str, Tensor]] = []
     for place, module in enumerate(modules):
@@ -607,6 +607,7 @@ def reading(*models: nn.Module) -> Iterator[None]:
                 if readers > 1:
                     _READ[model] = readers - 1, modes
                     continue
-                # Restore modules one by one, because parts of a model may have been in eval mode.
+                # Restore each module's own mode, because parts of a model may have been in eval
+                # mode.
                 for module, training in modes:
                     module.training = training

@@ -62,7 +62,7 @@ def load_host(
     device: str = "cpu",
     dtype: str | None = None,
 ) -> Loaded:
-    """Load the model or pipeline given by the options.
+    """Load a model or pipeline by name.
 
     Args:
         model: an open_clip architecture (with `pretrained`); otherwise a transformers id, an

@@ -321,7 +321,7 @@ class PromptAttachment(SamplingAttachment):
 
         Args:
             prompts: one prompt, or one per image.
-            again: whether the prompts are further texts for the images in the last call, so that
+            again: whether the prompts are additional texts for the images in the last call, so that
                 they get the same values.
             seeds: generators or seeds that determine the values, one for all images or one per
                 image; see `follow_seeds`.
@@ -349,8 +349,7 @@ class PromptAttachment(SamplingAttachment):
         them may state it.
 
         Args:
-            texts: name -> one text per image.
-            images_per_prompt: how many adjacent images belong to each prompt of the call.
+            x: how many adjacent images belong to each prompt of the call.
             again: whether the texts belong to the images in the last call, so that they get the
                 same values.
             read: see `sample_call`.
@@ -394,7 +393,7 @@ class PromptAttachment(SamplingAttachment):
     def _with_last_values(
         self, columns: Mapping[str, list[str]], again: bool
     ) -> dict[str, list[str]] | None:
-        """Insert the values of the last call into further texts for the same images.
+        """Insert the values of the last call into additional texts for the same images.
 
         Args:
             columns: name -> one text per image.

@@ -49,7 +49,7 @@ class AttachSettings:
         if self.on_call is not None:
             raise InvalidInputError(
                 f"on_call: {subject} samples no values for images, so there is nothing to report;"
-                " leave it out, or use method='balanced-prompts'"
+                " omit on_call, or use method='balanced-prompts'"
             )
         if self.shares is not None:
             raise InvalidInputError(f"shares: {subject} samples no values; {_SAMPLING}")
@@ -63,8 +63,7 @@ class AttachSettings:
         if self.negative or not self.keep_stated:
             raise InvalidInputError(
                 f"method {name!r} never changes negative prompts or values that a prompt states;"
-                " leave out negative=True and keep_stated=False, or use an edit such as"
-                " method='cali'"
+                " omit negative=True and keep_stated=False, or use an edit such as method='cali'"
             )
 
 
@@ -109,15 +108,14 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
 
 
 def _at_side_of_edits(host: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
-    """Return the host with roles for the side that the edits change, unless `side` is given."""
+    """Return the host with roles for `side`, or by default for the side that the edits change."""
     beyond_texts = [edit for edit in edits.values() if edit.side != "text"]
     if not beyond_texts:
         return host
     edit = beyond_texts[0]
-    # An attachment without any effect could be mistaken for a mitigation.
+    # Reject an attachment without any effect, which could be mistaken for a mitigation.
     if side == "text" and edit.side == "image":
         raise InvalidInputError(
-            f"method {edit.method!r} acts on images, so side='text' would change nothing;"
-            " leave it out"
+            f"method {edit.method!r} acts on images, so side='text' would change nothing; omit side"
         )
     return host.at(edit.side) if side is None else host

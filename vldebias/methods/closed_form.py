@@ -104,7 +104,7 @@ def value_differences(problem: Problem, role: str) -> Tensor:
         role: the role of the text embeddings.
 
     Returns:
-        Rows (a, d) for the a values of all attributes, stacked.
+        Stacked rows (a, d), one for each of the a values of all attributes.
     """
     # One matrix (a, d) per attribute, because the number of values may differ.
     units = [problem.zero_shot(prompts, role) for prompts in problem.attributes]
@@ -137,7 +137,7 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
 
 
 def spurious_rows(problem: Problem, role: str) -> Tensor:
-    """Return the embeddings (m, d) of the distinct spurious prompts of all attributes.
+    """Return embeddings (m, d) of the distinct spurious prompts for all attributes.
 
     Args:
         problem: the problem.

@@ -89,7 +89,7 @@ class CrossAttention(EditMethod):
         steps: number of scheduler steps used for fitting, which is the number of fitted timesteps.
         batch_size: number of images generated at once when fitting; guidance doubles the denoiser's
             rows. Lower it if fitting runs out of memory.
-        options: further arguments for the pipeline call when fitting, such as {"height": 512,
+        options: additional arguments for the pipeline call when fitting, such as {"height": 512,
             "width": 512}. If None, the pipeline's defaults are used.
 
     >>> import vldebias
@@ -162,7 +162,7 @@ class CrossAttention(EditMethod):
         )
 
     def fit_roles(self, problem: Problem) -> dict[str, Edit]:
-        """Return attribute -> fitted edit."""
+        """Return the fitted edit for each attribute."""
         host = at_denoiser(problem.host, (part.name for part in problem.attributes))
         return super().fit_roles(replace(problem, host=host))
 
@@ -284,12 +284,12 @@ def fit_gate(
 
 
 class Readings:
-    """Fit linear classifiers on the best layer that separate kinds of prompts from open ones.
+    """Fit linear classifiers that separate kinds of prompts from baseline prompts, on the best layer.
 
     Attributes:
         rows: (kinds, d) weights of the classifiers, which are zero for all other layers.
         offsets: (kinds,) thresholds; a response with a higher score belongs to that kind.
-        auroc: layer -> AUROC of its classifiers on held-out prompts.
+        auroc: the AUROC of each layer's classifiers on held-out prompts.
     """
 
     def __init__(
@@ -299,8 +299,7 @@ class Readings:
 
         Args:
             kinds: responses (n, d) to the prompts of each kind, with the columns of all layers.
-            open_rows: responses (m, d) to the open prompts.
-            layers: name and width of each layer.
+            x: name and width of each layer.
         """
         self.auroc: dict[str, float] = {}
         scores_of_layer = {}
@@ -322,16 +321,16 @@ class Readings:
 
 
 def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return readouts that are 1 at the mean of their kind and 0 at the mean of the open rows.
+    """Return readouts that are 1 at the mean of their kind and 0 at the mean of baseline prompts.
 
     The covariance is shrunk by a tenth of its mean variance.
 
     Args:
         kinds: responses (n, d) to the prompts of each kind.
-        open_rows: responses (m, d) to the open prompts.
+        open_rows: responses (m, d) to the baseline prompts.
 
     Returns:
-        The readouts (kinds, d), and the mean (d,) of the open rows.
+        The readouts (kinds, d), and the mean (d,) of the baseline responses.
     """
     mean = open_rows.mean(0)
     within = torch.cat([kind - kind.mean(0) for kind in (*kinds, open_rows)])
@@ -347,7 +346,7 @@ def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Te
 def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's largest readout, with readouts fitted to the other half of the rows.
 
-    The scores of the kinds are returned first, then those of the open rows.
+    The scores for the kinds are returned first, then the scores for the baseline prompts.
     """
     scores_of_kinds = []
     scores_of_open_rows = []
@@ -378,7 +377,7 @@ def _auroc(positive: Tensor, negative: Tensor) -> float:
 
 
 def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
-    """Return value -> prompts that state it, one per concept.
+    """Return, for each value, prompts that state it, one per concept.
 
     The concepts are spread over the set's groups.
 
@@ -426,7 +425,7 @@ def record(
         method: its `steps`, `batch_size` and `options` are used.
 
     Returns:
-        The timesteps (t,), and value -> the responses (t, prompts, d) to its prompts.
+        The timesteps (t,), and the responses (t, prompts, d) to each value's prompts.
     """
     prompts: list[str] = []
     noise: list[int] = []

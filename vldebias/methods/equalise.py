@@ -1,4 +1,4 @@
-"""Equalise text against unlabelled images, whose group means replace the prompt pairs in eq. 7.4.
+"""Equalise text with unlabelled images, using their group means instead of prompt pairs in eq. 7.4.
 
 Unlabelled images are split by their zero-shot attribute value, within pseudo-classes if there are
 any, so that a class that correlates with the attribute is not removed along with it. Text that is
@@ -44,13 +44,13 @@ from vldebias.prompts import PromptSet
 _FEWEST = 2  # images per class and value; smaller groups are ignored
 # Minimum expected cosine between the mean differences in two halves of the reference images.
 _UNSTABLE = 0.8
-_FOREIGN = 3.0  # deviations of the `spread_along` ratio from its value for an unrelated space
+_FOREIGN = 3.0  # minimum of `spread_along`, in standard deviations above 1, for aligned images
 _SAMPLE = 1000  # number of rows used to compute that ratio
 _TINY = torch.finfo(torch.float64).tiny
 
 
 class UnusableReferenceError(InvalidInputError):
-    """Report reference images with only one attribute value, or from a different model."""
+    """Raised if reference images show only one attribute value, or are from a different model."""
 
 
 class ImageSplit:
@@ -82,7 +82,7 @@ class ImageSplit:
         for rows in reference.batches():
             value = zero_shot(rows, texts)
             pseudo_class = (rows @ classes.T).argmax(1)
-            # A 1 before each row, so that their sum also counts them.
+            # Prepend a 1 to each row, so that the sum of rows also counts them.
             counted_rows = pad(rows, (1, 0), value=1.0)
             cells.index_put_((pseudo_class, value), counted_rows, accumulate=True)
             # A sample of rows shows whether text and images are from the same model.
@@ -190,7 +190,7 @@ class _PairedMeans:
         signal = tau2 * self.precision
         kept = torch.where(tau2 > 0, signal / (signal + self.noise), 0.0)[..., None]
         shrunk = self.settled_mean(texts)[:, None] + kept * deviations
-        # Take roots, since rows are squared in X^T X.
+        # Take square roots, since X^T X squares the weights.
         weights = (self.precision / p.sum()).sqrt()
         return (shrunk * weights[..., None])[self.precision > 0]
 
@@ -228,7 +228,7 @@ def image_scatter(
     Warns:
         ReferenceWarning: If the images are not aligned with the text, or too few.
     """
-    # Calibrated class texts have different lengths, which would affect argmax.
+    # Normalise calibrated class embeddings, because different norms would affect argmax.
     if classes is not None:
         classes = normalize(classes, dim=1)
     split = ImageSplit(problem.zero_shot(prompt_set, role), classes, problem.images)

@@ -101,7 +101,7 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         role: the role of the text embeddings.
 
     Raises:
-        UnusableReferenceError: If there are fewer than ten different images, the images come from a
+        UnusableReferenceError: If there are fewer than ten distinct images, the images come from a
             different model, or a half shows only one value.
     """
     reference = problem.reference
@@ -111,7 +111,7 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
     different = len(rows.unique(dim=0))
     if different < 2 * FEWEST:
         raise UnusableReferenceError(
-            f"reference: expected at least {2 * FEWEST} different images, got {different}"
+            f"reference: expected at least {2 * FEWEST} distinct images, got {different}"
         )
     for prompts in problem.attributes:
         doubt = foreign(rows, problem, prompts, role)

@@ -1,12 +1,12 @@
-"""Decide whether the default may act on searches, by tests on unlabelled reference images.
+"""Test on unlabelled reference images whether the default may be applied to searches.
 
-Most people attach a default without measuring it, so it acts only if reference images show that it
-helps on images that it was not fitted to. Text alone cannot show that: it shows the direction in
-which a query leans, but not the point at which it treats images of two values equally, so an edit
-that removes the lean may turn a balanced search into one for a single value (see
-docs/explanation/the-default.md for measurements).
+Most people attach the default without measuring its effect, so it is applied only if it helps on
+reference images that it was not fitted to. Text alone is not enough for this test. It shows the
+direction in which a query leans, but not the point at which the query treats images of two values
+equally, so an edit that removes the lean may turn a balanced search into a search for a single
+value (see docs/explanation/the-default.md for measurements).
 
-A classification is different. Its default only needs text, and `change_on_texts` tests it if the
+The default for a classification only needs text, and `change_on_texts` tests it if the
 prompt set has enough groups.
 """
 
@@ -33,15 +33,16 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-HALVINGS = 5  # number of random halvings, because the result of a single one depends on chance
+HALVINGS = 5  # number of random halvings; the result of a single one would depend on chance
 # Two normals less than two deviations apart have a single mode (Ashman et al., 1994), so splitting
 # the images by text may split one group.
 SEPARATE = 2.0
 # Minimum Cohen's kappa between image labels from individual wordings and from all wordings. Above
 # 0.8, Landis and Koch (1977) call agreement "almost perfect".
 AGREE = 0.8
-# The same between text that names only the values and text that also names a concept. Below 0.6,
-# which Landis and Koch call "moderate", the two detect different things in the images.
+# Minimum kappa between labels from text that names only the values and from text that also names a
+# concept. Up to 0.6, which Landis and Koch call "moderate", the two detect different things in the
+# images.
 CONTRADICT = 0.6
 # Minimum expected cosine between the directions from two halves of the images. Below it, each
 # direction contains more noise than signal.
@@ -66,9 +67,8 @@ def showing_values(problem: Problem, role: str) -> Problem:
     """Return the problem with the half of its reference images nearest to the values' text.
 
     At least `ENOUGH` images are used. An index may also contain images or documents that show none
-    of the values, such as landscapes. They too are assigned a value by the text, and their means
-    differ in whatever distinguishes landscapes. Images far from every value's text are therefore
-    excluded.
+    of the values, such as landscapes. These are also assigned to the nearest value, and would
+    distort the means. Images far from every value's text are therefore excluded.
 
     Args:
         problem: the problem with reference images.
@@ -107,7 +107,7 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
         )
     changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
     with warnings.catch_warnings():
-        # Expected, since only half of the images are used.
+        # Ignore this warning, which is expected because only half of the images are used.
         warnings.simplefilter("ignore", ReferenceWarning)
         for seed in range(HALVINGS):
             for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):
@@ -144,7 +144,8 @@ def refuse_unclear_values(problem: Problem, role: str) -> None:
             )
         doubt = _doubt_about_values(problem, prompts, role, rows)
         if doubt:
-            # If the images are from another model, that is the more helpful message.
+            # If the images come from a different model, report that instead, because it is more
+            # helpful.
             doubt = foreign(rows, problem, prompts, role) or f"{doubt} {_MEASURE}"
             raise UnusableReferenceError(f"reference: {doubt}")
 
@@ -160,9 +161,9 @@ def _doubt_about_values(
 ) -> str | None:
     """Return why images (n, d) do not show an attribute's values, or None if they do.
 
-    They do if they form separate groups along the text direction, or if all wordings assign the
-    same values. The distance between groups depends on few images in the tails, and may shrink with
-    more images; agreement between wordings does not.
+    The images show the values if they form separate groups along the text direction, or if all
+    wordings assign the same values. The distance between groups depends on few images in the tails,
+    and may shrink with more images; agreement between wordings does not.
     """
     values = problem.zero_shot(prompts, role)
     apart = min(separation(rows @ difference) for difference in _differences(values))
@@ -287,7 +288,7 @@ def separation(margins: Tensor) -> float:
     """Return the distance, in deviations, between two normals fitted to margins (n,).
 
     The normals share a variance, have free weights, and are fitted by expectation-maximisation,
-    initialised at the quintiles.
+    starting from the quintiles.
     """
     # Standardise, so that the initial values suit every scale.
     x = (margins - margins.mean()) / margins.std().clamp(min=1e-9)

@@ -39,7 +39,7 @@ from vldebias.utils.registry import Registry
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
-# Share of a space beyond which unrelated prompts change; equals shrinking a quarter by a tenth.
+# Share of a space beyond which unrelated prompts change, as if a quarter of it shrank by a tenth.
 WIDE = 1 / 4 * 1 / 10
 # Removing up to this many directions per attribute never triggers the warning.
 NARROW = 2
@@ -55,13 +55,13 @@ DEFAULTS = AttachSettings()
 
 
 class Method(ABC):
-    """Attach something to a host that mitigates the bias described by a problem.
+    """Attach a mitigation for the bias described by a problem to a host.
 
     Methods that fit an embedding edit derive from `EditMethod` and define `fit`; those that attach
     something else derive from this class and define `attach`.
 
     Attributes:
-        declaration: its name, title, source, needs and settings; see `Declaration`.
+        declaration: the method's name, title, source, needs and settings; see `Declaration`.
 
     >>> from vldebias.methods import METHODS
     >>> method = METHODS["cali"] + METHODS["equalise"]  # closed forms can be added
@@ -120,7 +120,7 @@ class Method(ABC):
 
         Args:
             problem: the host, prompt sets and settings.
-            settings: the strength and further settings of `vldebias.debias`.
+            settings: the strength and other settings of `vldebias.debias`.
 
         Raises:
             UnsupportedHostError: If `check` raises it.
@@ -159,12 +159,12 @@ class Method(ABC):
             if Need.LABELS in self.needs:
                 labels = ", with labels= or the model's own zero-shot labels"
             raise InvalidInputError(
-                f"method {self.name!r} needs images: pass reference=, image features (n, d) of this"
-                f" model{labels}"
+                f"method {self.name!r} needs images; pass reference=, image features (n, d) from"
+                f" this model{labels}"
             )
 
     def with_images(self) -> Method:
-        """Return the form of the method for problems with reference images.
+        """Return the variant of the method for problems with reference images.
 
         Closed forms get an additional term for the image means.
         """
@@ -202,7 +202,7 @@ class EditMethod(Method):
         except TypeError:
             raise InvalidInputError(
                 f"{cls.__name__}: fit has the signature {inspect.signature(cls.fit)}; expected"
-                " (self, problem, role): it is called once for each role of the host"
+                " (self, problem, role), because it is called once for each of the host's roles"
             ) from None
 
     @abstractmethod
@@ -220,8 +220,8 @@ class EditMethod(Method):
         """
 
     def fit_roles(self, problem: Problem) -> dict[str, Edit]:
-        """Return role -> edit, fitted by `Problem.fit` once per space of the host."""
-        # Text and images are two roles in one space, which is fitted once.
+        """Return the edit for each role, fitted by `Problem.fit` once per space."""
+        # Text and images are two roles in the same space, so one fit serves both.
         edit_of_space: dict[str, Edit] = {}
         edits: dict[str, Edit] = {}
         for role in problem.host.roles:
@@ -236,7 +236,7 @@ class EditMethod(Method):
         return attach_edits(problem.host, self.fit_roles(problem), settings)
 
     def with_images(self) -> EditMethod:
-        """Return the form of the method for problems with reference images."""
+        """Return the variant of the method for problems with reference images."""
         return self
 
     def _only_attribute(self, problem: Problem) -> PromptSet:
@@ -283,12 +283,12 @@ def register_method(method: Method) -> Method:
 def get_method(
     method: str | Method | None, *, lam: Lam | None = None, reference: object = None
 ) -> Method:
-    """Return a method by name, in its form for images if `reference` is passed.
+    """Return a method by name, as the variant for images if `reference` is passed.
 
     Args:
         method: its name, or the method itself. If None, `METHODS["default"]`, which is a `Preset`.
         lam: weight of the prompt pairs, which is rejected unless the method accepts one.
-        reference: reference images; with them, the method's form for images is returned.
+        reference: reference images. If passed, the method's variant for images is returned.
 
     Raises:
         InvalidInputError: If no method has this name, it acts on search results, or it does not
@@ -326,7 +326,7 @@ def _refuse_lam(lam: Lam, reason: str) -> NoReturn:
     """Raise InvalidInputError for a method that does not accept lam, and name those that do."""
     names = [name for name, method in METHODS.items() if method.declaration.has_lam]
     raise InvalidInputError(
-        f"lam={lam!r}: {reason}; name a method that takes one: {', '.join(names)}"
+        f"lam={lam!r}: {reason}; use a method that accepts lam: {', '.join(names)}"
     )
 
 
@@ -480,7 +480,7 @@ class Problem:
         if self.reference is None:
             raise InvalidInputError(
                 f"{self.label}: expected reference images; pass reference=, image features (n, d)"
-                " of this model"
+                " from this model"
             )
         return self.reference
 
@@ -500,7 +500,7 @@ class Problem:
         return tuple(weights)
 
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
-        """Return zero-shot classifier weights (a, d): L2-normalised mean text per value.
+        """Return zero-shot classifier weights (a, d): a normalised mean text embedding per value.
 
         Args:
             prompt_set: the attribute.
@@ -553,7 +553,8 @@ class Problem:
             prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
-        # This follows the fingerprint, which has already embedded some text.
+        # Check the width only now, because computing the fingerprint has already embedded some
+        # text.
         self._check_width(chosen, edit, role)
         # Other edits are not a single matrix.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
@@ -586,8 +587,8 @@ class Problem:
             instead = "method='cali', " if edit.spurious_rank else ""
             warn(
                 f"{prompt_set.name}: {edit.method} keeps {kept:.0%} of the distance between the"
-                f" classes and a cosine of {cosine:.2f} between a class prompt and its"
-                f" projection; compare accuracy before and after, or use {instead}a smaller lam"
+                " classes, and the mean cosine between a class prompt and its projection is"
+                f" {cosine:.2f}. Compare accuracy before and after, or use {instead}a smaller lam"
                 " or strength",
                 ClassSignalWarning,
             )
@@ -634,12 +635,13 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
 
     Raises:
         InvalidInputError: If the output is something else, or `fit` raised the error. The message
-            tells the method's author what to do.
+            explains what the method's author should do.
     """
     try:
         fitted: object = method.fit(problem, role)
     except InvalidInputError as error:
-        # A projection that rejects the rows from another package's method does not know its name.
+        # If a projection rejects the rows that another package's method passed, the message lacks
+        # the method's name.
         if not method.declaration.module and repr(method.name) not in str(error):
             error.args = (f"method {method.name!r}: {error}",)
         raise

@@ -85,8 +85,8 @@ def _unit_rows(features: Array) -> Tensor:
         is_float = np.issubdtype(features.dtype, np.floating)
     if features.ndim != 2 or not is_float:
         raise InvalidInputError(
-            "reference: expected image features (n, d) of floats, got"
-            f" {features.dtype} {tuple(features.shape)}"
+            f"reference: expected floating-point image features (n, d), got {features.dtype}"
+            f" {tuple(features.shape)}"
         )
     if isinstance(features, Tensor):
         rows = features.detach().cpu()
@@ -133,7 +133,7 @@ class Labelled:
     codes: Tensor
 
     def one_hot(self) -> tuple[Tensor, Tensor]:
-        """Return rows (m, d) whose attributes are all known, and their values (m, all values).
+        """Return the rows (m, d) whose attributes are all known, and their values (m, all values).
 
         The values are one-hot encoded.
         """
@@ -171,7 +171,8 @@ def labelled(problem: Problem, role: str) -> Labelled:
             raise InvalidInputError(
                 f"reference: expected a label for each of {len(rows)} images, got {len(codes)}"
             )
-        # With only one value, there is no difference to fit, and an eraser would fit noise.
+        # Require two values, because there would be no difference to fit, and an eraser would fit
+        # noise.
         if len(codes[codes >= 0].unique()) < 2:
             raise InvalidInputError(
                 "reference: expected labelled images of at least two of the values"
@@ -182,7 +183,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
 
 
 def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | None:
-    """Return each image's value (n,) from the label column for an attribute.
+    """Return each image's value (n,) according to the label column for an attribute.
 
     Returns None without labels.
 
@@ -211,7 +212,7 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
 def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
     """Return the value for each label in a column, or -1 if unknown.
 
-    Returns None if the labels do not concern the attribute.
+    Returns None if the labels are not about the attribute.
     """
     from vldebias.data.labels import Labels
 
@@ -229,7 +230,7 @@ def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
-    """Return the index of the attribute value that a label names, or None unless it is unique.
+    """Return the index of the attribute value that a label names, or None if it is not unique.
 
     Args:
         name: the label.
@@ -283,7 +284,7 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
         texts.extend(stated)
         # Shift by one, since zeros from block_diag become -1 below.
         columns.append(values[:, None] + 1)
-    # Text about one attribute is unknown (-1) in the columns for all others.
+    # Text about one attribute has unknown values (-1) in the columns for all other attributes.
     codes = torch.block_diag(*columns) - 1
     return Labelled(problem.host.embed(texts, role), codes)
 

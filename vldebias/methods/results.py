@@ -53,7 +53,7 @@ def get_compared(method: str | Compared | None, *, reference: object = None) -> 
 
     Args:
         method: a method or re-ranking, or its name. If None, the default is used.
-        reference: reference images; with them, the method's form for images is returned.
+        reference: reference images. If passed, the method's variant for images is returned.
 
     Raises:
         InvalidInputError: If no method has this name.

@@ -105,8 +105,8 @@ class RankShares(EditMethod):
         is_share = isinstance(self.top, Real) and 0 < self.top < 1
         if not is_share or isinstance(lam, tuple) or lam <= 0:
             raise InvalidInputError(
-                "expected top, the fraction k / n of the images, in (0, 1), and one lam above 0,"
-                f" got {self.top!r}, {lam!r}"
+                f"got top={self.top!r} and lam={lam!r}; expected top, the fraction k / n of the"
+                " images, in (0, 1), and a single lam above 0"
             )
         rows_of_group = _groups(problem, role)
         shares_of_groups = self._shares_of(list(rows_of_group))
@@ -135,11 +135,11 @@ class RankShares(EditMethod):
         )
 
     def _shares_of(self, names: list[str]) -> dict[str, float]:
-        """Return the share of each group; equal shares by default.
+        """Return each group's target share; shares are equal by default.
 
         Raises:
-            InvalidInputError: If the groups differ, or the shares are not positive numbers with sum
-                1.
+            InvalidInputError: If the groups differ, or the shares are not positive numbers that sum
+                to 1.
         """
         if self.shares is None:
             return dict.fromkeys(names, 1 / len(names))
@@ -152,7 +152,7 @@ class RankShares(EditMethod):
         fits = shares.keys() == set(names) and min(shares.values()) > 0
         if not fits or abs(sum(shares.values()) - 1) > 1e-6:
             raise InvalidInputError(
-                f"shares: expected positive numbers with sum 1, one for each of {names}, got"
+                f"shares: expected positive numbers that sum to 1, one for each of {names}, got"
                 f" {shares}"
             )
         return {name: float(shares[name]) for name in names}
@@ -168,7 +168,7 @@ class RankShares(EditMethod):
                 most_of_group[name] = round(reachable, 3)
         if most_of_group:
             raise InvalidInputError(
-                f"shares: too few images of {list(most_of_group)}: with top={self.top:.3g} their"
+                f"shares: too few images of {list(most_of_group)}. With top={self.top:.3g}, their"
                 f" shares must be below {most_of_group}; lower these shares, or top"
             )
 

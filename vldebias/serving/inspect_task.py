@@ -157,7 +157,7 @@ def _pipeline(name: str) -> Generator:
     def generate_with_lock(prompt: str, seed: int) -> bytes:
         import torch
 
-        # A pipeline has state, so it can only generate one image at a time.
+        # A pipeline has state, so only one image can be generated at a time.
         with lock:
             if not loaded:
                 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -215,7 +215,7 @@ def shares() -> Metric:
 
 @scorer(metrics=[shares()])
 def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
-    """Score an image by the value that a judge sees in it, "unknown" if not confident.
+    """Score an image by the value that a judge detects, or "unknown" if the judge is not confident.
 
     Args:
         attribute: the attribute to measure.

@@ -1,6 +1,6 @@
-"""Offer balanced prompts and audits to assistants as tools of the Model Context Protocol.
+"""Offer balanced prompts and audits to assistants as Model Context Protocol tools.
 
-Needs the package `mcp`, which the extra "mcp" installs.
+Requires the package `mcp`, which the extra "mcp" installs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Parameters = ParamSpec("Parameters")
 # Limits per call. Reading 100,000 characters takes about a second.
 MAX_IMAGES = 1000
 MAX_CHARACTERS = 10_000  # per prompt
-MAX_TOTAL_CHARACTERS = 500_000  # over the prompts of all images
+MAX_TOTAL_CHARACTERS = 500_000  # total over all images
 
 INSTRUCTIONS = (
     "Insert sampled values of an attribute, such as gender, into image prompts that leave it"
@@ -164,7 +164,7 @@ class Tools:
         return WrittenPrompts(prompts=written, seed=balanced.seed)
 
     def audit_prompts(self, prompts: list[str], attribute: str | None = None) -> AuditedPrompts:
-        """Report which prompts leave an attribute open, and how their images will lean.
+        """Report which prompts leave an attribute open, and which value their images will favor.
 
         If the server was started with a model, shares are predicted from the prompts, before any
         image is generated, with 95% intervals. Example: prompts ["A photo of a pilot"] -> "leans
@@ -208,7 +208,7 @@ class Tools:
         return AuditedPrompts(prompts=audited, summary=list(task.settings["advice"]))
 
     def _set_named(self, attribute: str | None) -> PromptSet:
-        """Return a prompt set by name: the server's default set or a packaged one."""
+        """Return the server's default prompt set or a packaged one by name."""
         if attribute is None or attribute == self.default_set.name:
             return self.default_set
         names = list(dict.fromkeys([self.default_set.name, *packaged("prompts")]))

@@ -74,7 +74,7 @@ class JointHost(Host):
 
     @abstractmethod
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return modules of a tower through which other models may compute the same embeddings."""
+        """Return a tower's modules that other models may use to compute the same embeddings."""
 
     @abstractmethod
     def find_tokenizer(
@@ -132,7 +132,7 @@ class JointHost(Host):
         Returns None if all rows are edited.
 
         Raises:
-            InvalidInputError: If the attachment needs the text behind token ids, and the model's
+            InvalidInputError: If token ids have to be decoded for the attachment, but the model's
                 tokenizer is not found.
         """
         edits = attachment.projections.values()
@@ -163,7 +163,7 @@ class JointHost(Host):
         """Return prompt embeddings (n, d) before normalisation.
 
         Raises:
-            InvalidInputError: If the tokenizer returns ids that the model does not know.
+            InvalidInputError: If the tokenizer returns ids outside the model's vocabulary.
         """
         with TOKENIZING:
             tokens = self.tokenize(list(prompts))
@@ -327,7 +327,7 @@ class ImageEncoder:
     def start(self, prepared: Sequence[Pixels]) -> Tensor:
         """Return features (b, d) for outputs of `prepare`, in the model's device and precision.
 
-        The call does not block on a GPU.
+        On a GPU, the call does not wait for the result.
         """
         first = self.first_weight
         batch = {}

@@ -137,7 +137,7 @@ def fold_into_readers(
             readers.append((model, projection, layer))
     with torch.no_grad():
         for _, projection, layer in readers:
-            # A layer's input may contain further values after the embedding, such as SDXL's image
+            # A layer's input may contain more values after the embedding, such as SDXL's image
             # size.
             columns = layer.weight[:, : projection.dim]
             wide = columns.to("cpu", torch.float64)

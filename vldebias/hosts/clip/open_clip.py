@@ -132,7 +132,7 @@ class OpenClipHost(JointHost):
             InvalidInputError: If they do not match, or the argument is not an open_clip tokenizer.
         """
         if tokenizer is None:
-            # A model with a different vocabulary would see different words.
+            # With a different vocabulary, the token ids would stand for different words.
             length = getattr(self.model, "context_length", None)
             vocabulary = getattr(self.model, "vocab_size", None)
             if (length, vocabulary) != (77, 49408):

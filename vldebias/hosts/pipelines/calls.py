@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsInt
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # torch has no public one
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # no public API
 
 from vldebias.hosts.pipelines.source import NEGATIVE
 from vldebias.hosts.records import NEXT
@@ -139,8 +139,8 @@ def image_tokens(
     """Find the image tokens that precede the prompt in an encoder's input.
 
     Args:
-        calls: encoder -> its recorded calls.
-        encoders: name -> encoder.
+        calls: the recorded calls of each encoder, by name.
+        encoders: the encoders by name.
         states: the embeddings that the pipeline computed from them.
 
     Returns:
@@ -168,10 +168,11 @@ def image_tokens(
 
 
 def opened(value: object) -> Embedding | None:
-    """Return embeddings as a tensor, and a function that restores their original format.
+    """Return embeddings as a tensor, with a function that restores their original format.
 
-    They may be a tensor (b, tokens, d) or (b, d), a list of rows (tokens, d), a list of such lists,
-    or a tensor (b, tokens, layers, d), whose layers are joined. Returns None for anything else.
+    The embeddings may be a tensor (b, tokens, d) or (b, d), a list of rows (tokens, d), a list of
+    such lists, or a tensor (b, tokens, layers, d), whose layers are joined. Returns None for
+    anything else.
     """
     if isinstance(value, Tensor):
         if not value.is_floating_point() or value.ndim not in (2, 3, 4):
@@ -325,7 +326,7 @@ def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text
     """
     limit = min(getattr(tokenizer, "model_max_length", None) or 0, length or math.inf)
     has_limit = 0 < limit <= _NO_LIMIT and hasattr(tokenizer, "is_fast")
-    # A token is at least one byte, so a short text is read in full.
+    # A token has at least one byte, so a short text fits within the limit.
     if not has_limit or len(text.encode()) < limit - 2:
         return len(text)
     if not tokenizer.is_fast:
@@ -418,7 +419,7 @@ def _repeated_negatives(call: Mapping[str, object]) -> dict[str, object]:
     is_single = isinstance(call["prompt"], str)
     repeated: dict[str, object] = {}
     for name, texts in texts_of_images(call, "negative_prompt").items():
-        # The pipeline itself uses one text for all prompts in a list.
+        # The pipeline itself applies a single text to all prompts in a list.
         is_for_each = is_single or not isinstance(call[name], str)
         if is_for_each and len(listed(call[name])) == prompts:
             repeated[name] = texts

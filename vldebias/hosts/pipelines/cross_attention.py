@@ -45,7 +45,7 @@ class CrossAttentionHost(Host):
     Attributes:
         pipeline: the host for the same pipeline's prompts.
         pipe: the pipeline.
-        denoisers: component name -> denoiser.
+        denoisers: the denoisers by component name.
         layers_and_widths: name and width of each cross-attention layer, once responses have been
             recorded.
     """
@@ -91,7 +91,7 @@ class CrossAttentionHost(Host):
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         raise InvalidInputError(
-            f"{self.name}: cross-attention has no embedding of a prompt; use `responses`"
+            f"{self.name}: cross-attention layers have no prompt embeddings; use `responses`"
         )
 
     def space(self, role: str) -> str:
@@ -155,7 +155,7 @@ class CrossAttentionHost(Host):
             prompts: one prompt per image.
             noise: the generator seeds, one per image.
             steps: number of scheduler steps.
-            options: further pipeline arguments.
+            options: additional pipeline arguments.
 
         Returns:
             Times (t,), ascending, and rows (t, prompts, d), float64, where d is the total width of
@@ -187,13 +187,13 @@ class CrossAttentionHost(Host):
     def first_responses(
         self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> Tensor:
-        """Return the responses (prompts, d) in the first pass, then stop the pipeline.
+        """Return the responses (prompts, d) in the first denoiser pass, then stop the pipeline.
 
         Args:
             prompts: one prompt per image.
             noise: the generator seeds, one per image.
             steps: number of scheduler steps.
-            options: further pipeline arguments.
+            options: additional pipeline arguments.
         """
 
         def stop(*_: object) -> None:

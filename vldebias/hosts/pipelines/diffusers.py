@@ -1,11 +1,12 @@
 """Support diffusers pipelines: edit the outputs of `encode_prompt`, or rewrite its prompts.
 
 `encode_prompt` is public, returns the prompt and the negative prompt separately, and is called by
-every kind of pipeline, including img2img, inpaint and ControlNet. The source gives the names of its
-outputs (`vldebias.hosts.pipelines.source`): an embedding that depends on the prompt is a role and
-is edited, and the output named "negative_" + its name belongs to the negative prompt. The method is
-replaced on this one pipeline only, as an attribute that `del` removes. Modules, adapters, offload
-hooks and `save_pretrained` are unaffected, and so are other pipelines that share the modules.
+pipelines of every kind, including img2img, inpaint and ControlNet. The source gives the names of
+its outputs (`vldebias.hosts.pipelines.source`): an embedding that depends on the prompt is a role
+and is edited, and the output named "negative_" + its name belongs to the negative prompt. The
+method is replaced on this one pipeline only, as an attribute that `del` removes. Modules, adapters,
+offload hooks and `save_pretrained` are unaffected, and so are other pipelines that share the
+modules.
 
 As in the paper's generation experiments, every token of the prompt is edited and the negative
 prompt is not, and edits are fitted on the state of the end-of-text token (Chuang et al., 2023,
@@ -164,10 +165,12 @@ class DiffusersHost(PipelineReader):
             result = original(*bound.args, **bound.kwargs)
         is_encoding = running_call(self.pipe) is None
         record = attachment.log.last
-        # Without a record, the values of a balanced prompt are unknown.
+        # Remember only recorded calls, because otherwise the values of a balanced prompt are
+        # unknown.
         if is_encoding and record is not None:
             self._remember(call, result, record)
-        # Inside a pipeline call, failures are raised once the pictures are finished.
+        # Pipeline calls whose end is hooked raise these failures there, once the pictures are
+        # finished.
         if attachment.log.on_call is not None and (is_encoding or not self.source.ends):
             raise_failures()
         return result
@@ -180,7 +183,7 @@ class DiffusersHost(PipelineReader):
         is_negative = self.encoded_text(call) == "negative prompt"
         received = copied(call)
 
-        # Needed for edits that average over several wordings of a prompt.
+        # Edits that average over several wordings of a prompt call this function.
         def encode(prompts: list[str]) -> Sequence[object]:
             call.update(received)
             set_texts(call, texts_of_images(call) | {"prompt": prompts})
@@ -220,9 +223,9 @@ class DiffusersHost(PipelineReader):
     def encoded_text(self, call: Mapping[str, object]) -> str:
         """Return whether an `encode_prompt` call encodes the "prompt" or the "negative prompt".
 
-        For a further encoder, it is "prompt again". The first encoding in a pipeline call is the
-        "prompt". The text alone does not show which it is, since both prompts may be equal; neither
-        does the number of calls, after an error.
+        If a second encoder encodes the prompt, this is "prompt again". The first encoding in a
+        pipeline call is the "prompt". The text alone does not distinguish them, since both prompts
+        may be equal, and neither does the number of calls, which is wrong after an error.
         """
         current_call = _CALLED.get()
         if current_call is None or current_call[0] is not self.pipe:
@@ -261,7 +264,7 @@ class DiffusersHost(PipelineReader):
                 return
 
     def _origins(self, call: Mapping[str, object]) -> list[Origin | None] | None:
-        """Return the origin of each embedding passed to a call, or None where it is unknown.
+        """Return the origin of each embedding passed to a call; unknown origins are None.
 
         The result is None if the call has nothing to encode.
         """

@@ -22,7 +22,7 @@ class KnownEmbeddings:
 
     A row is recognised by its numbers, so it may be a view, or may have been concatenated with
     others, moved to a different device or cast. A modified row, such as one that was weighted or
-    joined with another along the token axis, is unknown.
+    joined with a different row along the token axis, is not recognised.
     """
 
     def __init__(self) -> None:

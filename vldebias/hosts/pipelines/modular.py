@@ -88,7 +88,7 @@ class ModularHost(DiffusersHost):
 
         Args:
             prompts: the prompts; only one if the block does not accept lists.
-            values: further inputs of the block.
+            values: additional inputs of the block.
         """
         if not self.single:
             try:

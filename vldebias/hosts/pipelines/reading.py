@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from torch.utils._pytree import tree_map  # torch has no public one
+from torch.utils._pytree import tree_map  # no public API
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError
 from vldebias.hosts.host import TEXTS, TOKENIZING, Host, reading
@@ -60,8 +60,8 @@ class Encoded:
     Attributes:
         result: the values returned.
         changed: the values returned after each change to token states.
-        ids: encoder -> the token ids of each prompt.
-        lengths: encoder -> number of ids, including padding.
+        ids: for each encoder, the token ids of each prompt.
+        lengths: for each encoder, the number of ids, including padding.
     """
 
     result: tuple[object, ...]
@@ -94,7 +94,7 @@ class PipelineReader(Host):
         negative: whether the negative prompt is edited too.
         source: facts parsed from the source of the pipeline's class.
         defaults: default values of the pipeline call's arguments.
-        encoders: component name -> text encoder.
+        encoders: the text encoders by component name.
     """
 
     generative = True
@@ -310,9 +310,9 @@ class PipelineReader(Host):
 
         Args:
             prompts: the prompts.
-            changes: for each further run, encoder -> tokens whose states are changed; {} changes
-                each prompt's last token.
-            settings: further arguments of `encode_prompt`.
+            changes: for each additional run, the tokens whose states are changed, by encoder; {}
+                changes each prompt's last token.
+            settings: additional arguments of `encode_prompt`.
 
         Raises:
             UnsupportedHostError: If the pipeline fails for these prompts, or does not return a
@@ -379,7 +379,7 @@ class PipelineReader(Host):
 
         Args:
             prompts: the prompts.
-            settings: further arguments, which override the defaults for fitting.
+            settings: additional arguments, which override the defaults for fitting.
         """
         parameters = inspect.signature(self.pipe.encode_prompt).parameters
         arguments: dict[str, object] = {}
@@ -482,9 +482,9 @@ def _prepare_replies(
     """Make encoders replay their recorded outputs, with the states of some tokens changed.
 
     Args:
-        replies: encoder -> the calls that it replays; filled by this function.
-        calls: encoder -> its recorded calls.
-        tokens_of_encoder: encoder -> the tokens to change, in its first call.
+        replies: the calls that each encoder replays; filled by this function.
+        calls: the recorded calls of each encoder.
+        tokens_of_encoder: the tokens to change in each encoder's first call.
     """
     for name, calls_of_encoder in calls.items():
         replies[name] = list(calls_of_encoder)
@@ -503,7 +503,7 @@ def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
     it ends with its tokens.
 
     Args:
-        change_of_encoder: encoder -> mask (tokens, d), true at its states.
+        change_of_encoder: for each encoder, a mask (tokens, d) that is true at its states.
     """
     places_of_encoder: dict[str, set[int]] = {}
     for encoder, change in change_of_encoder.items():

@@ -35,8 +35,8 @@ class Recorder:
         passes: number of passes through the denoiser since the prompts were encoded.
         time: timestep of the current pass.
         batch: batch size of the current pass.
-        rows: batch row -> prompt.
-        means: (time, layer) -> (prompts, width), the mean over positions.
+        rows: the prompt of each batch row.
+        means: for each (time, layer), the mean over positions (prompts, width).
     """
 
     encodes_again: bool

@@ -96,7 +96,7 @@ class _ClassReader:
     """Parse a pipeline's `__call__`, every function that it calls, and `encode_prompt`.
 
     Attributes:
-        trees: function -> its syntax tree.
+        trees: the syntax tree of each function.
         call_functions: the class's `__call__`, then those of its bases that it calls.
         encoded: for each `encode_prompt` call in these, the name of the encoded variable, or
             "negative_prompt".

@@ -62,7 +62,7 @@ class SampledCall:
         values: for each image, a value or None per edit.
         unread: for each image, whether the rules cannot analyse its prompt, so that the gate
             decides in the first pass.
-        columns: argument name -> the texts of all images.
+        columns: for each text argument, the texts for all images.
         passes: number of passes through the denoiser.
         matched: number of passes that contained rows of these prompts.
     """
@@ -79,7 +79,7 @@ class SampledCall:
     def key(self, image: int) -> int:
         """Return a number derived from an image's prompt embedding.
 
-        It distinguishes prompts, so that values are balanced for each of them.
+        The number distinguishes prompts, so that values are balanced for each prompt.
         """
         prompts = self.prompts
         number = next(i for i, images in enumerate(prompts.images) if image in images)
@@ -88,7 +88,7 @@ class SampledCall:
 
 
 class Plan:
-    """Store the rows of one denoiser pass, with the values assigned to them.
+    """Store the batch rows of one denoiser pass, and the values assigned to them.
 
     Attributes:
         time: timestep of the pass.
@@ -111,7 +111,7 @@ class Plan:
         Args:
             edits: the edits.
             call: the current call.
-            rows: batch row -> image.
+            rows: the image of each batch row.
         """
         assert call.prompts.received is not None  # the tensor in which the rows were found
         device = call.prompts.received[0].device
@@ -136,7 +136,7 @@ class Steering(Hook):
     Args:
         attachment: the attachment that samples the values.
         pipeline: the pipeline's host.
-        denoisers: component name -> denoiser.
+        denoisers: the denoisers by component name.
     """
 
     attachment: DenoiserAttachment
@@ -158,7 +158,7 @@ class Steering(Hook):
     # ---- values of the images
 
     def encode(self, original: Original, bound: inspect.BoundArguments) -> object:
-        """Call `encode_prompt`, and sample values for its prompts' images.
+        """Call `encode_prompt`, and sample a value for each image.
 
         Args:
             original: the original method.
@@ -185,7 +185,7 @@ class Steering(Hook):
                 call = SampledCall(self, EncodedPrompts.from_rows(encodings), texts)
                 self._sample(call, kept)
                 _CALL.set(call)
-        # Inside a pipeline call, failures are raised once the pictures are finished.
+        # Pipeline calls whose end is hooked raise failures there, once the pictures are finished.
         if not source.ends or running_call(self.pipe) is None:
             raise_failures()
         return result
@@ -203,7 +203,7 @@ class Steering(Hook):
         return result
 
     def _sample(self, call: SampledCall, arguments: Mapping[str, object]) -> None:
-        """Set `call.values` to a value or None per image and edit.
+        """Set `call.values` to a value or None for each image and edit.
 
         If a prompt cannot be analysed, this is left to the gate in the first pass.
         """
@@ -291,7 +291,7 @@ class Steering(Hook):
 
         Args:
             call: the current call.
-            rows: row of the pass -> image.
+            rows: the image of each row in the pass.
             module: the denoiser.
             args: its positional arguments.
             kwargs: its keyword arguments.
@@ -330,7 +330,7 @@ class Steering(Hook):
     def _read_from_noise(
         self, module: nn.Module, args: Arguments, kwargs: Keywords
     ) -> dict[str, Tensor]:
-        """Return layer -> mean responses from a pass like those used for fitting.
+        """Return each layer's mean responses in a pass like those used for fitting.
 
         The pass starts from noise, at the first fitted timestep, regardless of how this call
         starts.
@@ -374,7 +374,7 @@ class Steering(Hook):
     # ---- in the denoiser
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Find the rows of a pass and their values (`Plan`), as a forward pre-hook on a denoiser.
+        """Plan the changes in a pass (see `Plan`), as a forward pre-hook on a denoiser.
 
         Args:
             module: the denoiser.
@@ -467,7 +467,7 @@ class Steering(Hook):
     def _maps_at(
         self, time: float, acting: tuple[bool, ...], output: Tensor
     ) -> dict[str, LayerMap]:
-        """Return layer -> joint map of the acting edits.
+        """Return each layer's joint map for the acting edits.
 
         Maps have the device and dtype of the output. Layers without a direction are omitted.
         """
@@ -519,7 +519,7 @@ class WeakHook:
 
 
 def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[object]) -> list[int]:
-    """Return the indices of an image's values among the effects of the acting edits.
+    """Return the index of an image's value in each acting edit's effects.
 
     Args:
         edits: the edits.

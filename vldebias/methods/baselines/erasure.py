@@ -101,7 +101,7 @@ def leace(labelled_rows: Labelled) -> Affine:
     The change is measured in the covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P
-    the orthogonal projection on the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
+    the orthogonal projection onto the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
     Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any invertible W, the covariance between r(x)
     and the concept is 0. Shrinking Sigma_xx towards the scaled identity, by the amount estimated by
     Ledoit and Wolf (2004, Lemma 3.2 and section 3.3), therefore preserves the guarantee and only
@@ -170,8 +170,8 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
     """Return the weights (r, d) of linear probes that are fitted and projected out one by one.
 
-    Ravfogel et al. (2020), Algorithm 1. An attribute is done when its probe is no better than a
-    constant.
+    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe is no better than a
+    constant prediction.
 
     Args:
         labels: for each attribute, rows (n, d) and codes (n,).
@@ -266,7 +266,7 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
 
     Kleindessner et al. (2023), as used by FairImagen: with Z the centred one-hot groups, R spans
     the null space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep`
-    largest eigenvalues. U U^T is then I minus the projection on the dropped directions. At full
+    largest eigenvalues. U U^T is then I minus the projection onto the dropped directions. At full
     width, these span only Z^T X, the differences between group means; this equals the method
     "difference", over all text that states a value.
 

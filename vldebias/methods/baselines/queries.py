@@ -133,7 +133,7 @@ class Bend(Rowwise):
 
 
 def project_out(row: Tensor, directions: Tensor) -> Tensor:
-    """Return a row minus its projection on the span of some directions.
+    """Return a row minus its projection onto the span of the directions.
 
     Args:
         row: (d,).

@@ -135,8 +135,8 @@ class Sage(EditMethod):
 
     Args:
         wordings: for each template, the text for all classes, in the order of the class prompts. If
-            None, the CLIP authors' 80 ImageNet templates are used, as in SAGE, filled with the
-            phrase for each class in its prompt ("celebrity with dark hair"), or otherwise its name.
+            None, the CLIP authors' 80 ImageNet templates are used, as in SAGE. They are filled with
+            the phrase for each class in its prompt ("celebrity with dark hair"), or with its name.
     """
 
     declaration = DECLARED["sage"]
@@ -167,7 +167,7 @@ def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
         problem: the problem.
 
     Raises:
-        InvalidInputError: If there are several sets, or fewer classes.
+        InvalidInputError: If there are several sets, or fewer than two classes.
     """
     if len(problem.sets) > 1 or len(problem.sets[0].classes) < 2:
         counts = [len(prompts.classes) for prompts in problem.sets]
@@ -180,7 +180,7 @@ def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
 
 
 def name_in_prompt(prompt: str, name: str) -> str:
-    """Return the phrase for a class in its prompt, after the last article, or else its name.
+    """Return the phrase after the last article in a class prompt, or the class name if unclear.
 
     Args:
         prompt: the class prompt.

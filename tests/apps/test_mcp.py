@@ -74,7 +74,7 @@ def test_values_are_even_across_the_calls_to_a_server() -> None:
         ({"prompts": [DOCTOR], "images": MAX_IMAGES + 1}, "expected from 1 to 1000"),
         ({"prompts": [DOCTOR] * 2, "images": MAX_IMAGES // 2 + 1}, "expected from 1 to 1000"),
         ({"prompts": [DOCTOR], "images": 0}, "expected from 1 to 1000"),
-        ({"prompts": ["a" * (MAX_CHARACTERS + 1)]}, "got one of 10,001 characters"),
+        ({"prompts": ["a" * (MAX_CHARACTERS + 1)]}, "got a prompt of 10,001 characters"),
         ({"prompts": ["a" * 5000], "images": 101}, "got 505,000 characters"),
         ({"prompts": ["a" * 5000] * 101}, "got 505,000 characters"),
     ],

@@ -390,7 +390,7 @@ def test_other_weights_and_layers_are_refused(fitted: Callable[[str], Fitted]) -
     with torch.no_grad():
         for parameter in pipe.unet.parameters():
             parameter.mul_(1.2)
-    with pytest.raises(ProjectionMismatchError, match="other weights"):
+    with pytest.raises(ProjectionMismatchError, match="different weights"):
         debias(pipe, edit)
     with pytest.raises(ProjectionMismatchError, match="layers that this denoiser lacks"):
         debias(fitted("PixArt").make(), edit)

@@ -230,7 +230,7 @@ def test_missing_and_unsuitable_weights_are_refused():
     layer.linear_1.weight = torch.nn.Parameter(torch.zeros(32, 80, dtype=torch.int8), False)
     refuses(pipe, attachment, "float weights")
     pipe.transformer.caption_projection = None
-    refuses(pipe, attachment, "found none")
+    refuses(pipe, attachment, "not all were found")
 
 
 def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():

@@ -94,7 +94,7 @@ def test_a_projection_fitted_with_other_adapters_warns(lora, tmp_path):
             assert len(caught) == warnings_due
     for host, projection in ((pipe, without_lora), (plain, with_lora)):
         with pytest.warns(
-            VldebiasWarning, match=r"had other adapters \(LoRA\) .*; fit again on this host"
+            VldebiasWarning, match=r"different adapters \(LoRA\) .*; fit it again on this host"
         ):
             debias(host, projection).remove()
     pipe.disable_lora()

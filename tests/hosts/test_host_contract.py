@@ -258,6 +258,6 @@ def test_saved_edits_attach_and_edits_of_other_models_are_refused(
         for parameter in module.float().parameters():
             parameter.mul_(1.1)
     with pytest.raises(
-        ProjectionMismatchError, match=r"fitted on other weights .*fit again on this host"
+        ProjectionMismatchError, match=r"fitted on different weights .*fit it again on this host"
     ):
         example.resolve().check(role, edit)

@@ -447,13 +447,13 @@ def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, capl
     for _ in range(2):
         assert only(fit_projections(pipe, FIVE)).method == "cali"
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
-    assert "not an edit" in message
+    assert "not an embedding edit" in message
     caplog.clear()
     with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound applies to edits
         assert attachment.projections
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "max_loss bounds an edit" in message
-    with pytest.raises(InvalidInputError, match="not an edit"):
+    with pytest.raises(InvalidInputError, match="not an embedding edit"):
         fit_projections(pipe, FIVE, method="balanced-prompts")
     with pytest.raises(InvalidInputError, match="never changes negative prompts"):
         debias(pipe, FIVE, negative=True)

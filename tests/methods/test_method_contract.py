@@ -409,7 +409,7 @@ class Returning(EditMethod):
         (torch.eye(2), r"a Tensor \(2, 2\); expected .* For a matrix P, return Calibrated"),
         (lambda z, strength=1.0: z, "function .*; expected .* Derive a dataclass from"),
         (None, "None; expected .* End fit with `return edit`"),
-        ({"joint": 1}, "a dict; expected .* once for each role"),
+        ({"joint": 1}, "a dict; expected .* once per role"),
     ],
 )
 def test_anything_but_a_fitted_edit_is_refused_with_advice(fitted: object, message: str) -> None:

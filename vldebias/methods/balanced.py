@@ -1,4 +1,4 @@
-"""Balanced prompts: state a sampled attribute value in each image's prompt."""
+"""Balance prompts by stating a sampled attribute value in each image's prompt."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Balanced(Method):
         settings.refuse_embeddings(self.name)
         if problem.max_loss is not None:
             raise InvalidInputError(
-                f"max_loss: it bounds the effect of an embedding edit, but method {self.name!r}"
+                f"max_loss: expected a method that edits embeddings, but method {self.name!r}"
                 " inserts words into prompts; omit max_loss, or use method='cali'"
             )
         balancer = make_balancer(

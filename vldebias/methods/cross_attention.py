@@ -180,8 +180,8 @@ class CrossAttention(EditMethod):
         for prompt_set in problem.attributes:
             if not can_balance(prompt_set):
                 raise InvalidInputError(
-                    f"prompt set {prompt_set.name!r}: method {self.name!r} samples values for"
-                    " people, but the set has no words for them; use method='cali'"
+                    f"prompt set {prompt_set.name!r}: method {self.name!r} assigns values to"
+                    " people, but the set has no words that describe people; use method='cali'"
                 )
 
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -284,7 +284,7 @@ def fit_gate(
 
 
 class Readings:
-    """Fit linear classifiers that separate kinds of prompts from baseline prompts, on the best layer.
+    """Fit linear classifiers on the best layer that separate kinds of prompts from a baseline.
 
     Attributes:
         rows: (kinds, d) weights of the classifiers, which are zero for all other layers.

@@ -1,4 +1,4 @@
-"""Declare this package's methods: the facts that lists, tables, checks and tests need.
+"""Declare the properties of this package's methods for lists, tables, checks and tests.
 
 This module does not import torch, so `vldebias methods` and command-line checks respond
 immediately. A method's class takes its declaration from here; methods from other packages declare
@@ -40,12 +40,13 @@ class Declaration:
     Attributes:
         name: user-facing identifier.
         title: label in reports.
-        about: one sentence that describes what it does.
+        about: a short description of what the method does.
         source: paper and equation.
-        color: colour of its bars in plots.
-        module: the module that registers it; empty for methods of other packages.
-        hosts: the kinds of hosts that it supports: "models", "pipelines" or both; or "results".
-        needs: the inputs that it requires.
+        color: colour of the method's bars in plots.
+        module: the module that registers the method; empty for methods from other packages.
+        hosts: the kinds of hosts that the method supports: "models", "pipelines" or both; or
+            "results".
+        needs: the inputs that the method requires.
         settings: arguments of `vldebias.debias` that not every method accepts: "lam", the weight of
             the prompt pairs, and "shares" and "on_call", for methods that sample values.
         side: which embeddings of an image-text model its edits change; see `Edit.side`.
@@ -78,7 +79,7 @@ class Declaration:
         # The registry rejects spaces, but the name of an unregistered method may contain some.
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInputError(
-                f"Declaration: got the name {self.name!r}; expected a text, such as"
+                f"Declaration: got the name {self.name!r}; expected a string, such as"
                 " 'mean-difference'"
             )
         are_needs = isinstance(self.needs, frozenset)

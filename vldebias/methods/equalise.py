@@ -65,8 +65,8 @@ class ImageSplit:
         counts: (k, a) images by class and value.
         sample: (n, d), the first images.
         scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
-        stability: expected cosine between the m of two halves of the images; minimum over pairs of
-            values.
+        stability: expected cosine between the values of m for two halves of the images; minimum
+            over pairs of attribute values.
 
     Raises:
         UnusableReferenceError: If no class has two values with enough rows.
@@ -103,8 +103,8 @@ class _PairedMeans:
     """Compare the means of each pair of values (p pairs, k classes), in the module's notation.
 
     Args:
-        cells: (k, a, 1 + d), counts and then sums, of the compared classes.
-        counts_of_classes: (k, a) image counts of all classes, for the message.
+        cells: (k, a, 1 + d), the counts and then the sums for the compared classes.
+        counts_of_classes: (k, a) image counts for all classes, for the error message.
 
     Attributes:
         first: (p,) first value of each pair that occurs in a class.
@@ -158,7 +158,7 @@ class _PairedMeans:
 
     @property
     def stability(self) -> float:
-        """Return the smallest expected cosine between the m of two halves of the images."""
+        """Return the smallest expected cosine between the values of m for two image halves."""
         length = self.mean.square().sum(1)
         # |m|^2 is the signal plus noise of s2 / p, which is twice as large in each half.
         noise = self.noise / self.total_precision

@@ -606,7 +606,7 @@ class Problem:
 
 
 def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
-    """Return how much of the differences between class prompts an edit preserves.
+    """Return how well an edit preserves the differences between class prompts.
 
     Args:
         classes: embeddings (k, d) of the class prompts.

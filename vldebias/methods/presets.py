@@ -168,7 +168,7 @@ def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
 
 
 def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edit:
-    """Fit the method for a classification, unless a test on text does not predict an improvement.
+    """Fit the method for a classification if a test on text predicts an improvement.
 
     The test needs words for the values and enough groups that state two of them. If the test is not
     possible, the method is attached untested.

@@ -164,7 +164,7 @@ class Tools:
         return WrittenPrompts(prompts=written, seed=balanced.seed)
 
     def audit_prompts(self, prompts: list[str], attribute: str | None = None) -> AuditedPrompts:
-        """Report which prompts leave an attribute open, and which value their images will favor.
+        """Report which prompts leave an attribute open, and which value their images will favour.
 
         If the server was started with a model, shares are predicted from the prompts, before any
         image is generated, with 95% intervals. Example: prompts ["A photo of a pilot"] -> "leans

@@ -89,8 +89,9 @@ class Towers:
         attachment = attachment_of(model)
         if attachment is not None:
             raise AlreadyAttachedError(
-                f"{host.name}: got a model with {attachment!r}, which training would ignore. Call"
-                " .remove() on it, train, and fit it again on the trained weights"
+                f"{host.name}: {attachment!r} is attached to the model, and training would ignore"
+                " it. Call .remove() on the attachment, train, and fit it again on the trained"
+                " weights"
             )
         self.model = model
         self._host = host

@@ -267,7 +267,7 @@ class WordTable:
         return (facts[..., 1] & _UNSURE).ne(0).any(1)
 
     def words(self, facts: Tensor) -> Tensor:
-        """Return the numbers (b, length + 1) of the words in rows of tokens, in order.
+        """Return the word numbers (b, length + 1) for rows of tokens, in order.
 
         The first number is 0, and so are all numbers after the last word.
         """
@@ -288,7 +288,7 @@ class WordTable:
         return empty.scatter_add(1, word, parts)
 
     def read_words(self, ids: Sequence[int]) -> list[int]:
-        """Return the numbers of the words in one row, as `words` does."""
+        """Return the word numbers for a single row; see `words`."""
         numbers = self.words(self.facts(torch.tensor([list(ids)], device="cpu")))[0]
         return [number for number in numbers.tolist() if number]
 
@@ -297,7 +297,7 @@ class StatedIds:
     """Decide whether rows of token ids state one of a prompt set's words.
 
     Attributes:
-        targets: (phrases,) int64, sorted: the numbers of the stated words and phrases.
+        targets: (phrases,) int64, the sorted numbers of the stated words and phrases.
         longest: number of words in the longest phrase.
     """
 

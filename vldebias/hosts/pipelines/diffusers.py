@@ -280,8 +280,9 @@ class DiffusersHost(PipelineReader):
         origins = self._origins(call)
         if origins is not None and (None in origins or not origins):
             attachment.warn_once(
-                "the call passes embeddings that this pipeline's encode_prompt has not returned"
-                " since attaching, or that were changed since then; they are used unedited. To"
+                "the call received embeddings that this pipeline's encode_prompt has not"
+                " returned since attaching, or that were modified afterwards, so they are used"
+                " unedited. To"
                 f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
             )
 
@@ -325,9 +326,9 @@ class DiffusersHost(PipelineReader):
         attachment.log.add(record)
         if None in origins or not origins:
             attachment.warn_once(
-                "the call passes embeddings that this pipeline's encode_prompt has not returned"
-                " since attaching, or that were changed since then; they are used unchanged, and"
-                " the values in them are unknown. Pass prompts, or embeddings of"
+                "the call received embeddings that this pipeline's encode_prompt has not"
+                " returned since attaching, or that were modified afterwards, so they are used"
+                " unchanged and their values are unknown. Pass prompts, or embeddings of"
                 " vldebias.balance_prompts(...).prompts"
             )
         elif count > 1 and any(value is not None for value in record.values):

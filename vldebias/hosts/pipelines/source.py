@@ -292,7 +292,7 @@ class _ClassReader:
     def is_framed(self) -> bool:
         """Return whether `check_inputs` and `prepare_latents` enclose all encodings.
 
-        Only the one function that encodes is examined.
+        Only the function that contains the encoding is examined.
         """
         for function in self.call_functions:
             text = _text_of(self.trees[function])

@@ -23,7 +23,7 @@ from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import CalibratedProjection, span_of
 
-_SURE = 0.7  # above this probability, SFID's authors call a row sure
+_SURE = 0.7  # rows predicted with a higher probability count as sure, as in SFID's code
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights
 # Fraction of the dimensions of Stable Diffusion 3's pooled states kept by FairImagen's authors.
 _KEPT = 1800 / 2048

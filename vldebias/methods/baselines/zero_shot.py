@@ -60,9 +60,9 @@ class Tie(EditMethod):
 
     l_v is the mean product of t_v with the reference images nearest to it, which is optimal if
     images are normally distributed in each group (their Theorem 1). The authors use one prompt per
-    value, such as "a photo with a water background"; here t_v is the mean of the set's text that
-    names it. This is TIE*, which needs no image labels; TIE uses the true values of the evaluated
-    images.
+    value, such as "a photo with a water background"; here t_v is the mean embedding of the set's
+    prompts that name the value. This is TIE*, which needs no image labels; TIE uses the true values
+    of the evaluated images.
     """
 
     declaration = DECLARED["tie"]
@@ -180,7 +180,7 @@ def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
 
 
 def name_in_prompt(prompt: str, name: str) -> str:
-    """Return the phrase after the last article in a class prompt, or the class name if unclear.
+    """Return the phrase after a class prompt's last article, or the name if there is no article.
 
     Args:
         prompt: the class prompt.

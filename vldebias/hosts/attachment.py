@@ -43,7 +43,7 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 
 
 class Attachment(ABC):
-    """Control what `vldebias.debias` attached to a host; `remove()` fully restores the host.
+    """Control what `vldebias.debias` attached to a host; `remove()` restores the host completely.
 
     An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
     behaves as if nothing were attached), removed or merged. When used as a context manager, it is
@@ -119,7 +119,7 @@ class Attachment(ABC):
 
     @abstractmethod
     def _changes(self) -> list[str]:
-        """Describe what is changed, for `repr`."""
+        """Return descriptions of the changes, for `repr`."""
 
     @abstractmethod
     def _facts(self) -> list[tuple[str, object]]:
@@ -153,7 +153,7 @@ class Attachment(ABC):
 
     @contextmanager
     def disabled(self) -> Iterator[Self]:
-        """Pause inside the block, in this thread or task only.
+        """Disable the attachment inside the block, in this thread or task only.
 
         Outputs are the same as without an attachment.
         """
@@ -235,7 +235,7 @@ class Attachment(ABC):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks: what is attached, and the last sampled values."""
+        """Return an HTML table for notebooks: the attachment's state and the last sampled values."""
         facts: list[tuple[str, object]] = [
             ("attached to", self.host.name),
             ("prompts", self.label or "projection"),

@@ -100,7 +100,7 @@ class CustomHost(Host):
         self._is_checked = False
 
     def _place_of(self, model: object, method: str) -> tuple[object, str]:
-        """Return the object, and the name of its method that returns embeddings."""
+        """Return the object whose method returns embeddings, and the name of this method."""
         if not isinstance(method, str):
             raise InvalidInputError(
                 f"custom: got {method!r}; expected the name of a method, such as 'encode_text'"

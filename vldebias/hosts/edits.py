@@ -214,7 +214,7 @@ def described(edit: Edit) -> str:
 
 
 def _where(stated: Tensor, embeddings: Tensor, changed: Tensor) -> Tensor:
-    """Return changed embeddings (b, ..., d), keeping the original rows that state the attribute.
+    """Return changed embeddings (b, ..., d), with the original rows where the attribute is stated.
 
     Args:
         stated: (b,), true for the rows that state the attribute.

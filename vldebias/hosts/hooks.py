@@ -56,7 +56,7 @@ def hook_methods(
     owner: object,
     around: Mapping[str, Around],
 ) -> Callable[[], None]:
-    """Make method calls on one object run `around(original, arguments)` instead.
+    """Replace methods of an object so that calls run `around(original, arguments)`.
 
     Args:
         attachment: the attachment; methods are replaced while it is attached.

@@ -200,7 +200,7 @@ class Host(ABC):
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        """Fold the edits into the model's weights, either all or none.
+        """Fold the edits into the model's weights; if one fails, no weight is changed.
 
         Args:
             edits: role -> projection.
@@ -218,7 +218,7 @@ class Host(ABC):
         )
 
     def space(self, role: str) -> str:
-        """Return the name of the space of `role`, such as "diffusers.sequence".
+        """Return the name of the space that `role` belongs to, such as "diffusers.sequence".
 
         Roles in the same space share an edit.
         """

@@ -1,4 +1,4 @@
-"""Record the calls of an attached pipeline: each image's value, or why it has none."""
+"""Record an attached pipeline's calls: each image's value, or why it has none."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class _Place:
         self._task = None if task is None else ref(task)
 
     def is_here(self) -> bool:
-        """Return whether the code runs in this place's thread and task.
+        """Return whether the current thread and task are the ones that this place belongs to.
 
         After a task has ended, its place belongs to the tasks that inherited its context;
         notebooks, for example, run each cell in a task.

@@ -15,7 +15,7 @@ Seeds = int | torch.Generator | Sequence[int | torch.Generator]
 
 
 def indices_of(seeds: object, prompts: Sequence[str]) -> list[int] | None:
-    """Return the index of each image for `Balancer.at`, or None if `seeds` are not seeds.
+    """Return the index of each image for `Balancer.at`, or None if `seeds` contains no seeds.
 
     A seed s for n images of a prompt corresponds to indices s n to s n + n - 1, so that consecutive
     seeds give consecutive indices. With one seed per image, the seed is the index.

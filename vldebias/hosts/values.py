@@ -342,7 +342,7 @@ class PromptAttachment(SamplingAttachment):
         seeds: object = None,
         is_encoding: bool = False,
     ) -> dict[str, list[str]]:
-        """Return the texts of a call with sampled values inserted, and log its record.
+        """Return a call's texts with sampled values inserted, and log the call's record.
 
         A text stays unchanged if it states the attribute, or mentions no person to whom a value can
         be assigned. All texts for an image (`prompt`, `prompt_2`) get the same value, and any of
@@ -529,7 +529,7 @@ class DenoiserAttachment(SamplingAttachment):
 
 
 def _reason_of_cut_text(reason: object) -> object:
-    """Return the reason for a text that the encoders read only in part.
+    """Return the reason to report for a text that the encoders read only in part.
 
     The reason is "truncated" if no person was found in that part, because one may be mentioned
     later.

@@ -14,7 +14,7 @@ _SAMPLING = "use method='balanced-prompts' or 'cross-attention'"
 
 @dataclass(frozen=True)
 class AttachSettings:
-    """Store a method's settings for attaching; see `vldebias.debias` for each.
+    """Store the settings with which a method is attached; see `vldebias.debias`.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip

@@ -246,7 +246,7 @@ def fit_gate(
     texts_of_value: Mapping[str, Sequence[str]],
     method: CrossAttention,
 ) -> tuple[Readings, Readings]:
-    """Fit linear readouts of the first pass: the stated value, and whether there is a person.
+    """Fit linear readouts of the first pass for the stated value and the presence of a person.
 
     A readout is C^-1 e / (e C^-1 e), with the effect e of stating the value and the covariance C
     within prompts of one kind (linear discriminant): it is 0 at the mean of prompts that do not
@@ -359,7 +359,7 @@ def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor
 
 
 def _threshold(positive: Tensor, negative: Tensor) -> float:
-    """Return the threshold with the best balanced accuracy.
+    """Return the threshold that maximises balanced accuracy.
 
     If several thresholds are best, their mean is returned.
     """

@@ -432,7 +432,7 @@ def declarations() -> dict[str, Declaration]:
 
 
 def check_methods(names: Iterable[str]) -> None:
-    """Reject the names of methods that do not exist.
+    """Check that methods with these names exist.
 
     If a different package adds methods, every unknown name is accepted, because only importing that
     package reveals what it adds.

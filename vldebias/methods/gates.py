@@ -64,7 +64,7 @@ def is_for_ranking(problem: Problem) -> bool:
 
 
 def showing_values(problem: Problem, role: str) -> Problem:
-    """Return the problem with the half of its reference images nearest to the values' text.
+    """Return the problem with only the half of its reference images nearest to the values' text.
 
     At least `ENOUGH` images are used. An index may also contain images or documents that show none
     of the values, such as landscapes. These are also assigned to the nearest value, and would
@@ -85,7 +85,7 @@ def showing_values(problem: Problem, role: str) -> Problem:
 
 
 def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
-    """Measure how a method changes the gap of the class prompts, on held-out images.
+    """Measure how a method changes the class prompts' gap on held-out images.
 
     The reference images are halved. The method is fitted on each half, and the gap is measured on
     the other half using zero-shot values. Among `HALVINGS` halvings, the one with the median upper
@@ -234,7 +234,7 @@ def agreement_of_wordings(
     embedded = problem.host.embed(texts, role)
 
     def kappa_of(is_used: Tensor) -> float | None:
-        """Return the kappa for a subset of the text, or None unless it states every value."""
+        """Return the kappa for a subset of the text, or None if it does not state every value."""
         if len(value_codes[is_used].unique()) < number:
             return None
         means = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]
@@ -249,7 +249,7 @@ def agreement_of_wordings(
 
 
 def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
-    """Return Cohen's kappa between two codings (n,) with a given number of values."""
+    """Return Cohen's kappa between two labellings (n,) with a given number of values."""
     observed = float((codes == other_codes).double().mean())
     share = codes.bincount(minlength=number).double() / len(codes)
     other_share = other_codes.bincount(minlength=number).double() / len(codes)
@@ -285,7 +285,7 @@ def _differences(values: Tensor) -> Iterable[Tensor]:
 
 
 def separation(margins: Tensor) -> float:
-    """Return the distance, in deviations, between two normals fitted to margins (n,).
+    """Return the distance between two normals fitted to margins (n,), in standard deviations.
 
     The normals share a variance, have free weights, and are fitted by expectation-maximisation,
     starting from the quintiles.
@@ -311,7 +311,7 @@ def separation(margins: Tensor) -> float:
 
 
 def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change | None:
-    """Predict how a method changes the gap of the class prompts, from held-out groups.
+    """Predict how a method changes the class prompts' gap, using held-out groups.
 
     Prompts that state a value replace images. The change is relative to the gap without an edit,
     averaged over folds and attributes; class prompts are resampled together with the groups.

@@ -55,7 +55,7 @@ DEFAULTS = AttachSettings()
 
 
 class Method(ABC):
-    """Attach a mitigation for the bias described by a problem to a host.
+    """Mitigate the bias described by a problem by attaching something to a host.
 
     Methods that fit an embedding edit derive from `EditMethod` and define `fit`; those that attach
     something else derive from this class and define `attach`.
@@ -315,7 +315,7 @@ def get_method(
 
 
 def refuse_reranking(name: str) -> NoReturn:
-    """Raise InvalidInputError for a re-ranking where a method is expected."""
+    """Raise InvalidInputError because a re-ranking was passed instead of a method."""
     raise InvalidInputError(
         f"method {name!r} re-ranks search results instead of changing a model; use"
         " vldebias.rerank(scores, k, features=..., prompts=..., model=...)"
@@ -573,7 +573,7 @@ class Problem:
             )
 
     def _warn_of_losses(self, edit: CalibratedProjection, role: str) -> None:
-        """Warn if an edit removes too much.
+        """Warn if an edit removes too much information.
 
         "Too much" means half of the distance between a set's classes, or so much of a pipeline's
         space that unrelated prompts change.

@@ -104,7 +104,7 @@ class PredictedGap:
         self.centred = rows - rows.mean(0)
 
     def of_texts(self, texts: Tensor) -> Tensor:
-        """Return the gap (1 + b, q) of texts (q, d), in the sample and its resamples."""
+        """Return the gap (1 + b, q) for texts (q, d), in the sample and its resamples."""
         unit = normalize(texts.double(), dim=1)
         # (q,) standard deviation of each text's scores over all rows.
         spread = (self.centred @ unit.T).std(0).clamp(min=_TINY)

@@ -155,7 +155,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
 
 
 def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
-    """Explain why nothing is attached to a search without reference images, and what to do."""
+    """Explain why no edit is attached for a search without reference images, and what to do."""
     by_name = f"name a method (method={method.name!r}) and measure it."
     if all(prompts.names_values for prompts in problem.attributes):
         remedy = (
@@ -230,7 +230,7 @@ def _declined(problem: Problem, role: str, why: str, change: Change | None = Non
 
 @cache  # logs each text only once per process
 def log_once(text: str) -> None:
-    """Log a notice once."""
+    """Log a notice if it has not been logged before."""
     logging.getLogger("vldebias").warning(text)
 
 

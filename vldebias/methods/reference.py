@@ -1,4 +1,4 @@
-"""Store image features for fitting methods, and label them by columns or zero-shot."""
+"""Store image features for fitting methods, and label them from columns or zero-shot."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
 
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
-    """Return every attribute's group prompts, each with the one value that it names.
+    """Return every attribute's group prompts, each with the single value that it names.
 
     Args:
         problem: the problem.

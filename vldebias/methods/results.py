@@ -1,4 +1,4 @@
-"""Define re-rankings, which act on search results, for lists of methods."""
+"""Define re-rankings, which are listed and evaluated like methods but act on search results."""
 
 from __future__ import annotations
 

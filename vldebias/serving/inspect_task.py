@@ -79,7 +79,7 @@ def who_appears(
     judge: str | None = None,
     size: str = "1024x1024",
 ) -> Task:
-    """Measure who appears in images of the protocol's prompts.
+    """Measure who appears in images generated from the protocol's prompts.
 
     Args:
         api: base address of an OpenAI-compatible images API, such as https://api.openai.com/v1;

@@ -39,7 +39,7 @@ INSTRUCTIONS = (
     " specific person or describe nobody are returned unchanged, with the reason."
 )
 
-# JSON escapes; each is matched in full, because \\ud83d is an escaped backslash and five
+# Matches every JSON escape in full, because \\ud83d is an escaped backslash followed by five
 # characters.
 _ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -222,7 +222,7 @@ class Tools:
 
 
 def _check_prompts(prompts: list[str], images: int = 1) -> None:
-    """Raise an error if a call has too few or too many images, or too much text."""
+    """Raise InvalidInputError if a call has too few or too many images, or too much text."""
     if not 1 <= images * max(len(prompts), 1) <= MAX_IMAGES:
         raise InvalidInputError(
             f"images: got {images} for each of {len(prompts)} prompts; expected from 1 to"

@@ -70,7 +70,7 @@ class JointHost(Host):
     @property
     @abstractmethod
     def context_length(self) -> int:
-        """Return the maximum number of tokens of the text tower, including special tokens."""
+        """Return the text tower's maximum number of tokens, including special tokens."""
 
     @abstractmethod
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
@@ -127,7 +127,7 @@ class JointHost(Host):
             return [self.decode(tuple(row)) for row in rows]
 
     def stated_rows(self, attachment: EditAttachment) -> StatedRows | None:
-        """Return the function that finds the rows of token ids that state the attribute.
+        """Return a function that finds rows of token ids in which the attribute is stated.
 
         Returns None if all rows are edited.
 
@@ -226,7 +226,7 @@ class JointHost(Host):
         return super().space(TEXT)
 
     def dim(self, role: str) -> int:
-        """Return the width d of the joint space, from the head if possible."""
+        """Return the width d of the joint space, determined from the head if possible."""
         last = last_layer(self.head)
         if isinstance(last, nn.Parameter):
             return last.shape[1]
@@ -325,7 +325,7 @@ class ImageEncoder:
         return self.start(prepared).float().cpu()
 
     def start(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Return features (b, d) for outputs of `prepare`, in the model's device and precision.
+        """Return features (b, d) for outputs of `prepare`, in the model's precision on its device.
 
         On a GPU, the call does not wait for the result.
         """

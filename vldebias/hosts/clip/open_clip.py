@@ -161,7 +161,7 @@ class OpenClipHost(JointHost):
         return min(length for length in lengths if length)
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Count the tokens of each prompt after the tokenizer's text cleaning."""
+        """Count the tokens of each prompt, after cleaning it as the tokenizer does."""
         inner = getattr(self.tokenizer, "tokenizer", None)
         if inner is None:
             # `encode` omits the start and end tokens.
@@ -170,7 +170,7 @@ class OpenClipHost(JointHost):
         return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]
 
     def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
-        """Return token ids as `text`; open_clip's tokenizers always pad to the context length."""
+        """Return token ids with the key "text", which open_clip pads to the context length."""
         return {"text": self.tokenizer(prompts, context_length=self.context_length)}
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:

@@ -178,7 +178,7 @@ class Towers:
             self.model.logit_bias.fill_(bias)
 
     def _normalisation(self) -> None:
-        """Measure size, mean and std of the outputs of `prepare` on plain images."""
+        """Measure the size, mean and std of the outputs of `prepare` with plain images."""
         new_image = need("PIL.Image").new
         plain = []
         for value in (0, 102, 255):  # 0, 0.4 and 1 after scaling
@@ -275,7 +275,7 @@ class Towers:
         self._check_twin(twin, pixels, mismatch)
 
     def _check_twin(self, twin: CLIP, pixels: Tensor, mismatch: str) -> None:
-        """Raise InvalidInputError unless the saved and reloaded model gives the same features."""
+        """Raise InvalidInputError unless the reloaded model computes the same features."""
         device = next(self.model.parameters()).device
         ids = self.tokenize(["a photo"])["text"]
         with reading(self.model, twin):
@@ -306,7 +306,7 @@ class Towers:
         return parts
 
     def _config(self, name: str) -> dict[str, object]:
-        """Return the content of open_clip_config.json, with the model's own sizes."""
+        """Return the contents of open_clip_config.json, with the model's own sizes."""
         open_clip = need("open_clip")
         folder = Path(name.removeprefix("local-dir:"))
         address = folder_address(folder) if (folder / CONFIG).is_file() else name

@@ -1,4 +1,4 @@
-"""Find a prompt set's words in rows of token ids, by comparing numbers on their device.
+"""Find a prompt set's words in rows of token ids, by comparing numbers on the ids' device.
 
 A token contributes letters to a word; it may begin a word, and it may end one. Each token has a
 number that encodes its letters, and a word with letters c_0 c_1 ... has the number
@@ -71,7 +71,7 @@ _CODES = _Codes()
 
 
 def _number(letters: str) -> int:
-    """Return H of letters, in [0, 2^64)."""
+    """Return H(letters) in [0, 2^64)."""
     total = 0
     for character in reversed(letters):
         total = (total * _BASE + _CODES[character]) & _MASK

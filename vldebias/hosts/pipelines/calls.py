@@ -315,7 +315,7 @@ def texts_of(call: Mapping[str, object], name: str) -> list[str]:
 
 
 def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text: str) -> int:
-    """Return how many characters of a text a tokenizer reads, rounded down to a word end.
+    """Return how many characters of a text fit within a tokenizer's limit, up to the end of a word.
 
     Args:
         tokenizer: a transformers tokenizer; tokenizers from other libraries are assumed to have no
@@ -411,7 +411,7 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
 
 
 def _repeated_negatives(call: Mapping[str, object]) -> dict[str, object]:
-    """Return negative prompts and embeddings that were passed per prompt, repeated per image.
+    """Return negative prompts and embeddings, repeated per image if they were passed per prompt.
 
     The pipeline would repeat them by the number of images per prompt, which is now 1.
     """

@@ -169,7 +169,7 @@ class CrossAttentionHost(Host):
         recorder = Recorder(not self.pipeline.source.negatives, self._layers)
         modules = dict(self._modules())
         hooks = [(modules[name], partial(recorder.record, name)) for name in recorder.layers]
-        self._draw(recorder, hooks, prompts, noise, steps, **options)
+        self._generate(recorder, hooks, prompts, noise, steps, **options)
         if not recorder.means:
             raise UnsupportedHostError(
                 f"{self.name}: its denoiser does not receive the output of encode_prompt, so the"
@@ -221,7 +221,7 @@ class CrossAttentionHost(Host):
         for name, module in self._modules():
             if "attn" in name.rpartition(".")[2] or "ttention" in type(module).__name__:
                 hooks.append((module, partial(recorder.probe, name)))
-        self._draw(recorder, hooks, [prompt], [0], 2, **options)
+        self._generate(recorder, hooks, [prompt], [0], 2, **options)
         if not recorder.layers:
             raise UnsupportedHostError(
                 f"{self.name}: its denoiser has no cross-attention that reads the prompt alone and"
@@ -230,7 +230,7 @@ class CrossAttentionHost(Host):
             )
         return recorder.layers
 
-    def _draw(
+    def _generate(
         self,
         recorder: Recorder,
         hooks: Sequence[tuple[nn.Module, Callable[..., None]]],

@@ -276,7 +276,7 @@ class DiffusersHost(PipelineReader):
         return []
 
     def _warn_of_embeddings(self, attachment: Attachment, call: Mapping[str, object]) -> None:
-        """Warn if a call is passed embeddings of unknown origin, which are not edited."""
+        """Warn if a call receives embeddings of unknown origin, which are not edited."""
         origins = self._origins(call)
         if origins is not None and (None in origins or not origins):
             attachment.warn_once(
@@ -370,7 +370,7 @@ class DiffusersHost(PipelineReader):
         negative: bool = False,
         shown: Tensor | None = None,
     ) -> list[object] | tuple[object, ...]:
-        """Return the output of `encode_prompt` with its parts edited.
+        """Return the output of `encode_prompt` with edited embeddings.
 
         Args:
             attachment: applies the edits.

@@ -18,7 +18,7 @@ Origin = tuple[CallRecord | None, int]
 
 
 class KnownEmbeddings:
-    """Remember the rows of the most recent embeddings by a few of their entries.
+    """Remember the rows of recently computed embeddings by a few of their entries.
 
     A row is recognised by its numbers, so it may be a view, or may have been concatenated with
     others, moved to a different device or cast. A modified row, such as one that was weighted or

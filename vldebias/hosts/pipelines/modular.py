@@ -147,7 +147,7 @@ class ModularHost(DiffusersHost):
             [RunBlock, ModularPipeline, PipelineState], tuple[ModularPipeline, PipelineState]
         ],
     ) -> Callable[[], None]:
-        """Assign a subclass to the block that encodes text, or to a conditional one containing it.
+        """Assign a subclass to the text-encoding block, or to a conditional block containing it.
 
         Args:
             attachment: the attachment; the class is replaced while it is attached.

@@ -74,7 +74,7 @@ class Encoded:
         return tensor_of(self.result[part.place])[:, part.tokens]
 
     def places_of_ends(self, part: Part) -> Tensor | None:
-        """Return the positions (b,), among a part's tokens, of the tokens that end the prompts.
+        """Return the positions (b,) of the tokens that end the prompts, among a part's tokens.
 
         These are the tokens whose state changed most in the first change. Returns None if a prompt
         has no such token.
@@ -441,7 +441,7 @@ class PipelineReader(Host):
 
     @cached_property
     def reads_batches(self) -> bool:
-        """Return whether a prompt has the same row when it is encoded together with others.
+        """Return whether prompts have the same rows when they are encoded together.
 
         This requires that every encoder pads all prompts to the same length and receives all of a
         call's prompts at once.
@@ -496,7 +496,7 @@ def _prepare_replies(
 
 
 def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
-    """Return, for each encoder in order, the tokens of an embedding that are its states.
+    """Return, for each encoder in order, the tokens of an embedding that come from its states.
 
     Encoders whose states are at the same positions (their widths are concatenated) form one
     segment, named after the first of them. A segment extends to the next one; if there is only one,

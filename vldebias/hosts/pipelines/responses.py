@@ -49,7 +49,7 @@ class Recorder:
     means: dict[tuple[float, str], Tensor] = field(default_factory=dict)
 
     def note(self, encodings: Sequence[Tensor]) -> None:
-        """Remember the embeddings of the prompts.
+        """Remember the prompts' embeddings.
 
         A second encoding only counts if it also belongs to the prompt.
         """
@@ -101,7 +101,7 @@ class Recorder:
     def probe(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> None:
-        """Note a module that behaves like a cross-attention layer, as a forward hook.
+        """Add a module to `layers` if it behaves like cross-attention, as a forward hook.
 
         Such a module has one output for the picture, which is the same at every position if all
         text tokens are equal.

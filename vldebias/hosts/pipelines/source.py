@@ -353,7 +353,7 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
 
 @lru_cache(maxsize=4)
 def _text_of(tree: FunctionTree) -> str:
-    """Return the source of a parsed function, cached because it is searched several times."""
+    """Return a parsed function's source, which is cached because it is searched several times."""
     return ast.unparse(tree)
 
 
@@ -395,7 +395,7 @@ def _is_super(node: object) -> bool:
 
 
 def _name(node: object) -> str:
-    """Return the variable in an expression, or "" if there is none.
+    """Return the name of the variable in an expression, or "" if there is none.
 
     Expressions such as `x.to(device)` and `x if guided else None` are also handled.
     """

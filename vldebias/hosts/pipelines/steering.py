@@ -191,7 +191,7 @@ class Steering(Hook):
         return result
 
     def finish(self, original: Original, bound: inspect.BoundArguments) -> object:
-        """Discard the pipeline call at its end.
+        """Discard the recorded call when the pipeline call ends.
 
         Args:
             original: the original method.
@@ -489,7 +489,7 @@ class Steering(Hook):
 
 
 class WeakHook:
-    """Call a method of a `Steering` while it exists, as a hook on modules shared by pipelines.
+    """Call a `Steering` method while the object exists, as a hook on modules shared by pipelines.
 
     Args:
         steering: the object, referenced weakly.

@@ -221,7 +221,7 @@ def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
 
 
 def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
-    """Return the map (I + T T^T)(I - Q Q^T) given by insights.
+    """Return the map (I + T T^T)(I - Q Q^T) for harmful and helpful insights.
 
     Q and T are orthonormal bases of the harmful and the helpful insights. Adila et al. (2024,
     Algorithm 1) apply the vectors one by one and normalise in between, which only changes norms,
@@ -284,7 +284,7 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
 
 
 class FairImagen(EditMethod):
-    """Project every token state of a prompt by fair PCA (`fair_pca`), for one attribute.
+    """Project every token state of a prompt with fair PCA (`fair_pca`), for one attribute.
 
     Unlike in the authors' code, each tensor of a pipeline has its own projection, fitted to the
     states at the end of the stated prompts at length 1, and several attributes are not crossed into

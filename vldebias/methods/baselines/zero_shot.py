@@ -56,7 +56,7 @@ class Translation(Rowwise):
 
 
 class Tie(EditMethod):
-    """Translate images along their value's text (`Translation`), for one attribute.
+    """Move images along the text embedding of their value (`Translation`), for one attribute.
 
     l_v is the mean product of t_v with the reference images nearest to it, which is optimal if
     images are normally distributed in each group (their Theorem 1). The authors use one prompt per
@@ -365,7 +365,7 @@ class Dat(EditMethod):
 
 
 def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
-    """Return (class, value) -> the prompts in a set that name both.
+    """Return the prompts in a set that name both a class and a value, for each such pair.
 
     Raises:
         InvalidInputError: If a class has no prompts for a value.

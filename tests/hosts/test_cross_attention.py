@@ -408,7 +408,7 @@ def test_invalid_requests_are_refused_with_a_message(fitted: Callable[[str], Fit
     method = few("StableDiffusion")
     with pytest.raises(InvalidInputError, match="negative prompts"):
         debias(pipe, SET, method=method, negative=True)
-    with pytest.raises(InvalidInputError, match="no words for them"):
+    with pytest.raises(InvalidInputError, match="no words that describe people"):
         debias(pipe, "backgrounds", method=method)
     with pytest.raises(InvalidInputError, match="samples no values"):
         debias(pipe, tiny.gender(), method="cali", shares={"female": 1})

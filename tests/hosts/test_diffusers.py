@@ -127,7 +127,7 @@ def test_a_merged_checkpoint_is_self_contained_and_not_merged_again(tmp_path):
     assert alike(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
     with pytest.raises(
         AlreadyAttachedError,
-        match=r"since merge\(\): tiny-gender \(orth-cali\) at strength 1\. Load",
+        match=r"a merged projection: tiny-gender \(orth-cali\) at strength 1\. Load",
     ):
         debias(loaded, tiny.gender())
     loaded.unet = make().unet

@@ -161,7 +161,7 @@ PLAIN = crowd(100, seed=0)[0]
     (LOPSIDED, (0.2, 0.8), {"top": 0.3}, r"too few images of \['g1'\]"),
     *((PLAIN, shares, {}, "positive numbers that sum to 1") for shares in ((1.0, 0.0), (0.5, 0.4))),
     (PLAIN, (1.0,), {}, r"one for each of \['g0', 'g1'\], got \{'g0'"),
-    (PLAIN, (0.5, 0.5), {"lam": 0.0}, "one lam above 0"),
+    (PLAIN, (0.5, 0.5), {"lam": 0.0}, "a single lam above 0"),
     (PLAIN, (0.5, 0.5), {"lam": [10.0, 10.0]}, r"one per prompt set \(1\), got \(10.0, 10.0\)"),
     (
         PLAIN[(PLAIN @ EYE[:2].T).argmax(1) == 1],

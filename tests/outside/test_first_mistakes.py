@@ -60,7 +60,7 @@ def a_function(problem: Any, role: str) -> Any:
 @refused(
     (lambda: declared(needs=[Need.PAIRS]), r"got needs=\[.*; expected a frozenset of"),
     (lambda: declared(needs=frozenset({"pairs"})), "got needs=.*; expected a frozenset of"),
-    (lambda: Declaration(None), "got the name None; expected a text"),  # type: ignore[arg-type]
+    (lambda: Declaration(None), "got the name None; expected a string"),  # type: ignore[arg-type]
     (
         lambda: register_method(method_with(lambda self, *_: None, Declaration("x y"))()),
         "has the name 'x y'; expected a text without spaces",

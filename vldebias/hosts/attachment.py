@@ -235,7 +235,7 @@ class Attachment(ABC):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """Return an HTML table for notebooks: the attachment's state and the last sampled values."""
+        """Return an HTML table for notebooks, with the state and the last sampled values."""
         facts: list[tuple[str, object]] = [
             ("attached to", self.host.name),
             ("prompts", self.label or "projection"),
@@ -296,8 +296,8 @@ def refuse_second(host: Host) -> None:
     conflicting = _conflicting(host)
     if conflicting:
         raise AlreadyAttachedError(
-            f"{host.name} already carries {conflicting[0]!r}: call .remove() on it first, or pass a"
-            " list of prompt sets to debias() to handle several attributes jointly"
+            f"{host.name} already has {conflicting[0]!r} attached; call .remove() on it first, or"
+            " pass a list of prompt sets to debias() to handle several attributes jointly"
         )
 
 
@@ -316,9 +316,9 @@ def _refuse_merged(host: Host) -> None:
     if saved_notes or is_merged:
         note = f": {saved_notes[0]}" if saved_notes else ""
         raise AlreadyAttachedError(
-            f"{host.name}: its weights contain a projection since merge(){note}. Load the"
-            " original checkpoint, and pass a list of prompt sets to debias() to"
-            " handle several attributes jointly"
+            f"{host.name}: its weights already contain a merged projection{note}. Load the"
+            " original checkpoint, and pass a list of prompt sets to debias() to handle several"
+            " attributes jointly"
         )
 
 

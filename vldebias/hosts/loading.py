@@ -250,7 +250,7 @@ def text_host(model: object, tokenizer: object = None) -> Host:
     host = resolve(model, tokenizer=tokenizer)
     if host.generative:
         raise UnsupportedHostError(
-            f"got the pipeline {host.name}; expected an image-text model. Pipelines are evaluated"
-            ' by the task "generation"'
+            f"got the pipeline {host.name}; expected an image-text model. To evaluate a"
+            ' pipeline, use the task "generation"'
         )
     return host

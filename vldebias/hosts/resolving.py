@@ -109,11 +109,11 @@ def resolve(
         if package is None:
             libraries = [library for library in HOSTS if "." not in library]
             raise UnsupportedHostError(
-                f"{type(host).__module__}.{type(host).__qualname__}: not a model of"
-                f" {', '.join(libraries[:-1])} or {libraries[-1]}.\nFor a wrapper"
-                " (DataParallel, torch.compile, TorchScript) pass the wrapped model, before"
-                " wrapping it.\nDescribe any other by vldebias.hosts.custom(model, 'method',"
-                " embed=...); docs/how-to/own-model.md"
+                f"{type(host).__module__}.{type(host).__qualname__}: not a model from"
+                f" {', '.join(libraries[:-1])} or {libraries[-1]}.\nFor a wrapper (DataParallel,"
+                " torch.compile, TorchScript) pass the wrapped model, before wrapping it.\nFor"
+                " any other model, use vldebias.hosts.custom(model, 'method', embed=...); see"
+                " docs/how-to/own-model.md"
             )
         found = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
         host = _checked_host(found)

@@ -349,7 +349,8 @@ class PromptAttachment(SamplingAttachment):
         them may state it.
 
         Args:
-            x: how many adjacent images belong to each prompt of the call.
+            texts: for each text argument, one text per image.
+            images_per_prompt: how many adjacent images belong to each prompt of the call.
             again: whether the texts belong to the images in the last call, so that they get the
                 same values.
             read: see `sample_call`.

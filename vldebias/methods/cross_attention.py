@@ -299,7 +299,8 @@ class Readings:
 
         Args:
             kinds: responses (n, d) to the prompts of each kind, with the columns of all layers.
-            x: name and width of each layer.
+            open_rows: responses (m, d) to the baseline prompts.
+            layers: name and width of each layer.
         """
         self.auroc: dict[str, float] = {}
         scores_of_layer = {}

@@ -105,7 +105,7 @@ class Diagnostics:
             )
         if isinstance(edit, Rewording):
             raise InvalidInputError(
-                f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone"
+                f"{edit!r} rewrites prompts, so it cannot be inspected from their embeddings"
             )
         rows = host.embed(list(chain.from_iterable(prompts.pairs)), role)
         pair_distance = (_mean_distance(rows), _mean_distance(edit(rows)))

@@ -139,8 +139,8 @@ def refuse_unclear_values(problem: Problem, role: str) -> None:
         counts = zero_shot(rows, values).bincount(minlength=len(values)).tolist()
         if min(counts) < FEWEST:
             raise UnusableReferenceError(
-                f"The reference needs {FEWEST} images of each value of {prompts.name}; according to"
-                f" the texts it has {counts}. Add images."
+                f"The reference needs {FEWEST} images of each value of {prompts.name}; according"
+                f" to the prompt set's text, it has {counts}. Add images."
             )
         doubt = _doubt_about_values(problem, prompts, role, rows)
         if doubt:
@@ -170,14 +170,15 @@ def _doubt_about_values(
     single, joint = agreement_of_wordings(problem, prompts, role, rows)
     if joint < CONTRADICT:
         return (
-            f"texts that name the values of {prompts.name} alone and with a concept disagree about"
-            f" the images (kappa {_floored(joint)}, {CONTRADICT:g} is needed)."
+            f"text that names only the values of {prompts.name} and text that also names a concept"
+            f" disagree about the images (kappa {_floored(joint)}; {CONTRADICT:g} is needed)."
         )
     if apart < SEPARATE and single < AGREE:
         return (
-            f"the images do not fall into the values of {prompts.name} that texts name: they are"
-            f" {_floored(apart)} deviations apart ({SEPARATE:g} are enough), and wordings of the"
-            f" values agree on them with a kappa of {_floored(single)} ({AGREE:g} is enough)."
+            f"the images do not fall into the values of {prompts.name}: the groups are"
+            f" {_floored(apart)} standard deviations apart ({SEPARATE:g} are enough), and"
+            f" different wordings of the values agree with a kappa of {_floored(single)}"
+            f" ({AGREE:g} is enough)."
         )
     return None
 
@@ -197,7 +198,7 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
         if split.stability < STABLE:
             raise UnusableReferenceError(
                 "reference: two halves of the images would give different directions for"
-                f" {prompts.name} (cosine {_floored(split.stability)}, {STABLE:g} is needed). Pass"
+                f" {prompts.name} (cosine {_floored(split.stability)}; {STABLE:g} is needed). Pass"
                 " more images."
             )
 

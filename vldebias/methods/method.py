@@ -569,7 +569,7 @@ class Problem:
         if width is not None and widths and width not in widths:
             raise InvalidInputError(
                 f"method {method.name!r}: fit returned an edit of width {width}; expected"
-                f" {widths.pop()}, the width of {role!r}: fit it to problem.host.embed(texts, role)"
+                f" {widths.pop()}, the width of {role!r}. Fit it to problem.host.embed(texts, role)"
             )
 
     def _warn_of_losses(self, edit: CalibratedProjection, role: str) -> None:

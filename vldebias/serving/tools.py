@@ -225,8 +225,8 @@ def _check_prompts(prompts: list[str], images: int = 1) -> None:
     """Raise InvalidInputError if a call has too few or too many images, or too much text."""
     if not 1 <= images * max(len(prompts), 1) <= MAX_IMAGES:
         raise InvalidInputError(
-            f"images: got {images} for each of {len(prompts)} prompts; expected from 1 to"
-            f" {MAX_IMAGES} images per call"
+            f"images: got {images} for each of {len(prompts)} prompts; expected 1 to {MAX_IMAGES}"
+            " images per call"
         )
     longest = max(map(len, prompts), default=0)
     if longest > MAX_CHARACTERS:

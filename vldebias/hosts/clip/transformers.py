@@ -123,8 +123,8 @@ class TransformersHost(JointHost):
             instead = remedies[0] if remedies else ""
             raise UnsupportedHostError(
                 f"{self.name}: this class is not supported{instead}\nExpected one of"
-                f" {', '.join(_FAMILIES)}\nDescribe any other by vldebias.hosts.custom(model,"
-                " 'method', embed=...); docs/how-to/own-model.md"
+                f" {', '.join(_FAMILIES)}\nFor any other model, use vldebias.hosts.custom(model,"
+                " 'method', embed=...); see docs/how-to/own-model.md"
             )
         release = need("transformers").__version__
         if known in _NEEDS_RELEASE_5 and release.startswith("4."):

@@ -273,7 +273,7 @@ class PipelineReader(Host):
         value = opened(encoded.result[index])
         if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
             raise self.refusal(
-                f"{name or 'an unnamed value'} at place {index} of the output of encode_prompt"
+                f"{name or 'an unnamed value'} at position {index} in the output of encode_prompt"
                 " depends on the prompt; expected a value named as an embedding, of shape (1,"
                 " tokens, d) or (1, d)"
             )

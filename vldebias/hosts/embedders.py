@@ -200,7 +200,7 @@ class EmbeddedTexts(Host):
         return super().dim(role)
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
-        """Return numbers derived from three text embeddings; None for a mapping that lacks them.
+        """Return numbers derived from three text embeddings, or None if a mapping lacks them.
 
         There are no weights to read, so only embeddings identify the model.
         """

@@ -419,7 +419,7 @@ class Problem:
         self._set_lam(lam)
         self.label = "+".join(prompt_set.name for prompt_set in self.sets)
 
-        # The union over all sets, without duplicates, in the order of the sets.
+        # Collect the words of all sets without duplicates, in the order of the sets.
         attributes: list[PromptSet] = []
         stated_words: dict[str, None] = {}
         class_prompts: dict[str, None] = {}

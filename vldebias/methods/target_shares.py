@@ -55,9 +55,9 @@ class TargetShares(Rowwise):
             embedding of norm 1.
         covariances: (g, d, d) covariances of each group's image features.
 
-    Tests check that the same shares as among all images and equal covariances give the plain
-    projection; a larger target share gives a group a larger share; the ranking does not depend on
-    the query's norm.
+    Tested properties: target shares equal to the shares among all images, with equal covariances,
+    give the plain projection; a larger target share gives a group a larger share; the ranking does
+    not depend on the query's norm.
     """
 
     kind = "target-shares"

@@ -237,7 +237,7 @@ class Steering(Hook):
             )
             call.values = self._spread(attachment.sampled, count)
         elif any(map(cache_of, self.denoisers.values())):
-            # An extra pass would change the content of the cache.
+            # An extra pass would change the contents of the cache.
             attachment.log.begin()
             attachment.warn_once(
                 "the call passes embeddings or a prompt that cannot be analysed, and the gate"

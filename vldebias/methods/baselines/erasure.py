@@ -287,10 +287,10 @@ class FairImagen(EditMethod):
     """Project every token state of a prompt with fair PCA (`fair_pca`), for one attribute.
 
     Unlike in the authors' code, each tensor of a pipeline has its own projection, fitted to the
-    states at the end of the stated prompts at length 1, and several attributes are not crossed into
-    one. Their code also samples a group for each image and moves the states along it (`enoise`), so
-    that images from one prompt lean towards different groups; this implementation does not, so its
-    figures are for the projection only.
+    normalised states at the end of the prompts that state a value, and several attributes are not
+    combined into one. Their code also samples a group for each image and moves the states along it
+    (`enoise`), so that images from one prompt lean towards different groups. This implementation
+    does not, so its results are for the projection only.
     """
 
     declaration = DECLARED["fair-pca"]

@@ -203,7 +203,7 @@ class Host(ABC):
         """Fold the edits into the model's weights; if one fails, no weight is changed.
 
         Args:
-            edits: role -> projection.
+            edits: the projection for each role.
             strength: fraction of the projection to apply, in [0, 1].
 
         Returns:

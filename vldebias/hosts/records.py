@@ -174,7 +174,7 @@ class _Place:
     the thread and task that created it, so that no task sees the record of another task's call.
 
     Attributes:
-        records: for each log, the record of its last call in this thread or task.
+        records: for each log, the record of the last call in this thread or task.
         awaiting: for a thread started by `asyncio.to_thread`, the place of the task that awaits it.
     """
 

@@ -397,7 +397,7 @@ class PromptAttachment(SamplingAttachment):
         """Insert the values of the last call into additional texts for the same images.
 
         Args:
-            columns: name -> one text per image.
+            columns: for each text argument, one text per image.
             again: whether the texts are known to belong to these images; otherwise prompts are
                 compared.
 
@@ -520,7 +520,7 @@ class DenoiserAttachment(SamplingAttachment):
         """Sample the values for a call and log them; the texts stay unchanged.
 
         Args:
-            texts: name -> one text per image.
+            texts: for each text argument, one text per image.
             read: see `sample_call`.
             seeds: see `sample_call`.
         """

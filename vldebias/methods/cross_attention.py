@@ -257,7 +257,7 @@ def fit_gate(
     Args:
         host: the host for the denoiser.
         prompt_set: the attribute.
-        texts_of_value: value -> prompts that state it.
+        texts_of_value: for each value, the prompts that state it.
         method: its `steps`, `batch_size` and `options` are used.
 
     Returns:
@@ -421,7 +421,7 @@ def record(
 
     Args:
         host: the host for the denoiser.
-        texts_of_value: value -> prompts that state it.
+        texts_of_value: for each value, the prompts that state it.
         title: name of the attribute, for the progress bar.
         method: its `steps`, `batch_size` and `options` are used.
 

@@ -123,8 +123,8 @@ class Method(ABC):
             settings: the strength and other settings of `vldebias.debias`.
 
         Raises:
-            UnsupportedHostError: If `check` raises it.
-            InvalidInputError: If `check` raises it, or the method does not accept a setting.
+            UnsupportedHostError: If the method does not support this kind of host.
+            InvalidInputError: If an input is missing, or the method does not accept a setting.
         """
 
     def check(self, problem: Problem) -> None:
@@ -341,8 +341,8 @@ def get_edit_method(
         reference: see `get_method`.
 
     Raises:
-        InvalidInputError: If `get_method` raises it, or the method attaches something other than an
-            edit.
+        InvalidInputError: If `get_method` rejects the arguments, or the method attaches something
+            other than an edit.
     """
     chosen = get_method(method, lam=lam, reference=reference)
     if isinstance(chosen, EditMethod):

@@ -77,7 +77,7 @@ def _unit_rows(features: Array) -> Tensor:
     """Return L2-normalised features (b, d) in float64.
 
     Raises:
-        InvalidInputError: If `Reference.batches` raises it.
+        InvalidInputError: If the features are invalid; see `Reference.batches`.
     """
     if isinstance(features, Tensor):
         is_float = features.is_floating_point()
@@ -247,7 +247,7 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
 
 
 def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
-    """Return the prompts in groups that name exactly one value.
+    """Return the group prompts that name exactly one value, with their values and groups.
 
     Returns:
         The n prompts, and the indices (n,) of their values and of their groups.

@@ -249,7 +249,7 @@ class TransformersHost(JointHost):
         return self._embedding(self._call, tokens)
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `get_image_features` for the inputs that it accepts."""
+        """Return the output of `get_image_features`, omitting inputs that it does not accept."""
         return self._embedding(self.model.get_image_features, pixels)
 
     def _embedding(

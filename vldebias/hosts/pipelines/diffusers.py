@@ -341,8 +341,8 @@ class DiffusersHost(PipelineReader):
     def readers(self, call: Mapping[str, object]) -> dict[str, Callable[[str], int]]:
         """Return, for each text argument of a call, a function that counts the characters read.
 
-        The count is the maximum over its tokenizers. A tokenizer reads the text argument with the
-        same number (`tokenizer_2` reads `prompt_2`), or `prompt` if that is not passed.
+        The count is the maximum over the pipeline's tokenizers. A tokenizer reads the text argument
+        with the same number (`tokenizer_2` reads `prompt_2`), or `prompt` if that is not passed.
         """
         length = call.get("max_sequence_length") or self.defaults.get("max_sequence_length")
         limit = length if isinstance(length, int) else None

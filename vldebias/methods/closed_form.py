@@ -70,7 +70,7 @@ class ClosedForm(EditMethod):
                 continue
             scatters_of_attributes = term.scatters(problem, role)
             if term.need is Need.IMAGES and span is not None and span.any():
-                # P0 is applied last, so image means are compared in the space after it.
+                # P0 is applied last, so image means are compared after projection with P0.
                 project = CalibratedProjection.solve([], span)
                 scatters_of_attributes = [project(rows) for rows in scatters_of_attributes]
             scatters += scatters_of_attributes

@@ -556,7 +556,7 @@ class Problem:
         # Check the width only now, because computing the fingerprint has already embedded some
         # text.
         self._check_width(chosen, edit, role)
-        # Other edits are not a single matrix.
+        # The losses can only be computed for edits that are a single matrix.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
             self._warn_of_losses(edit, role)
         return edit

@@ -285,7 +285,7 @@ class Towers:
             difference = float((trained.cpu().float() - saved).norm() / saved.norm())
             is_wide = trained.dtype in (torch.float32, torch.float64)
             limit = 1e-2 if is_wide else 0.1
-            # Negated, so that NaN is also rejected.
+            # The comparison is negated, so that NaN is also rejected.
             if not difference < limit:
                 raise InvalidInputError(
                     f"{mismatch}: with the same weights, its features for {side} differ by"

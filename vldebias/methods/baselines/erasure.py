@@ -125,7 +125,8 @@ def sfid(labelled_rows: Labelled) -> Affine:
     fraction (a fifth) is replaced.
     """
     width = labelled_rows.rows.shape[1]
-    # Replacing dimensions corresponds to I - B B^T, with columns of the identity as B, plus means.
+    # Replacing dimensions means applying I - B B^T, where B has columns of the identity, and adding
+    # their means.
     importance, neutral = _read_by_forests(labelled_rows)
     number = min(100, max(1, width // 5))
     dims = importance.argsort(descending=True, stable=True)[:number]

@@ -176,7 +176,7 @@ DECLINED = {
     "no class prompts": "has no class prompts",
     "few images of a value": "images of each value",
     "images that are one group": "do not fall into the values",
-    "wordings that contradict each other": "alone and with a concept disagree",
+    "wordings that contradict each other": "also names a concept disagree",
     "halves that disagree": "two halves of the images would give different directions",
 }
 

@@ -36,11 +36,11 @@ _ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
 
 
 class SamplingAttachment(Attachment):
-    """Sample an attribute value for each image of a pipeline, and record every call.
+    """Sample an attribute value for each image that a pipeline generates, and record every call.
 
     Attributes:
-        balancer: decides which prompts leave the attribute unspecified, and which image gets which
-            value.
+        balancer: decides which prompts leave the attribute unspecified, and which value each image
+            gets.
         log: call records, used by `last_call`, `calls`, `sampled`, `reasons` and `people`.
     """
 

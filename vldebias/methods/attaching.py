@@ -108,7 +108,7 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
 
 
 def _at_side_of_edits(host: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
-    """Return the host with roles for `side`, or by default for the side that the edits change."""
+    """Return the host with the roles for `side`, by default the side that the edits change."""
     beyond_texts = [edit for edit in edits.values() if edit.side != "text"]
     if not beyond_texts:
         return host

@@ -61,7 +61,7 @@ class Diagnostics:
 
     Attributes:
         pair_distance: mean L2 distance between the prompts of a pair, (before, after) (Table 7.6).
-        held_out_distance: the same for the held-out pairs.
+        held_out_distance: mean L2 distance between the prompts of a held-out pair, (before, after).
         spurious_spread: mean range of a class's cosines with the spurious text, (before, after)
             (Table 7.1).
         signal_kept: share of the distance between classes that remains.

@@ -598,9 +598,9 @@ class Problem:
         if self.host.generative and edit.removed > max(wide, narrow):
             warn(
                 f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than"
-                f" {wide:.1f}: other prompts, such as 'A photo of a good person.', may generate"
-                " something else. Generate some to check, or lower lam, fit fewer pairs, or use"
-                " method='difference'",
+                f" {wide:.1f}, so unrelated prompts, such as 'A photo of a good person.', may"
+                " generate different pictures. Generate some to check, or lower lam, fit fewer"
+                " pairs, or use method='difference'",
                 WideEditWarning,
             )
 

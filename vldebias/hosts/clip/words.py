@@ -109,7 +109,7 @@ class _Token:
     unsure: bool = False
 
     def row(self) -> tuple[int, int]:
-        """Return the number that encodes the letters, and the flag bits with the length."""
+        """Return the token's row of `WordTable.tokens`."""
         if not self.letters:
             return 0, _UNSURE if self.unsure else 0
         bits = _HAS_LETTERS

@@ -151,8 +151,8 @@ class ModularHost(DiffusersHost):
 
         Args:
             attachment: the attachment; the class is replaced while it is attached.
-            around: a function that takes (a function that runs the block, components, state) and
-                returns the block's output.
+            around: a function that is called instead of the block, with the original call, the
+                components and the state, and returns the block's output.
 
         Returns:
             The function that restores the class.

@@ -97,7 +97,7 @@ class _ClassReader:
 
     Attributes:
         trees: the syntax tree of each function.
-        call_functions: the class's `__call__`, then those of its bases that it calls.
+        call_functions: the class's `__call__`, followed by those of the base classes that it calls.
         encoded: for each `encode_prompt` call in these, the name of the encoded variable, or
             "negative_prompt".
     """
@@ -109,7 +109,7 @@ class _ClassReader:
         self.parameters = [name for name in parameters if name != "self"]
         if "prompt" not in self.parameters:
             raise self.refusal("it has no encode_prompt that takes `prompt`")
-        # The class's own method, then those of its bases, which it may call.
+        # The class's own method comes first, followed by the base-class methods that it may call.
         self.encoders = [
             vars(base)["encode_prompt"] for base in kind.__mro__ if "encode_prompt" in vars(base)
         ]

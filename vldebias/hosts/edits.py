@@ -25,7 +25,7 @@ class EditAttachment(Attachment):
 
     Attributes:
         projections: the edit for each role ("joint", "sequence", "pooled", ...).
-        gate: finds the attribute words that exempt a prompt; None if all prompts are edited.
+        gate: matches the attribute words that exempt a prompt, or None if all prompts are edited.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -155,7 +155,7 @@ class EditAttachment(Attachment):
             embeddings: (b, d).
             ids: (b, length), or None if the tower was called without any.
             stated_rows: function from ids to a mask (b,), true if a row states the attribute, on
-                the ids' device; None if all rows are edited.
+                the ids' device, or None if all rows are edited.
             texts: function from ids to prompts, for edits that depend on them.
         """
         # Do not use `len`, because compiled code would then be specialised to one batch size.

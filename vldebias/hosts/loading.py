@@ -44,8 +44,8 @@ class Loaded:
     Attributes:
         host: the model or pipeline.
         name: the name under which it was loaded.
-        tokenizer: the model's tokenizer; None for pipelines.
-        preprocess: the model's image preprocessing; None for pipelines.
+        tokenizer: the model's tokenizer, or None for pipelines.
+        preprocess: the model's image preprocessing, or None for pipelines.
     """
 
     host: CLIP | PreTrainedModel | DiffusionPipeline

@@ -46,7 +46,7 @@ class CallRecord:
         reasons: why an image was left unchanged ("stated", "no person", ...), otherwise None.
         people: the people in each image who were assigned a value; see `BalancedPrompts`.
         seed: the attachment's seed.
-        index: index of each image (see `Balancer.at`) if values follow generator seeds; None if
+        index: index of each image (see `Balancer.at`) if values follow generator seeds, or None if
             they depend on previous calls.
         is_encoding: whether only `encode_prompt` was called. If its embeddings are passed to a call
             of the same pipeline, that call's record has the same values.

@@ -21,7 +21,8 @@ def indices_of(seeds: object, prompts: Sequence[str]) -> list[int] | None:
     seeds give consecutive indices. With one seed per image, the seed is the index.
 
     Args:
-        seeds: see `Seeds`; None, or anything else that a custom pipeline accepts as its generator.
+        seeds: generators or seeds (see `Seeds`), None, or anything else that a custom pipeline
+            accepts as its generator.
         prompts: the images' prompts, in order.
     """
     if isinstance(seeds, list | tuple):

@@ -144,7 +144,7 @@ def image_tokens(
         states: the embeddings that the pipeline computed from them.
 
     Returns:
-        Mask (b, tokens), true up to the last image token; None if no encoder received an image.
+        Mask (b, tokens), true up to the last image token, or None if no encoder received an image.
     """
     embedding = opened(states)
     for name, calls_of_encoder in calls.items():

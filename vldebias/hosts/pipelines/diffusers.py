@@ -377,7 +377,8 @@ class DiffusersHost(PipelineReader):
             result: the output.
             call: the arguments of the call.
             negative: whether the call only encodes the negative prompt.
-            shown: mask (b, tokens), true for tokens that represent an image; None without an image.
+            shown: a mask (b, tokens) that is true for tokens that represent an image, or None if
+                there is no image.
 
         Returns:
             The edited output; the same object if nothing changed.

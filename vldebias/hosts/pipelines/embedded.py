@@ -33,7 +33,7 @@ class KnownEmbeddings:
 
         Args:
             embeddings: a tensor or a list of tensors.
-            record: the record of the call; None if no values are sampled.
+            record: the record of the call, or None if no values are sampled.
         """
         rows = rows_of(embeddings)
         if record is not None and len(rows) != len(record.values):

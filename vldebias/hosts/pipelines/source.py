@@ -34,7 +34,8 @@ class Source(NamedTuple):
     """Store facts parsed from a pipeline class's source.
 
     Attributes:
-        returns: names of the outputs of `encode_prompt`, in order; "" for an unnamed value.
+        returns: names of the outputs of `encode_prompt`, in order; an unnamed value has the name
+            "".
         calls: number of `encode_prompt` calls in `__call__`.
         negatives: number of these calls that only encode the negative prompt.
         framed: whether `__call__` calls `check_inputs` before it encodes and `prepare_latents`

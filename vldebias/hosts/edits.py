@@ -173,8 +173,8 @@ class EditAttachment(Attachment):
         stated = stated_rows(ids)
         # Skip the copy in the most common case. On a GPU the check would block, and compiled code
         # cannot branch on tensor values.
-        is_at_hand = stated.device.type == "cpu" and not torch.compiler.is_compiling()
-        if is_at_hand and not stated.any():
+        can_read_mask = stated.device.type == "cpu" and not torch.compiler.is_compiling()
+        if can_read_mask and not stated.any():
             return changed
         return _where(stated.to(embeddings.device), embeddings, changed)
 

@@ -45,7 +45,7 @@ _FEWEST = 2  # images per class and value; smaller groups are ignored
 # Minimum expected cosine between the mean differences in two halves of the reference images.
 _UNSTABLE = 0.8
 _FOREIGN = 3.0  # minimum of `spread_along`, in standard deviations above 1, for aligned images
-_SAMPLE = 1000  # number of rows used to compute that ratio
+_SAMPLE = 1000  # number of rows used to compute the `spread_along` ratio
 _TINY = torch.finfo(torch.float64).tiny
 
 

@@ -248,7 +248,7 @@ class WordTable:
         self.powers = torch.tensor(powers, device="cpu")
 
     def to(self, device: torch.device) -> WordTable:
-        """Return the table on a device."""
+        """Return a copy of the table on a device, or the table itself if it is already there."""
         if self.tokens.device == device:
             return self
         # Skip __init__, which would parse the tokens again.

@@ -408,7 +408,7 @@ def test_named_methods_use_the_papers_lam(host: Host) -> None:
 def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(host: Host) -> None:
     for method in ("cali", "orth-cali"):
         with pytest.warns(
-            WideEditWarning, match=rf"{method} removes .* of 128 directions, more than 3.2:"
+            WideEditWarning, match=rf"{method} removes .* of 128 directions, more than 3.2, "
         ) as caught:
             fit_projections(host, SET, method=method)
         assert [warning.filename for warning in caught] == [__file__]

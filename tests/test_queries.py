@@ -309,7 +309,7 @@ def test_a_mapping_needs_only_the_texts_of_the_prompt_set() -> None:
         assert vldebias.debias_queries(table, "gender").fitted.dim == DIM
     with pytest.raises(InvalidInputError, match="got vectors of width 12"):
         vldebias.debias_queries(table, "gender", reference=vectors[:, :12])
-    with pytest.warns(SuspectInputWarning, match="has no embeddings of texts"):
+    with pytest.warns(SuspectInputWarning, match="stores no text embeddings"):
         again = vldebias.debias_queries(table, queries.fitted)
     assert again.fitted.dim == DIM
 
@@ -328,7 +328,7 @@ def test_saved_edits_can_only_be_attached_to_the_same_model(tmp_path: Path) -> N
         vldebias.debias_queries(as_lists, loaded.with_provenance(space="diffusers.sequence"))
     with pytest.raises(InvalidInputError, match="remove these"):
         vldebias.debias_queries(as_lists, loaded, method="cali")
-    with pytest.warns(SuspectInputWarning, match="has no embeddings of texts"):
+    with pytest.warns(SuspectInputWarning, match="stores no text embeddings"):
         vldebias.debias_queries(as_lists, loaded.with_provenance(fingerprint=None))
 
 

@@ -530,7 +530,7 @@ def test_the_model_is_compared_once_with_the_model_of_the_edit(edit_folder: Path
     other = FalseEmbeddings(seed=1)
     (refused,) = post(queries_proxy(other, edit_folder), "v1/embeddings", body)
     assert refused.status_code == 400
-    assert "another model" in refused.json()["error"]["message"]
+    assert "a different model" in refused.json()["error"]["message"]
 
 
 def test_an_edit_or_a_prompt_set_is_required(edit_folder: Path) -> None:

@@ -71,10 +71,10 @@ def test_values_are_even_across_the_calls_to_a_server() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prompts": [DOCTOR], "images": MAX_IMAGES + 1}, "expected from 1 to 1000"),
-        ({"prompts": [DOCTOR] * 2, "images": MAX_IMAGES // 2 + 1}, "expected from 1 to 1000"),
-        ({"prompts": [DOCTOR], "images": 0}, "expected from 1 to 1000"),
-        ({"prompts": ["a" * (MAX_CHARACTERS + 1)]}, "got one of 10,001 characters"),
+        ({"prompts": [DOCTOR], "images": MAX_IMAGES + 1}, "expected 1 to 1000"),
+        ({"prompts": [DOCTOR] * 2, "images": MAX_IMAGES // 2 + 1}, "expected 1 to 1000"),
+        ({"prompts": [DOCTOR], "images": 0}, "expected 1 to 1000"),
+        ({"prompts": ["a" * (MAX_CHARACTERS + 1)]}, "got a prompt of 10,001 characters"),
         ({"prompts": ["a" * 5000], "images": 101}, "got 505,000 characters"),
         ({"prompts": ["a" * 5000] * 101}, "got 505,000 characters"),
     ],
@@ -85,7 +85,7 @@ def test_calls_are_limited(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_audits_are_limited_and_limits_are_inclusive() -> None:
-    with pytest.raises(InvalidInputError, match="expected from 1 to 1000"):
+    with pytest.raises(InvalidInputError, match="expected 1 to 1000"):
         Tools().audit_prompts([DOCTOR] * (MAX_IMAGES + 1))
     rows = Tools().audit_prompts(["a" * MAX_CHARACTERS] * (MAX_TOTAL_CHARACTERS // MAX_CHARACTERS))
     assert len(rows.prompts) == 50

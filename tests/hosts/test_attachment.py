@@ -185,7 +185,7 @@ def test_mismatched_texts_and_roles_are_refused(tower: Tower) -> None:
     attachment = attach(tower, stated_words=["woman"])
     for texts in (["a", "b", "c"], []):
         with pytest.raises(
-            InvalidInputError, match=rf"Tower: 4 embeddings for {len(texts)} prompts"
+            InvalidInputError, match=rf"Tower: got 4 embeddings for {len(texts)} prompts"
         ):
             attachment.apply("joint", torch.randn(4, 6), lambda texts=texts: texts)
     attachment.remove()
@@ -278,11 +278,11 @@ def test_shared_objects_may_be_shared_but_not_owned() -> None:
     )
     two = EditAttachment(TowerHost(second, shared=[encoder], name="two"), {"joint": PROJECTION})
     for attachment in (first_attachment, two):
-        with pytest.raises(AlreadyAttachedError, match="owner already carries"):
+        with pytest.raises(AlreadyAttachedError, match="owner already has"):
             EditAttachment(owner_of(encoder), {"joint": PROJECTION})
         attachment.remove()
     owning = EditAttachment(owner_of(encoder), {"joint": PROJECTION})
-    with pytest.raises(AlreadyAttachedError, match="three already carries"):
+    with pytest.raises(AlreadyAttachedError, match="three already has"):
         EditAttachment(TowerHost(Tower(), shared=[encoder], name="three"), {"joint": PROJECTION})
     owning.remove()
 
@@ -304,7 +304,7 @@ def test_a_removed_attachment_frees_the_host(request: pytest.FixtureRequest) -> 
     encoder = Tower()
     tower = Tower()
     kept = EditAttachment(TowerHost(tower, shared=[encoder]), {"joint": PROJECTION})
-    with pytest.raises(AlreadyAttachedError, match="owner already carries"):
+    with pytest.raises(AlreadyAttachedError, match="owner already has"):
         EditAttachment(owner_of(encoder), {"joint": PROJECTION})
     gone = weakref.ref(tower)
     del tower, kept
@@ -336,17 +336,18 @@ def test_merge_passes_the_projections_and_removes_all_hooks(tower: Tower) -> Non
     assert vars(tower) == {}
     assert attachment_of(tower) is None
     with pytest.raises(
-        VldebiasError, match=r"Tower: the projection is part of the weights since merge\(\); reload"
+        VldebiasError,
+        match=r"Tower: merge\(\) made the projection part of the weights, so .*; reload",
     ):
         attachment.remove()
     with pytest.raises(VldebiasError, match="cannot merge an attachment that is merged"):
         attachment.merge()
-    with pytest.raises(AlreadyAttachedError, match="contain a projection since merge"):
+    with pytest.raises(AlreadyAttachedError, match="already contain a merged projection"):
         attach(tower)
     foreign_host = TowerHost(Tower())
     foreign_host.merge = lambda edits, strength: Host.merge(foreign_host, edits, strength)
     with pytest.raises(
-        UnsupportedHostError, match="Tower: cannot merge, because no layer is known"
+        UnsupportedHostError, match="Tower: cannot merge, because it is not known which layer"
     ):
         EditAttachment(foreign_host, {"joint": PROJECTION}).merge()
 
@@ -373,7 +374,7 @@ def test_an_entry_point_registers_a_host(tmp_path: Path, monkeypatch: pytest.Mon
         "[vldebias.hosts]\ntest_attachment = test_attachment:TowerHost\n"
     )
     with pytest.raises(
-        UnsupportedHostError, match=r"not a model of open_clip, transformers or diffusers\.\n"
+        UnsupportedHostError, match=r"not a model from open_clip, transformers or diffusers\.\n"
     ):
         resolve(Tower())
     monkeypatch.syspath_prepend(tmp_path)
@@ -389,5 +390,5 @@ def test_an_entry_point_registers_a_host(tmp_path: Path, monkeypatch: pytest.Mon
     "candidate", [nn.Linear, Host, "acme", type("Mine", (Host,), {"library": "open_clip"})]
 )
 def test_anything_but_a_host_is_refused(candidate: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"derives from|open_clip"):
+    with pytest.raises(InvalidInputError, match=r"expected a subclass|open_clip"):
         register_host(candidate)

@@ -269,7 +269,8 @@ def test_unknown_embeddings_stay_unchanged_with_a_warning():
 def test_balanced_prompts_are_not_an_edit():
     pipe = tiny.sd()
     with pytest.raises(
-        UnsupportedHostError, match="CLIP: balanced prompts are for pipelines of diffusers"
+        UnsupportedHostError,
+        match="CLIP: balanced prompts are only supported for diffusers pipelines",
     ):
         balanced(make_clip())
     with pytest.raises(InvalidInputError, match="cali"):

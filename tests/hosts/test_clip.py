@@ -95,7 +95,7 @@ def test_a_tower_can_only_be_attached_through_one_model(
         model.text_projection = text.text_projection
     first, second = (model, text) if whole_first else (text, model)
     attachment = vldebias.debias(first, gender, tokenizer=tokenizer)
-    with pytest.raises(AlreadyAttachedError, match=rf"{type(second).__name__} already carries"):
+    with pytest.raises(AlreadyAttachedError, match=rf"{type(second).__name__} already has"):
         vldebias.debias(second, gender, tokenizer=tokenizer)
     attachment.remove()
     vldebias.debias(second, gender, tokenizer=tokenizer).remove()
@@ -171,7 +171,7 @@ def test_merged_and_saved_weights_are_not_edited_again(
     clip.host.save_pretrained(tmp_path / "before")
     clip.debias(gender, method="cali", strength=0.5, keep_stated=False).merge()
     clip.host.save_pretrained(tmp_path / "after")
-    note = r"contain a projection since merge\(\): tiny-gender \(cali\) at strength 0\.5\. Load"
+    note = r"already contain a merged projection: tiny-gender \(cali\) at strength 0\.5\. Load"
     for dtype in (torch.float32, torch.bfloat16):
         again = transformers.CLIPModel.from_pretrained(tmp_path / "after").to(dtype)
         with pytest.raises(AlreadyAttachedError, match=note):
@@ -352,10 +352,13 @@ def test_tokenizers_of_open_clip_are_decoded(gender: PromptSet) -> None:
     ):
         vldebias.debias(make_clip(vocab_size=1000), gender)
     with pytest.raises(
-        InvalidInputError, match=r"expected what open_clip\.get_tokenizer.* returns, got function"
+        InvalidInputError,
+        match=r"expected a tokenizer from open_clip\.get_tokenizer.*, got function",
     ):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.tokenize)
-    with pytest.raises(InvalidInputError, match=r"expected ids below 2562, the vocabulary of CLIP"):
+    with pytest.raises(
+        InvalidInputError, match=r"expected ids below 2562, the vocabulary size of CLIP"
+    ):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.SimpleTokenizer())
     vldebias.debias(make_clip(vocab_size=49408), gender).remove()
 

@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "embed=",
     ),
     "a bare class": (lambda: vldebias.debias(Clip(), "gender"), r"custom\("),
-    "a module": (lambda: custom(Clip(), "head"), "'head' is a submodule; pass embed="),
+    "a module": (lambda: custom(Clip(), "head"), "'head' is a submodule; pass an embed="),
     "a row too few": (
         lambda: vldebias.debias(
             custom(Clip(), "encode_text", embed=a_row_less), "gender", method="cali"

@@ -127,7 +127,7 @@ def test_a_merged_checkpoint_is_self_contained_and_not_merged_again(tmp_path):
     assert alike(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
     with pytest.raises(
         AlreadyAttachedError,
-        match=r"since merge\(\): tiny-gender \(orth-cali\) at strength 1\. Load",
+        match=r"a merged projection: tiny-gender \(orth-cali\) at strength 1\. Load",
     ):
         debias(loaded, tiny.gender())
     loaded.unet = make().unet
@@ -230,7 +230,7 @@ def test_missing_and_unsuitable_weights_are_refused():
     layer.linear_1.weight = torch.nn.Parameter(torch.zeros(32, 80, dtype=torch.int8), False)
     refuses(pipe, attachment, "float weights")
     pipe.transformer.caption_projection = None
-    refuses(pipe, attachment, "found none")
+    refuses(pipe, attachment, "not all were found")
 
 
 def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
@@ -241,7 +241,7 @@ def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
     pipe.unet.register_to_config(
         encoder_hid_dim_type="text_proj"
     )  # not Kolors, which can be merged
-    refuses(pipe, attachment, "no layer is known that reads it alone")
+    refuses(pipe, attachment, "no layer is known that consumes this tensor alone")
     pipe.unet.register_to_config(encoder_hid_dim_type=None)
     pipe.unet.fuse_qkv_projections()
     refuses(pipe, attachment, r"keys and values of unet\..*attn2 are fused")

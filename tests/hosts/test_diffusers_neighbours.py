@@ -94,7 +94,7 @@ def test_a_projection_fitted_with_other_adapters_warns(lora, tmp_path):
             assert len(caught) == warnings_due
     for host, projection in ((pipe, without_lora), (plain, with_lora)):
         with pytest.warns(
-            VldebiasWarning, match=r"had other adapters \(LoRA\) .*; fit again on this host"
+            VldebiasWarning, match=r"different adapters \(LoRA\) .*; fit it again on this host"
         ):
             debias(host, projection).remove()
     pipe.disable_lora()
@@ -112,7 +112,8 @@ def test_lora_can_be_loaded_and_unloaded_while_attached(lora):
     with attachment.disabled():
         assert torch.equal(tiny.draw(pipe), tiny.draw(reference))
     with pytest.warns(
-        VldebiasWarning, match=r"adapters \(LoRA\) of the text encoder have changed.* Fit again"
+        VldebiasWarning,
+        match=r"text encoder's adapters \(LoRA\) have changed.* To fit the edit again",
     ):
         states = tiny.encode(pipe)[0]
     assert torch.equal(states, attachment.projections["sequence"](tiny.encode(reference)[0]))

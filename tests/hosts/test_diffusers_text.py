@@ -227,7 +227,7 @@ def test_each_value_averages_the_states_at_every_position(make):
 def test_wordings_of_another_length_are_refused_without_padding():
     case = CASES["QwenImage"]
     pipe = case.make()
-    message = r"'suffix': the wordings have states of shape \(1, \d+, \d+\), but the prompts"
+    message = r"'suffix': the wordings' states have shape \(1, \d+, \d+\), but the prompts'"
     with (
         debias(pipe, "professions-gender", method="suffix"),
         pytest.raises(InvalidInputError, match=message),

@@ -84,7 +84,7 @@ def test_images_of_one_embedding_share_its_value_with_a_warning(pipe, attachment
 def test_unknown_embeddings_are_recorded_as_unknown(pipe, attachment):
     made = encode(pipe, [OPEN, OPEN])
     values = attachment.sampled
-    with pytest.warns(VldebiasWarning, match="the values in them are unknown"):
+    with pytest.warns(VldebiasWarning, match="their values are unknown"):
         draw(pipe, torch.stack([made[0], made[1] * 1.1]))
     assert attachment.sampled == [values[0], None]
     assert attachment.reasons == [None, "embeddings"]

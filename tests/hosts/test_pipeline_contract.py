@@ -320,5 +320,5 @@ def test_a_merged_pipeline_generates_the_same_pictures(name: str) -> None:
     assert (merged - expected).norm() < 1e-2 * (expected - bare).norm()
     assert attachment.state == "merged"
     assert "encode_prompt" not in vars(pipe)
-    with pytest.raises(VldebiasError, match=r"part of the weights since merge\(\)"):
+    with pytest.raises(VldebiasError, match=r"merge\(\) made the projection part of the weights"):
         attachment.remove()

@@ -209,7 +209,9 @@ def test_truncated_prompts_and_unknown_roles_are_refused(build):
         UnsupportedHostError, match="the end of a prompt is not among the tokens of prompt_embeds"
     ):
         host.embed([f"{PLAIN} " * 12], "sequence")
-    with pytest.raises(InvalidInputError, match=r"expected a role of \['sequence'\], got 'pooled'"):
+    with pytest.raises(
+        InvalidInputError, match=r"expected one of the roles \['sequence'\], got 'pooled'"
+    ):
         host.embed([PLAIN], "pooled")
 
 

@@ -119,9 +119,13 @@ def test_shares_and_refusals_of_an_images_api_are_counted_by_the_task(
 
 
 def test_a_generator_may_be_an_api_or_a_pipeline() -> None:
-    with pytest.raises(InvalidInputError, match="expected api with model, or pipeline"):
+    with pytest.raises(
+        InvalidInputError, match="expected api together with model, or only pipeline"
+    ):
         who_appears()
-    with pytest.raises(InvalidInputError, match="expected api with model, or pipeline"):
+    with pytest.raises(
+        InvalidInputError, match="expected api together with model, or only pipeline"
+    ):
         who_appears(api="http://127.0.0.1/v1")
 
 

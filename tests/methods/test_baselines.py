@@ -172,7 +172,7 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
     ({"gender": ["male", ""] * 300}, r"\['gender'\]"),
     (
         {},
-        r"two or more of the values \['male', 'female'\] of g",
+        r"at least two of the values \['male', 'female'\] of g",
     ),  # the zero-shot value of one image
 )
 def test_unsuitable_labels_are_refused(labels: dict[str, list[str]]) -> None:

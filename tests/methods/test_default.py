@@ -52,7 +52,7 @@ def classifier(prompts: PromptSet) -> PromptSet:
 @pytest.mark.parametrize("kind", [HELPED, HARMED])
 def test_a_search_is_not_edited_on_the_basis_of_texts_alone(kind: tuple[float, float]) -> None:
     texts, prompts = world(*kind)
-    with pytest.warns(AutoDeclinedWarning, match=r"Texts alone do not show.*Pass reference="):
+    with pytest.warns(AutoDeclinedWarning, match=r"Text alone does not show.*Pass reference="):
         edit = vldebias.fit_projection(texts, prompts)
     z = texts.embed(prompts.classes, "joint")
     assert edit(z) is z
@@ -81,10 +81,10 @@ def test_a_classification_tested_on_texts_records_the_test() -> None:
     assert edit.method == "difference"
     choice = edit.provenance.choice
     assert choice.change[2] < 0
-    assert choice.reason.startswith("On texts, prompts outside the fit come closer together")
+    assert choice.reason.startswith("Held-out prompts come closer together")
     assert "no image was tested" in choice.reason
     texts, prompts = world(*HARMED)
-    with pytest.warns(AutoDeclinedWarning, match="On texts, prompts outside the fit do not"):
+    with pytest.warns(AutoDeclinedWarning, match="Held-out prompts do not"):
         edit = vldebias.fit_projection(texts, classifier(prompts))
     assert edit.method == "default: none"
 
@@ -136,7 +136,7 @@ def test_a_search_equalises_overall_means_and_not_within_classes() -> None:
 def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
     texts, prompts = world(0.0, 0.0)
     reference = images(2000, seed=1)[0]
-    with pytest.warns(AutoDeclinedWarning, match="do not clearly score more alike"):
+    with pytest.warns(AutoDeclinedWarning, match="do not get clearly more similar scores"):
         edit = vldebias.fit_projection(texts, prompts, reference=reference)
     assert edit.method == "default: none"
     assert edit.provenance.choice.change[2] >= 0
@@ -176,7 +176,7 @@ DECLINED = {
     "no class prompts": "has no class prompts",
     "few images of a value": "images of each value",
     "images that are one group": "do not fall into the values",
-    "wordings that contradict each other": "alone and with a concept disagree",
+    "wordings that contradict each other": "also names a concept disagree",
     "halves that disagree": "two halves of the images would give different directions",
 }
 
@@ -408,7 +408,7 @@ def test_named_methods_use_the_papers_lam(host: Host) -> None:
 def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(host: Host) -> None:
     for method in ("cali", "orth-cali"):
         with pytest.warns(
-            WideEditWarning, match=rf"{method} removes .* of 128 directions, more than 3.2:"
+            WideEditWarning, match=rf"{method} removes .* of 128 directions, more than 3.2, "
         ) as caught:
             fit_projections(host, SET, method=method)
         assert [warning.filename for warning in caught] == [__file__]
@@ -447,16 +447,16 @@ def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, capl
     for _ in range(2):
         assert only(fit_projections(pipe, FIVE)).method == "cali"
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
-    assert "not an edit" in message
+    assert "not an embedding edit" in message
     caplog.clear()
     with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound applies to edits
         assert attachment.projections
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "max_loss bounds an edit" in message
-    with pytest.raises(InvalidInputError, match="not an edit"):
+    with pytest.raises(InvalidInputError, match="not an embedding edit"):
         fit_projections(pipe, FIVE, method="balanced-prompts")
     with pytest.raises(InvalidInputError, match="never changes negative prompts"):
         debias(pipe, FIVE, negative=True)
     shares = dict.fromkeys(FIVE.attributes, 1 / len(FIVE.attributes))
-    with pytest.raises(InvalidInputError, match="leave max_loss out, or use method='cali'"):
+    with pytest.raises(InvalidInputError, match="omit max_loss, or use method='cali'"):
         debias(pipe, FIVE, method="balanced-prompts", max_loss=0.1, shares=shares)

@@ -210,7 +210,7 @@ def test_stability_is_the_cosine_between_the_two_halves(noise: float, stable: bo
     (lambda: split(VALUES, None, torch.zeros(3, DIM, dtype=torch.int64)), "int64"),
     (lambda: split(VALUES, None, torch.zeros(3, DIM)), "3 of 3"),
     (lambda: split(VALUES, None, torch.full((3, DIM), torch.nan)), "3 of 3"),
-    (lambda: split(VALUES, None, torch.ones(3, DIM + 1)), "width 17, texts 16"),
+    (lambda: split(VALUES, None, torch.ones(3, DIM + 1)), "width 17, but text embeddings have 16"),
     (lambda: split(VALUES, None, people(1, seed=7)[0]).scatter, r"2 images .*\[\d, \d\]"),
 )
 def test_images_that_cannot_be_split_are_refused(call: Any) -> None:
@@ -293,7 +293,7 @@ class TestOnAModel:
                 vldebias.fit_projection(model, GENDER, method="equalise", reference=reference)
 
     def test_reference_images_are_refused_for_a_pipeline(self, pipe: Any) -> None:
-        with pytest.raises(InvalidInputError, match="one embedding space"):
+        with pytest.raises(InvalidInputError, match="shared embedding space"):
             vldebias.debias(pipe, "professions-gender", reference=torch.ones(3, 4))
 
 

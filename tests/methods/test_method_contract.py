@@ -409,7 +409,7 @@ class Returning(EditMethod):
         (torch.eye(2), r"a Tensor \(2, 2\); expected .* For a matrix P, return Calibrated"),
         (lambda z, strength=1.0: z, "function .*; expected .* Derive a dataclass from"),
         (None, "None; expected .* End fit with `return edit`"),
-        ({"joint": 1}, "a dict; expected .* once for each role"),
+        ({"joint": 1}, "a dict; expected .* once per role"),
     ],
 )
 def test_anything_but_a_fitted_edit_is_refused_with_advice(fitted: object, message: str) -> None:
@@ -441,5 +441,7 @@ def test_a_method_without_a_declaration_or_base_class_gets_a_message() -> None:
 def test_a_reranking_cannot_be_attached() -> None:
     for name in RERANKED:
         assert name not in METHODS
-        with pytest.raises(InvalidInputError, match="re-ranks results of a search; use"):
+        with pytest.raises(
+            InvalidInputError, match="re-ranks search results instead of changing a model; use"
+        ):
             get_method(name)

@@ -159,9 +159,9 @@ PLAIN = crowd(100, seed=0)[0]
 @refused(
     *((PLAIN, (0.5, 0.5), {"top": top}, r"in \(0, 1\)") for top in (0.0, 1.0, -0.1)),
     (LOPSIDED, (0.2, 0.8), {"top": 0.3}, r"too few images of \['g1'\]"),
-    *((PLAIN, shares, {}, "positive numbers with sum 1") for shares in ((1.0, 0.0), (0.5, 0.4))),
+    *((PLAIN, shares, {}, "positive numbers that sum to 1") for shares in ((1.0, 0.0), (0.5, 0.4))),
     (PLAIN, (1.0,), {}, r"one for each of \['g0', 'g1'\], got \{'g0'"),
-    (PLAIN, (0.5, 0.5), {"lam": 0.0}, "one lam above 0"),
+    (PLAIN, (0.5, 0.5), {"lam": 0.0}, "a single lam above 0"),
     (PLAIN, (0.5, 0.5), {"lam": [10.0, 10.0]}, r"one per prompt set \(1\), got \(10.0, 10.0\)"),
     (
         PLAIN[(PLAIN @ EYE[:2].T).argmax(1) == 1],
@@ -169,7 +169,7 @@ PLAIN = crowd(100, seed=0)[0]
         {},
         r"at least 10 images of every group, got \{'g0': 0",
     ),
-    (torch.ones(3, DIM + 1).double(), (0.5, 0.5), {}, "width 13, texts 12"),
+    (torch.ones(3, DIM + 1).double(), (0.5, 0.5), {}, "width 13, but text embeddings have 12"),
 )
 def test_unreachable_shares_are_refused(
     images: Tensor, shares: tuple[float, ...], how: dict[str, Any]

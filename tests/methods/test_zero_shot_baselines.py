@@ -334,13 +334,13 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
 
 
 @refused(
-    ("sage", {"sets": SEVERAL}, r"one prompt set with two class prompts or more, got \[2, 2\]"),
-    ("dat", {"sets": SEVERAL}, r"one prompt set with two class prompts or more, got \[2, 2\]"),
+    ("sage", {"sets": SEVERAL}, r"one prompt set with at least two class prompts, got \[2, 2\]"),
+    ("dat", {"sets": SEVERAL}, r"one prompt set with at least two class prompts, got \[2, 2\]"),
     ("tie", {"sets": SEVERAL}, "expected one attribute, got 2"),
     (
         "sage",
         {"sets": [replace(BIRDS, classes=(), class_names=())]},
-        r"or more, got \[0\]; the method is for classification",
+        r"class prompts, got \[0\]; this method is for classification",
     ),
     (
         "dat",
@@ -350,13 +350,17 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
     (
         "dat",
         {"reference": Reference(unit(20, DIM))},
-        "no group of class and value has more than 10 of the 20 images",
+        "no combination of class and value has more than 10 of the 20 reference images",
     ),
-    ("tie", {"reference": Reference(unit(1, DIM))}, "none of 1 images is nearest to the texts of"),
+    (
+        "tie",
+        {"reference": Reference(unit(1, DIM))},
+        "none of the 1 images is closest to the text for",
+    ),
     (
         "dat",
         {"sets": [replace(BIRDS, groups=(BIRDS.groups[0],))]},
-        "no text states both 'gull' and 'land'",
+        "no prompt names both 'gull' and 'land'",
     ),
 )
 def test_unsuitable_problems_are_refused(name: str, change: dict[str, object]) -> None:

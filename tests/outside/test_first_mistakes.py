@@ -60,7 +60,7 @@ def a_function(problem: Any, role: str) -> Any:
 @refused(
     (lambda: declared(needs=[Need.PAIRS]), r"got needs=\[.*; expected a frozenset of"),
     (lambda: declared(needs=frozenset({"pairs"})), "got needs=.*; expected a frozenset of"),
-    (lambda: Declaration(None), "got the name None; expected a text"),  # type: ignore[arg-type]
+    (lambda: Declaration(None), "got the name None; expected a string"),  # type: ignore[arg-type]
     (
         lambda: register_method(method_with(lambda self, *_: None, Declaration("x y"))()),
         "has the name 'x y'; expected a string without spaces",
@@ -77,7 +77,7 @@ def a_function(problem: Any, role: str) -> Any:
         "got the class CalibratedProjection; expected a name or an instance",
     ),
     (lambda: fitted_by(lambda *_: CalibratedProjection), "returned the class .*an instance of it"),
-    (lambda: fitted_by(lambda *_: {"joint": 1}), "returned a dict; .*once for each role"),
+    (lambda: fitted_by(lambda *_: {"joint": 1}), "returned a dict; .*once per role"),
     (lambda: fitted_by(lambda *_: a_function), "returned the function a_function; .*Derive"),
     (lambda: fitted_by(lambda *_: torch.eye(256)), "Provenance of vldebias.projection.edit"),
     (lambda: fitted_by(of_width_64), "'mine': fit returned an edit of width 64; expected 256"),
@@ -91,7 +91,7 @@ def a_function(problem: Any, role: str) -> Any:
     ),
     (
         lambda: fitted_by(lambda problem, role: problem.host.embed(problem.sets[0].pairs, role)),
-        r"embed got \('.*expected a list of texts. For pairs, .* rows.unflatten\(0, \(-1, 2\)\)",
+        r"embed got \('.*expected a list of strings. For pairs, .* rows.unflatten\(0, \(-1, 2\)\)",
     ),
     (lambda: fitted_by(lambda *_: [1, 2]), r"returned a list of 2; .* by Calibr.*fit\(\[pairs"),
 )
@@ -279,8 +279,8 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     (lambda: host(__init__=object.__init__), "Mine does not define __init__"),
     (lambda: host(__init__=lambda self, model: None), r"signature \(self, model\); expected"),
     (lambda: host(__init__=set_nothing), "Mine does not set name, exclusive_modules; set it in"),
-    (lambda: host(library=""), "names as `library` the package that defines its models"),
-    (lambda: register_host(Hosted(None)), "expected a class that derives from"),  # type: ignore[arg-type]
+    (lambda: host(library=""), "whose `library` names the package that defines its models"),
+    (lambda: register_host(Hosted(None)), "expected a subclass of"),  # type: ignore[arg-type]
 )
 def test_a_mistake_in_a_host_is_explained(mistake: Any) -> None:
     mistake()
@@ -290,7 +290,7 @@ def test_a_host_whose_hooks_cannot_be_removed_is_not_attached() -> None:
     attached = []
     tower = Tower()
     register_host(type("Mine", (Hosted,), {"install": lambda self, a: attached.append(a)}))
-    with pytest.raises(ValueError, match="expected the function that removes them"):
+    with pytest.raises(ValueError, match="expected the function that removes the hooks"):
         vldebias.debias(tower, "gender", method="difference")
     rows = torch.ones(1, 4)
     assert attached[0].apply("joint", rows, ["a"]) is rows

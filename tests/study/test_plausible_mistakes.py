@@ -354,8 +354,13 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ),
     ("method misspelt", lambda: ev(methods=["calii"]), REFUSED, "did you mean 'cali'"),
     ("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
-    ("shares as percents", lambda: shares(30, 70), REFUSED, "with sum 1"),
-    ("top as a percent", lambda: shares(0.3, 0.7, top=5), REFUSED, "expected top, the fraction"),
+    ("shares as percents", lambda: shares(30, 70), REFUSED, "sum to 1"),
+    (
+        "top as a percent",
+        lambda: shares(0.3, 0.7, top=5),
+        REFUSED,
+        "expected top, the fraction",
+    ),
     # models; a text tower accepts any text, and does not reveal which languages it was trained on
     ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),
     ("prompts of another attribute", lambda: ev(prompts="race"), WARNED, "between the classes"),
@@ -363,13 +368,13 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "edit of another model",
         lambda: attach(tuned_model(0), world().edit),
         REFUSED,
-        "fitted on other weights",
+        "fitted on different weights",
     ),
     (
         "an edit before tuning",
         lambda: attach(tuned_model(0.01), world().edit),
         REFUSED,
-        "fitted on other weights",
+        "fitted on different weights",
     ),
     (
         "a tokenizer of other ids",

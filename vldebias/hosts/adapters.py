@@ -1,4 +1,4 @@
-"""Measure text-encoder adapters (LoRA) and detect changes cheaply."""
+"""Measure a text encoder's adapters (LoRA), and detect changes cheaply."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Adapters:
     """Track the adapters of text encoders.
 
     Adapters are compared by the norm of their weights, since reloading may rename them. The norm is
-    recomputed only after a change to the modules, to which adapters are active, or to the weights,
-    whose versions torch counts.
+    recomputed only if modules, the set of active adapters or weights have changed. Changed weights
+    are detected by torch's version counters.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:

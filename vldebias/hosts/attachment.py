@@ -1,4 +1,4 @@
-"""Attach to a host, pause, scale, merge and remove: the life cycle of all attachments.
+"""Attach to a host, and pause, scale, merge or remove an attachment.
 
 `vldebias.hosts.edits` defines attachments that edit embeddings; `vldebias.hosts.values` defines
 attachments that sample a value for each image.
@@ -29,13 +29,13 @@ from vldebias.errors import (
 from vldebias.hosts.host import BARE, Host, during
 from vldebias.utils.markup import html_table
 
-# Weak, since an attachment references its host, which would otherwise never be freed. The host's
-# hooks keep the attachment alive.
+# Weak references, because an attachment references its host, which would otherwise never be freed.
+# The host's hooks keep the attachment alive.
 _ATTACHED: WeakSet[Attachment] = WeakSet()
-# The weights themselves do not show that they were merged.
+# Models with merged edits, because the weights themselves do not show that they were merged.
 _MERGED: WeakSet[object] = WeakSet()
-# Keyed by id and local to a thread or task, because a server may generate with and without an
-# attachment at the same time.
+# Ids of the attachments that are disabled in this thread or task. A server may generate with and
+# without an attachment at the same time.
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
 _MARKER = "_vldebias_merged"  # in the model's config, which is saved with it
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
@@ -43,7 +43,7 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 
 
 class Attachment(ABC):
-    """Control what `vldebias.debias` attached to a host; `remove()` fully restores the host.
+    """Control what `vldebias.debias` attached to a host; `remove()` restores the host completely.
 
     An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
     behaves as if nothing were attached), removed or merged. When used as a context manager, it is
@@ -77,7 +77,7 @@ class Attachment(ABC):
             strength: fraction of the change to apply, in [0, 1].
             label: names of the prompt sets, for messages.
         """
-        # This check comes first, so that an error leaves the host unchanged.
+        # Check this first, so that an error leaves the host unchanged.
         refuse_second(host)
         self.host = host
         self.label = label
@@ -92,8 +92,8 @@ class Attachment(ABC):
             self._state = "removed"  # the hooks remain but do nothing
             raise InvalidInputError(
                 f"{host.name}: {type(host).__name__} installed hooks and returned"
-                f" {self._uninstall!r}; expected the function that removes them: end install with"
-                " `return remove`"
+                f" {self._uninstall!r}; expected the function that removes the hooks. End install"
+                " with `return remove`"
             )
         self._watch_hooks: list[RemovableHandle] = []
         for encoder in host.shared_modules:
@@ -110,7 +110,7 @@ class Attachment(ABC):
 
     @abstractmethod
     def _merge(self) -> None:
-        """Fold the attachment into the weights and record it in the models' configs."""
+        """Fold the edits into the weights and record the merge in the models' configs."""
 
     @property
     @abstractmethod
@@ -119,11 +119,11 @@ class Attachment(ABC):
 
     @abstractmethod
     def _changes(self) -> list[str]:
-        """Describe what is changed, for `repr`."""
+        """Return descriptions of the changes, for `repr`."""
 
     @abstractmethod
     def _facts(self) -> list[tuple[str, object]]:
-        """Return additional (name, value) rows for a notebook."""
+        """Return additional (name, value) rows for the table shown in notebooks."""
 
     @property
     def strength(self) -> float:
@@ -153,7 +153,7 @@ class Attachment(ABC):
 
     @contextmanager
     def disabled(self) -> Iterator[Self]:
-        """Pause inside the block, in this thread or task only.
+        """Disable the attachment inside the block, in this thread or task only.
 
         Outputs are the same as without an attachment.
         """
@@ -169,16 +169,16 @@ class Attachment(ABC):
         """
         if self._state == "merged":
             raise VldebiasError(
-                f"{self.host.name}: the projection is part of the weights since merge(); reload the"
-                " checkpoint"
+                f"{self.host.name}: merge() made the projection part of the weights, so it cannot"
+                " be removed; reload the checkpoint"
             )
         self._release("removed")
 
     def merge(self) -> None:
         """Fold the edits into the host's weights at the current strength and remove the hooks.
 
-        A checkpoint saved afterwards works without this package. Weights cannot distinguish prompts
-        that state the attribute, or negative prompts, so all are edited, as with `debias(pipe, ...,
+        A checkpoint saved afterwards works without this package. Weights apply to all prompts,
+        including negative prompts and prompts that state the attribute, as with `debias(pipe, ...,
         negative=True, keep_stated=False)`.
 
         Raises:
@@ -195,13 +195,13 @@ class Attachment(ABC):
         _MERGED.update(self.host.exclusive_modules)
 
     def warn_once(self, message: str) -> None:
-        """Issue a warning the first time it applies."""
+        """Issue a warning, unless this attachment has already issued it."""
         if message not in self._warned:
             self._warned.add(message)
             warn(f"{self.host.name}: {message}")
 
     def _release(self, state: str) -> None:
-        # A with block that contains remove() or merge() calls this again on exit.
+        # This is called again at the end of a `with` block that already called remove() or merge().
         if self._state == "attached":
             self._uninstall()
             for hook in self._watch_hooks:
@@ -235,7 +235,7 @@ class Attachment(ABC):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks: what is attached, and the last sampled values."""
+        """Return an HTML table for notebooks, with the state and the last sampled values."""
         facts: list[tuple[str, object]] = [
             ("attached to", self.host.name),
             ("prompts", self.label or "projection"),
@@ -261,7 +261,7 @@ def mark_merged(models: Iterable[object], note: str) -> None:
             setattr(model.config, _MARKER, note)
 
 
-# ---- the attachments of a host
+# ---- a host's attachments
 
 
 def attachment_of(host: object) -> Attachment | None:
@@ -283,8 +283,9 @@ def refuse_second(host: Host) -> None:
         parts = model.modules() if isinstance(model, nn.Module) else ()
         if any(part._compiled_call_impl is not None for part in parts):
             raise UnsupportedHostError(
-                f"{host.name}: the model was compiled in place, and compiled code may not notice an"
-                " attachment. Attach to a fresh model, or attach, call .merge(), then compile"
+                f"{host.name}: the model was compiled in place, and compiled code may ignore an"
+                " attachment. Attach to an uncompiled model, or attach, call .merge() and then"
+                " compile"
             )
     _refuse_merged(host)
     if not _conflicting(host):
@@ -295,8 +296,8 @@ def refuse_second(host: Host) -> None:
     conflicting = _conflicting(host)
     if conflicting:
         raise AlreadyAttachedError(
-            f"{host.name} already carries {conflicting[0]!r}: call .remove() on it first, or pass a"
-            " list of prompt sets to debias() to handle several attributes jointly"
+            f"{host.name} already has {conflicting[0]!r} attached; call .remove() on it first, or"
+            " pass a list of prompt sets to debias() to handle several attributes jointly"
         )
 
 
@@ -315,9 +316,9 @@ def _refuse_merged(host: Host) -> None:
     if saved_notes or is_merged:
         note = f": {saved_notes[0]}" if saved_notes else ""
         raise AlreadyAttachedError(
-            f"{host.name}: its weights contain a projection since merge(){note}. Load the"
-            " original checkpoint, and pass a list of prompt sets to debias() to"
-            " handle several attributes jointly"
+            f"{host.name}: its weights already contain a merged projection{note}. Load the"
+            " original checkpoint, and pass a list of prompt sets to debias() to handle several"
+            " attributes jointly"
         )
 
 

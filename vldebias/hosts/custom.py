@@ -28,7 +28,7 @@ class CustomHost(Host):
     Its role is "joint", or "sequence" if it generates images.
 
     Args:
-        model: any object; your program obtains embeddings by calling `model.method`.
+        model: any object whose `method` returns embeddings.
         method: name of the method, such as "encode_text", "encode", "encode_prompt", or "forward"
             of a module; or the path of a submodule, such as "text_model.pooler", whose output is
             then edited. It returns (b, d), or (b, length, d), as tensors or numpy arrays.
@@ -85,7 +85,8 @@ class CustomHost(Host):
         is_inner_module = self._called != method.rpartition(".")[2]
         if is_inner_module and embed is None:
             raise InvalidInputError(
-                f"custom: {method!r} is a submodule; pass embed= that returns one row per prompt"
+                f"custom: {method!r} is a submodule; pass an embed= function that returns one row"
+                " per prompt"
             )
         if weights is None and isinstance(model, nn.Module):
             weights = model
@@ -99,10 +100,10 @@ class CustomHost(Host):
         self._is_checked = False
 
     def _place_of(self, model: object, method: str) -> tuple[object, str]:
-        """Return the object, and the name of its method that returns embeddings."""
+        """Return the object whose method returns embeddings, and the name of this method."""
         if not isinstance(method, str):
             raise InvalidInputError(
-                f"custom: got the method {method!r}; expected its name, such as 'encode_text'"
+                f"custom: got {method!r}; expected the name of a method, such as 'encode_text'"
             )
         path, _, name = method.rpartition(".")
         try:
@@ -173,13 +174,13 @@ class CustomHost(Host):
         if shape[:-1] != (len(prompts),):
             raise InvalidInputError(
                 f"{self.name}: got {type(block).__name__} {shape} for {len(prompts)} prompts;"
-                f" expected a tensor or an array ({len(prompts)}, d): pass embed= that returns one"
-                " row per prompt"
+                f" expected a tensor or an array ({len(prompts)}, d). Pass an embed= function that"
+                " returns one row per prompt"
             )
         return block
 
     def _check_place(self, rows: Tensor, outputs: list[Tensor]) -> None:
-        """Reject a method that does not return the rows, because an edit would miss them.
+        """Check that the method returns the rows, because an edit would miss them otherwise.
 
         Args:
             rows: rows (n, d) returned by `embed`.
@@ -196,9 +197,10 @@ class CustomHost(Host):
         if not candidates or (expected @ torch.cat(candidates).T).amax(1).min() < 0.999:
             shapes = ", ".join(str(tuple(output.shape)) for output in outputs[:3])
             raise InvalidInputError(
-                f"{self.name}: the rows of embed=, {tuple(rows.shape)}, are not among the outputs"
-                f" of {self._method!r} ({shapes or 'nothing: it is never called'}); name the method"
-                " that returns them, or pass embed= that returns rows of its output"
+                f"{self.name}: the rows {tuple(rows.shape)} returned by embed= are not among the"
+                f" outputs of {self._method!r} ({shapes or 'nothing: it is never called'}); pass"
+                " the name of the method that returns them, or an embed= function that returns"
+                " rows of its output"
             )
 
     def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], object]]:
@@ -209,8 +211,8 @@ class CustomHost(Host):
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
                 f"{self.name}.{self._method}: got {type(part).__name__}, expected a tensor or an"
-                " array; pass output=, the index or key of the embeddings in it, or embed= that"
-                " returns one row per prompt"
+                " array; pass output=, the index or key of the embeddings in the output, or an"
+                " embed= function that returns one row per prompt"
             )
 
         def close(tensor: Tensor) -> object:
@@ -255,13 +257,14 @@ class CustomHost(Host):
                 return texts
         types = [f"{name}: {type(value).__name__}" for name, value in call.items()]
         raise InvalidInputError(
-            f"{self.name}.{self._method}: found no prompts in {', '.join(types)}; pass texts= (the"
-            " arguments of a call -> its prompts), or keep_stated=False to debias"
+            f"{self.name}.{self._method}: found no prompts in {', '.join(types)}; pass texts=, a"
+            " function from a call's arguments to its prompts, or pass keep_stated=False to debias"
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
         fold = foldable(
-            f"{self.name}: cannot merge, since head= of vldebias.hosts.custom", self._head
+            f"{self.name}: cannot merge, because the argument head= of vldebias.hosts.custom",
+            self._head,
         )
         fold(edits[self.roles[0]], strength)
         return ()
@@ -288,12 +291,12 @@ class TextTable(Host):
     """Store precomputed text embeddings for fitting and measuring; nothing can be attached.
 
     Args:
-        rows: prompt -> embedding (d,), or (1, d) as models return it.
-        model_id: name of the model that computed them.
+        rows: the embedding for each prompt, (d,) or (1, d).
+        model_id: the name of the model that computed the embeddings.
 
     Raises:
-        InvalidInputError: If there are no prompts, or rows are not (d,) of one width, finite and
-            nonzero.
+        InvalidInputError: If there are no prompts, or the rows differ in width, or a row is zero or
+            not finite.
     """
 
     name = "table of text embeddings"
@@ -309,9 +312,10 @@ class TextTable(Host):
         shapes = {tuple(row.shape) for row in wide.values()}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
             raise InvalidInputError(
-                f"text embeddings: expected rows (d,) of one width, got {sorted(shapes) or 'none'}"
+                "text embeddings: expected rows (d,) of the same width, got"
+                f" {sorted(shapes) or 'none'}"
             )
-        # Such rows have no direction and cannot be normalised.
+        # Rows that are zero or not finite cannot be normalised.
         bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
         if bad:
             raise InvalidInputError(

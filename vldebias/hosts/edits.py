@@ -21,11 +21,11 @@ Texts = Callable[[], Sequence[str]] | Sequence[str]
 
 
 class EditAttachment(Attachment):
-    """Apply fitted edits to a host's embeddings, hooked by `Host.install`.
+    """Apply fitted edits to a host's embeddings; `Host.install` adds the hooks.
 
     Attributes:
-        projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit.
-        gate: the words that leave a prompt unchanged; None if all prompts are edited.
+        projections: the edit for each role ("joint", "sequence", "pooled", ...).
+        gate: matches the attribute words that exempt a prompt, or None if all prompts are edited.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -64,8 +64,8 @@ class EditAttachment(Attachment):
             if not isinstance(edit, CalibratedProjection):
                 raise VldebiasError(
                     f"{type(edit).__name__} ({edit.method}) is not a single linear map of an"
-                    " embedding, so it cannot be merged into weights; keep it attached, or save it"
-                    " and attach it after loading"
+                    " embedding, so it cannot be merged into the weights. Keep it attached, or"
+                    " save it and attach it again after loading the model"
                 )
             projections[role] = edit
         changed = self.host.merge(projections, self._strength)
@@ -85,19 +85,21 @@ class EditAttachment(Attachment):
         return [(f"edit of {role}", edit.method) for role, edit in self.projections.items()]
 
     def apply(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
-        """Return embeddings edited as `role`, except rows whose text states the attribute.
+        """Return edited embeddings, leaving rows unchanged whose text states the attribute.
 
         Args:
             role: one of `projections`.
             embeddings: (b, ..., d).
-            texts: one prompt per row, or per equal-sized group of adjacent rows; or a function that
-                returns them, which is called only if an edit or `keep_stated` needs prompts.
+            texts: one prompt per row, or one per equal-sized group of adjacent rows. A function
+                that returns the prompts is only called if an edit or `keep_stated` needs them.
         """
-        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the batch size
+        # Do not use `len`, because compiled code would then be specialised to one batch size.
+        if not self.acts or embeddings.shape[0] == 0:
             return embeddings
         if role not in self.projections:
             raise InvalidInputError(
-                f"{self.host.name}: expected a role of {sorted(self.projections)}, got {role!r}"
+                f"{self.host.name}: expected one of the roles {sorted(self.projections)}, got"
+                f" {role!r}"
             )
         edit = self.projections[role]
         self._check_adapters()
@@ -118,7 +120,7 @@ class EditAttachment(Attachment):
         return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
 
     def _prompts_of_rows(self, texts: Texts | None, rows: int) -> list[str]:
-        """Return one prompt per row, or an empty list without texts (see `apply`)."""
+        """Return one prompt per row, or an empty list if there are no texts (see `apply`)."""
         if texts is None:
             return []
         if callable(texts):
@@ -129,8 +131,8 @@ class EditAttachment(Attachment):
             prompts = list(checked_texts([texts] if isinstance(texts, str) else texts))
         if not prompts or rows % len(prompts):
             raise InvalidInputError(
-                f"{self.host.name}: {rows} embeddings for {len(prompts)} prompts;"
-                " expected a multiple"
+                f"{self.host.name}: got {rows} embeddings for {len(prompts)} prompts; the number"
+                " of embeddings must be a multiple of the number of prompts"
             )
         repeats = rows // len(prompts)
         prompts_of_rows: list[str] = []
@@ -153,10 +155,11 @@ class EditAttachment(Attachment):
             embeddings: (b, d).
             ids: (b, length), or None if the tower was called without any.
             stated_rows: function from ids to a mask (b,), true if a row states the attribute, on
-                the ids' device; None if all rows are edited.
+                the ids' device, or None if all rows are edited.
             texts: function from ids to prompts, for edits that depend on them.
         """
-        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the batch size
+        # Do not use `len`, because compiled code would then be specialised to one batch size.
+        if not self.acts or embeddings.shape[0] == 0:
             return embeddings
         edit = self.projections[role]
         if isinstance(edit, Rewording):
@@ -168,10 +171,10 @@ class EditAttachment(Attachment):
         if ids is None or stated_rows is None:
             return changed
         stated = stated_rows(ids)
-        # This is the most common case. On a GPU the check would block, and compiled code cannot
-        # branch.
-        is_at_hand = stated.device.type == "cpu" and not torch.compiler.is_compiling()
-        if is_at_hand and not stated.any():
+        # Skip the copy in the most common case. On a GPU the check would block, and compiled code
+        # cannot branch on tensor values.
+        can_read_mask = stated.device.type == "cpu" and not torch.compiler.is_compiling()
+        if can_read_mask and not stated.any():
             return changed
         return _where(stated.to(embeddings.device), embeddings, changed)
 
@@ -189,19 +192,19 @@ class EditAttachment(Attachment):
     def _check_adapters(self) -> None:
         """Warn once if the adapters of the text encoders have changed since attaching.
 
-        Compiled code does not check, since torch recompiles it if modules change.
+        Compiled code skips the check, since torch recompiles it when modules change.
         """
         if torch.compiler.is_compiling() or not self._adapters.changed():
             return
         self.warn_once(
-            "the adapters (LoRA) of the text encoder have changed since the edit was attached,"
-            " and they change its embeddings. Fit again with them: attachment.remove(), then"
+            "the text encoder's adapters (LoRA) have changed since the edit was attached, and so"
+            " have its embeddings. To fit the edit again, call attachment.remove(), then"
             " vldebias.debias(host, prompts)"
         )
 
 
 def described(edit: Edit) -> str:
-    """Describe an edit by its method and rank, or explain why the default attached none."""
+    """Describe an edit by its method and rank, or explain why the default method edits nothing."""
     choice = edit.provenance.choice
     if choice is not None and edit.method.startswith("default"):
         return f"{edit.method}. {choice.reason}"
@@ -211,7 +214,7 @@ def described(edit: Edit) -> str:
 
 
 def _where(stated: Tensor, embeddings: Tensor, changed: Tensor) -> Tensor:
-    """Return changed embeddings (b, ..., d), keeping the original rows that state the attribute.
+    """Return changed embeddings (b, ..., d), with the original rows where the attribute is stated.
 
     Args:
         stated: (b,), true for the rows that state the attribute.

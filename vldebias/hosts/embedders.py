@@ -1,7 +1,7 @@
 """Wrap functions and objects from other libraries that embed text.
 
-Supported are objects from LangChain, llama-index, sentence-transformers and chroma, plain
-functions, and mappings from text to vector. None of these libraries is imported: an interface is
+This module supports objects from LangChain, llama-index, sentence-transformers and chroma, plain
+functions, and mappings from text to vector. None of these libraries is imported; an interface is
 recognised by its method names.
 """
 
@@ -61,7 +61,7 @@ class Embedder:
         """Return an `Embedder` for a function, a library's object or a mapping.
 
         Raises:
-            UnsupportedHostError: If it is a model, which `vldebias.debias` supports, or an async
+            UnsupportedHostError: If it is a model (use `vldebias.debias` instead) or an async
                 function.
             InvalidInputError: If it does not embed text.
         """
@@ -82,8 +82,8 @@ class Embedder:
             )
         raise InvalidInputError(
             f"embed: got {name}; expected a function from a list of texts to their vectors, a"
-            " mapping from text to vector, or an object of LangChain, llama-index,"
-            " sentence-transformers or chroma that embeds texts"
+            " mapping from text to vector, or a LangChain, llama-index, sentence-transformers or"
+            " chroma object that embeds text"
         )
 
 
@@ -115,8 +115,8 @@ def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
     called = embed if inspect.isroutine(embed) else type(embed).__call__
     if inspect.iscoroutinefunction(called):
         raise UnsupportedHostError(
-            "embed: got an async function; expected one that returns vectors, such as lambda"
-            " texts: asyncio.run(embed(texts))"
+            "embed: got an async function; expected a function that returns vectors, such as"
+            " lambda texts: asyncio.run(embed(texts))"
         )
     return embed, embed, False
 
@@ -166,8 +166,7 @@ class EmbeddedTexts(Host):
         if self._embed is None:
             embed = embedder.queries
             if embedder.single:
-                # Documents can be embedded in batches, so they replace queries if both give the
-                # same vectors.
+                # Embed queries as documents, which works in batches, if both give the same vectors.
                 text = [TEXTS[0]]
                 as_query = read_vectors(embedder.queries(text), "embed", expected=1).rows
                 as_document = read_vectors(embedder.documents(text), "embed", expected=1).rows
@@ -183,7 +182,7 @@ class EmbeddedTexts(Host):
             vectors = read_vectors(self._embed(batch), "embed", expected=len(batch))
             blocks.append(vectors.rows.detach().cpu().double())
         rows = torch.cat(blocks)
-        # Such vectors have no direction, and edits depend only on the direction.
+        # Vectors that are zero or not finite have no direction, on which edits depend.
         bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
         if bad:
             raise InvalidInputError(
@@ -196,12 +195,12 @@ class EmbeddedTexts(Host):
         """Return the width of the vectors."""
         source = self.embedder.source
         if isinstance(source, Mapping) and source:
-            # A mapping may lack the text that is used to query other sources.
+            # A mapping may lack the probe text, so use one of its own.
             return self.embed([next(iter(source))], role).shape[-1]
         return super().dim(role)
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
-        """Return numbers derived from three text embeddings; None for a mapping that lacks them.
+        """Return numbers derived from three text embeddings, or None if a mapping lacks them.
 
         There are no weights to read, so only embeddings identify the model.
         """
@@ -227,7 +226,7 @@ class EmbeddedTexts(Host):
             edit: the fitted edit.
 
         Raises:
-            ProjectionMismatchError: If it does not fit; the message gives the reason.
+            ProjectionMismatchError: If the edit does not fit; the message gives the reason.
 
         Warns:
             SuspectInputWarning: If the edit has no text embeddings to compare.
@@ -238,13 +237,17 @@ class EmbeddedTexts(Host):
         if edit.dim != width:
             why = f"has dim {edit.dim}, but the vectors have {width}"
         elif edit.space is not None and not edit.space.endswith(f".{role}"):
-            why = f"belongs to space {edit.space!r}, not to embeddings of whole texts"
+            why = f"belongs to space {edit.space!r}, not to text embeddings"
         elif fitted is not None and here is not None and not fitted.same_texts(here):
-            why = f"was fitted on another model ({edit.model_id or 'unnamed'}): three texts differ"
+            why = (
+                f"was fitted on a different model ({edit.model_id or 'unnamed'}): the embeddings of"
+                " three texts differ"
+            )
         elif fitted is None or not fitted.texts:
             warn(
-                f"{self.name}: the edit has no embeddings of texts, so it cannot be checked whether"
-                " it was fitted on this model; fit it with vldebias.debias_queries(embed, prompts)",
+                f"{self.name}: the edit stores no text embeddings, so there is no way to check"
+                " that it was fitted on this model; fit it with vldebias.debias_queries(embed,"
+                " prompts)",
                 SuspectInputWarning,
             )
             return

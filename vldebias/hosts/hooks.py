@@ -15,14 +15,14 @@ from vldebias.hosts.host import BARE
 Original = Callable[..., Any]
 """The original version of a replaced method."""
 Around = Callable[[Original, inspect.BoundArguments], object]
-"""A function that takes the original method and the arguments of a call, and returns the result."""
+"""A function that takes the original method and a call's arguments, and returns the result."""
 
 
 @dataclass(eq=False, repr=False)
 class Hook:
-    """Hook a model for one attachment.
+    """Mark a model as hooked by an attachment.
 
-    Copying and pickling the model is rejected, because copies would also be edited.
+    The model then cannot be copied or pickled, because copies would also be edited.
     """
 
     attachment: Attachment
@@ -56,12 +56,12 @@ def hook_methods(
     owner: object,
     around: Mapping[str, Around],
 ) -> Callable[[], None]:
-    """Make method calls on one object run `around(original, arguments)` instead.
+    """Replace methods of an object so that calls run `around(original, arguments)`.
 
     Args:
         attachment: the attachment; methods are replaced while it is attached.
         owner: the object.
-        around: method name -> function of the original method and the call's arguments.
+        around: for each method name, a function of the original method and the call's arguments.
 
     Returns:
         The function that restores the methods.
@@ -77,12 +77,12 @@ def hook_methods(
 
     def restore() -> None:
         for name, hook in hooks.items():
-            # A different library may have replaced the method since, and its change would also be
-            # undone.
+            # Other code may have replaced the method in the meantime, and restoring the method
+            # would undo that change too.
             if vars(owner).get(name) is not hook:
                 raise VldebiasError(
                     f"{attachment.host.name}: {name} was replaced again after attaching; undo that"
-                    " first"
+                    " replacement first"
                 )
             delattr(owner, name)
             if before[name] is not None:

@@ -50,7 +50,7 @@ SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 BATCH = 64
 
 TOKENIZING = threading.RLock()
-"""Lock around all tokenizers: calling a fast one sets truncation and padding for all threads."""
+"""Lock for tokenizer calls, since a fast tokenizer sets truncation and padding for all threads."""
 # A worker forked while a thread holds the lock would wait forever. Windows does not fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=TOKENIZING._at_fork_reinit)  # type: ignore[attr-defined]
@@ -64,8 +64,8 @@ class Memory:
     """Cache values that were read from a model.
 
     Attributes:
-        rows: (role, prompt) -> embedding (d,), see `Host.embed`.
-        fingerprints: name of a module group -> fingerprint of its weights.
+        rows: the embedding (d,) for each (role, prompt); see `Host.embed`.
+        fingerprints: the fingerprint of each module group's weights, by the group's name.
     """
 
     rows: dict[tuple[str, str], Tensor] = field(default_factory=dict)
@@ -78,25 +78,25 @@ class Memory:
 
 
 class Host(ABC):
-    """Represent a model or pipeline by its tensors, each with a role.
+    """Provide access to the embeddings of a model or pipeline, each of which has a role.
 
-    A subclass with a `library` is created as Host(model, tokenizer, negative), from the arguments
-    of `debias`. It raises UnsupportedHostError for unsupported classes.
+    A subclass with a `library` is created as Host(model, tokenizer, negative) from the arguments of
+    `debias`. The subclass raises UnsupportedHostError for unsupported classes.
 
     Attributes:
-        name: class of the model, for messages.
+        name: the model's class name, for messages.
         model_id: the source of its weights, if known.
         roles: the tensors that `debias` edits by default.
-        generative: whether it generates images from these tensors.
-        rewrites: whether its prompts can be rewritten before they are encoded.
-        edits_images: whether it changes input images.
-        text_modules: the modules that text passes through, as far as known.
+        generative: whether the model generates images from these tensors.
+        rewrites: whether prompts can be rewritten before they are encoded.
+        edits_images: whether the model edits input images.
+        text_modules: the modules that process text, as far as they are known.
         image_tower: the modules of an image tower that shares the text space, including its head;
             otherwise empty.
         image_fingerprint: fingerprint of `image_tower`, or None.
-        exclusive_modules: what an attachment needs exclusively, starting with the model or pipeline
-            itself.
-        shared_modules: what it may share with attachments to other pipelines.
+        exclusive_modules: the objects that only one attachment may use, starting with the model or
+            pipeline itself.
+        shared_modules: the modules that attachments to other pipelines may also use.
         library: the package that defines its model classes; `register_host` uses it as the key.
 
     >>> from vldebias.miniature import load_clip
@@ -137,15 +137,15 @@ class Host(ABC):
             role: the tensor to read, one of `roles`.
 
         Returns:
-            (role, prompt) -> row (d,), as in `embed`; may include other roles from the same forward
-            pass.
+            The row (d,) for each (role, prompt), as in `embed`. May include other roles from the
+            same forward pass.
         """
 
     @staticmethod
     def read_by(
         encode: Callable[[list[str]], Tensor], prompts: Sequence[str], role: str, *models: nn.Module
     ) -> dict[tuple[str, str], Tensor]:
-        """Compute rows with an encoder, in batches.
+        """Embed prompts with an encoder, in batches.
 
         Args:
             encode: function from prompts to rows (b, d).
@@ -154,7 +154,7 @@ class Host(ABC):
             models: the modules that `encode` runs, which are put into eval mode.
 
         Returns:
-            (role, prompt) -> row (d,) of norm 1, float64, on the CPU.
+            The row (d,) for each (role, prompt), of norm 1, as float64 on the CPU.
         """
         with reading(*models):
             # Move batches to the CPU one by one, so that a GPU holds only one at a time.
@@ -175,7 +175,7 @@ class Host(ABC):
             The function that removes the hooks.
         """
         raise UnsupportedHostError(
-            f"{self.name}: nothing can be attached; expected the model itself"
+            f"{self.name}: nothing can be attached to this host; pass the model itself"
         )
 
     def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
@@ -185,25 +185,25 @@ class Host(ABC):
             The function that removes the hooks.
         """
         raise UnsupportedHostError(
-            f"{self.name}: balanced prompts are for pipelines of diffusers; use another method,"
-            " such as 'difference'"
+            f"{self.name}: balanced prompts are only supported for diffusers pipelines; use a"
+            " different method, such as 'difference'"
         )
 
     def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
-        """Hook the denoiser so that each image gets its value in cross-attention.
+        """Hook the denoiser so that each image's value is set in cross-attention.
 
         Returns:
             The function that removes the hooks.
         """
         raise UnsupportedHostError(
-            f"{self.name}: values are set in the denoiser of a pipeline of diffusers"
+            f"{self.name}: values can only be set in the denoiser of a diffusers pipeline"
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        """Fold the edits into the model's weights, either all or none.
+        """Fold the edits into the model's weights; if one fails, no weight is changed.
 
         Args:
-            edits: role -> projection.
+            edits: the projection for each role.
             strength: fraction of the projection to apply, in [0, 1].
 
         Returns:
@@ -213,11 +213,12 @@ class Host(ABC):
             UnsupportedHostError: If the weights cannot express the edits. No weight is changed.
         """
         raise UnsupportedHostError(
-            f"{self.name}: cannot merge, because no layer is known that ends in the embeddings"
+            f"{self.name}: cannot merge, because it is not known which layer produces the"
+            " embeddings"
         )
 
     def space(self, role: str) -> str:
-        """Return the name of the space of `role`, such as "diffusers.sequence".
+        """Return the name of the space that `role` belongs to, such as "diffusers.sequence".
 
         Roles in the same space share an edit.
         """
@@ -240,14 +241,14 @@ class Host(ABC):
         if side == "text":
             return self
         raise UnsupportedHostError(
-            f"{self.name}: side={side!r} needs an image tower that shares a space with the texts,"
-            " and here is none; use side='text'"
+            f"{self.name}: side={side!r} needs an image tower that shares a space with the text"
+            " tower, but this host has none; use side='text'"
         )
 
     # ---- rows
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """Return the cached L2-normalised embeddings of prompts, never edited.
+        """Return L2-normalised prompt embeddings from the cache, ignoring attached edits.
 
         Args:
             prompts: the prompts.
@@ -264,8 +265,9 @@ class Host(ABC):
         for prompt in prompts:
             if not isinstance(prompt, str):
                 raise InvalidInputError(
-                    f"{self.name}: embed got {prompt!r}; expected a list of texts. For pairs, list"
-                    " both texts of each, and pass the rows as rows.unflatten(0, (-1, 2))"
+                    f"{self.name}: embed got {prompt!r}; expected a list of strings. For pairs,"
+                    " pass both texts of each pair one after the other, and reshape the result"
+                    " with rows.unflatten(0, (-1, 2))"
                 )
             # Look it up once, because another thread may clear the cache in the meantime.
             row = memory.get((role, prompt))
@@ -291,7 +293,7 @@ class Host(ABC):
             received = f"no row ({role!r}, {missing[0]!r})"
         raise InvalidInputError(
             f"{self.name}: {type(self).__name__}.read returned {received}; expected a mapping from"
-            " (role, prompt) to a row (d,), which read_by returns"
+            " (role, prompt) to a row (d,), as returned by read_by"
         )
 
     def under(
@@ -310,8 +312,8 @@ class Host(ABC):
             role: the tensor that is edited.
             edit: the fitted edit. If None, nothing is edited.
             strength: fraction of the edit to apply, in [0, 1].
-            keep_stated: leave prompts unchanged that contain an attribute word of the edit, as in
-                `vldebias.debias`.
+            keep_stated: whether to leave prompts unchanged that contain one of the edit's attribute
+                words, as in `vldebias.debias`.
         """
         rows = self.embed(prompts, role)
         if edit is None:
@@ -360,7 +362,7 @@ class Host(ABC):
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
-        # Any text embedded before will do, since a service or mapping may not know PROBE.
+        # Use any text that was already embedded, since a service or mapping may not know PROBE.
         for (role_of_row, _), row in list(self.memory.rows.items()):
             if role_of_row == role:
                 return row.shape[-1]
@@ -372,8 +374,8 @@ class Host(ABC):
         """Return the fingerprint of `text_modules`, or None if no weights can be read.
 
         With a role, it includes numbers derived from three text embeddings: their products with
-        fixed random directions. They reveal layer settings (an epsilon, an activation) and a
-        different tokenizer, which weights do not.
+        fixed random directions. They reveal different layer settings (such as an epsilon or an
+        activation) and a different tokenizer, which the weights do not show.
         """
         memory = self.memory.fingerprints
         # Compute it once per host, because the encoders of a large pipeline take gigabytes.
@@ -388,9 +390,9 @@ class Host(ABC):
                     is_offloaded = True
             if mark is None and is_offloaded:
                 warn(
-                    f"{self.name}: the weights of the text encoders are offloaded, so they have no"
-                    " fingerprint and a projection cannot be checked against them; attach before"
-                    " offloading to have it checked"
+                    f"{self.name}: the text encoders' weights are offloaded, so they have no"
+                    " fingerprint and a projection cannot be checked against them. Attach before"
+                    " offloading to enable the check"
                 )
         if mark is None or role is None:
             return mark
@@ -417,19 +419,19 @@ class Host(ABC):
             edit: the fitted edit.
 
         Raises:
-            ProjectionMismatchError: If it does not fit; the message gives the reason.
+            ProjectionMismatchError: If the edit does not fit; the message gives the reason.
         """
         fitted = edit.provenance.fingerprint
         present = None if fitted is None else self.fingerprint(role)
-        refit = "fit again on this host with vldebias.debias(host, prompts)"
+        refit = "fit it again on this host with vldebias.debias(host, prompts)"
         why = self._mismatch(role, edit, present)
         if why:
             raise ProjectionMismatchError(f"{self.name}: the projection {why}; {refit}")
         if fitted is not None and not fitted.same_adapters(present):
             warn(
-                f"{self.name}: the projection was fitted while the text tower had other adapters"
-                f" (LoRA) than now, and adapters change its embeddings; {refit}, or load the"
-                " adapters it was fitted with"
+                f"{self.name}: the projection was fitted with different adapters (LoRA) in the"
+                f" text tower, and adapters change its embeddings; {refit}, or load the adapters"
+                " that it was fitted with"
             )
 
     def edits_by_role(self, edits: Mapping[str, Edit]) -> dict[str, Edit]:
@@ -438,7 +440,7 @@ class Host(ABC):
         missing = [role for role in self.roles if self.space(role) not in edit_of_space]
         if missing:
             raise InvalidInputError(
-                f"{self.name} has the roles {list(self.roles)}; got no edit for {missing}: pass a"
+                f"{self.name} has the roles {list(self.roles)}; got no edit for {missing}; pass a"
                 " mapping from role to edit"
             )
         by_role = {role: edits.get(role, edit_of_space[self.space(role)]) for role in self.roles}
@@ -452,19 +454,19 @@ class Host(ABC):
         fitted = origin.fingerprint
         fitted_on = edit.model_id or "unnamed model"
         if edit.space not in (None, self.space(role)):
-            return f"belongs to space {edit.space!r}, here it is {self.space(role)!r}"
+            return f"belongs to space {edit.space!r}, not {self.space(role)!r}"
         if edit.dim != self.dim(role):
-            return f"has dim {edit.dim}, {role!r} has {self.dim(role)}"
+            return f"has dim {edit.dim}, but {role!r} has {self.dim(role)}"
         if fitted is not None and not fitted.matches(present):
             return (
-                f"was fitted on other weights ({fitted_on}): the text tower or its embeddings of"
-                " three texts differ"
+                f"was fitted on different weights ({fitted_on}): the text tower or its embeddings"
+                " of three texts differ"
             )
         # A text edit may be attached to a model with a different image tower.
         uses_images = role == IMAGE or origin.uses_images
         fitted_images = origin.image_fingerprint if uses_images else None
         if fitted_images is not None and not fitted_images.matches(self.image_fingerprint):
-            return f"was fitted with another image tower ({fitted_on}): its fingerprint differs"
+            return f"was fitted with a different image tower ({fitted_on})"
         return ""
 
 
@@ -480,7 +482,7 @@ TEXTS = (
 
 
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
-    """Return products of float64 rows (n, d) with 16 fixed random directions, for a fingerprint."""
+    """Return products of float64 rows (n, d) and 16 fixed random directions, for a fingerprint."""
     # Saved edits contain these numbers, so the seed must never change.
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
@@ -506,11 +508,11 @@ _WAVE = math.sqrt(2) * torch.sin(
 def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     """Return the structure and two numbers per tensor, or None if no weights can be read.
 
-    No weights can be read if there are no modules, or if they are on the meta device. For tensors
-    above two million values, an evenly spaced sample is read. Numbers are compared instead of a
-    hash, because the same checkpoint may be loaded in float32, float16 or bfloat16. The second
-    number, a product with a fixed vector, is needed because fine-tuning rotates a tensor much more
-    than it scales it.
+    No weights can be read if there are no modules, or if the weights are on the meta device. For
+    tensors with more than two million values, an evenly spaced sample is used. Numbers are compared
+    instead of a hash, because the same checkpoint may be loaded in float32, float16 or bfloat16.
+    The second number, a product with a fixed vector, is needed because fine-tuning rotates a tensor
+    much more than it scales it.
     """
     named: list[tuple[str, Tensor]] = []
     for place, module in enumerate(modules):
@@ -569,7 +571,7 @@ def during(state: ContextVar[T], value: T) -> Iterator[None]:
         state.reset(token)
 
 
-# Models being read -> number of readers, and their modules' modes before the first reader.
+# For each model being read: the number of readers, and its modules' modes before the first one.
 _READ: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
@@ -605,6 +607,7 @@ def reading(*models: nn.Module) -> Iterator[None]:
                 if readers > 1:
                     _READ[model] = readers - 1, modes
                     continue
-                # Restore modules one by one, because parts of a model may have been in eval mode.
+                # Restore each module's own mode, because parts of a model may have been in eval
+                # mode.
                 for module, training in modes:
                     module.training = training

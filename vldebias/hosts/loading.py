@@ -44,8 +44,8 @@ class Loaded:
     Attributes:
         host: the model or pipeline.
         name: the name under which it was loaded.
-        tokenizer: the model's tokenizer; None for pipelines.
-        preprocess: the model's image preprocessing; None for pipelines.
+        tokenizer: the model's tokenizer, or None for pipelines.
+        preprocess: the model's image preprocessing, or None for pipelines.
     """
 
     host: CLIP | PreTrainedModel | DiffusionPipeline
@@ -62,7 +62,7 @@ def load_host(
     device: str = "cpu",
     dtype: str | None = None,
 ) -> Loaded:
-    """Load the model or pipeline given by the options.
+    """Load a model or pipeline by name.
 
     Args:
         model: an open_clip architecture (with `pretrained`); otherwise a transformers id, an
@@ -85,7 +85,7 @@ def load_host(
     """
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
-    # The miniature is never looked up on a hub; neither is the local folder ".".
+    # Name a local folder for the miniature models, which are never looked up on a hub.
     requested = "."
     if name not in ("miniature", PHOTOGRAPHS):
         requested = pretrained or name.removeprefix("local-dir:")
@@ -139,7 +139,7 @@ def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
 
 
 def check_name(model: str, pretrained: str | None = None) -> None:
-    """Reject a model that open_clip does not list with these weights, without loading anything.
+    """Check that open_clip lists a model with these weights, without loading anything.
 
     Args:
         model: see `load_host`. A name with a slash, a folder and "miniature" are not open_clip
@@ -147,8 +147,8 @@ def check_name(model: str, pretrained: str | None = None) -> None:
         pretrained: an open_clip tag or a checkpoint file.
 
     Raises:
-        InvalidInputError: If the architecture does not exist, or lacks weights or the requested
-            weights.
+        InvalidInputError: If the architecture does not exist, no weights are given for it, or the
+            given weights do not exist.
     """
     if model.startswith(SCHEMAS):
         return
@@ -159,8 +159,8 @@ def check_name(model: str, pretrained: str | None = None) -> None:
             if tags:
                 raise InvalidInputError(
                     f"{model!r} is an open_clip architecture without weights; expected --model"
-                    f" {model} --pretrained TAG (in `eval paper` --model {model}:TAG), with one of"
-                    f" {', '.join(tags)}"
+                    f" {model} --pretrained TAG (in `eval paper` --model {model}:TAG), where TAG"
+                    f" is one of {', '.join(tags)}"
                 )
         return
     open_clip = need("open_clip")
@@ -175,7 +175,7 @@ def check_name(model: str, pretrained: str | None = None) -> None:
 def has_weights(model: str, pretrained: str | None = None) -> bool:
     """Return whether a model's or pipeline's weights are on this machine, without network access.
 
-    A file may still be damaged, which only shows when it is loaded.
+    Damaged files are only detected when they are loaded.
 
     Args:
         model: see `load_host`.
@@ -250,7 +250,7 @@ def text_host(model: object, tokenizer: object = None) -> Host:
     host = resolve(model, tokenizer=tokenizer)
     if host.generative:
         raise UnsupportedHostError(
-            f"got the pipeline {host.name}; expected an image-text model. Pipelines are evaluated"
-            ' by the task "generation"'
+            f"got the pipeline {host.name}; expected an image-text model. To evaluate a"
+            ' pipeline, use the task "generation"'
         )
     return host

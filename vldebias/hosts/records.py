@@ -1,4 +1,4 @@
-"""Record the calls of an attached pipeline: each image's value, or why it has none."""
+"""Record an attached pipeline's calls: each image's value, or why it has none."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CallRecord:
         reasons: why an image was left unchanged ("stated", "no person", ...), otherwise None.
         people: the people in each image who were assigned a value; see `BalancedPrompts`.
         seed: the attachment's seed.
-        index: index of each image (see `Balancer.at`) if values follow generator seeds; None if
+        index: index of each image (see `Balancer.at`) if values follow generator seeds, or None if
             they depend on previous calls.
         is_encoding: whether only `encode_prompt` was called. If its embeddings are passed to a call
             of the same pipeline, that call's record has the same values.
@@ -84,7 +84,7 @@ class CallRecord:
 
 
 class CallLog:
-    """Store an attachment's records, and the last one of each thread or task.
+    """Store an attachment's call records, and the most recent one per thread or task.
 
     Args:
         on_call: receives the record of each call once its values are sampled. Its exceptions are
@@ -99,7 +99,7 @@ class CallLog:
     ) -> None:
         if on_call is not None and not callable(on_call):
             raise InvalidInputError(
-                f"on_call: got {on_call!r}; expected a function of one record, or None"
+                f"on_call: got {on_call!r}; expected a function that takes one record, or None"
             )
         self.on_call = on_call
         self.follow_seeds = follow_seeds
@@ -112,7 +112,7 @@ class CallLog:
 
     @property
     def last(self) -> CallRecord | None:
-        """Return the record of the last call in this thread or task, or None without one."""
+        """Return the record of the last call in this thread or task, or None if there was none."""
         place = _PLACE.get()
         if place is None or not place.is_here():
             return None
@@ -120,7 +120,7 @@ class CallLog:
 
     @property
     def is_known(self) -> bool:
-        """Return True if this thread or task has made a call, or if none has."""
+        """Return False if calls were made, but none of them in this thread or task."""
         place = _PLACE.get()
         is_here = place is not None and place.is_here() and self in place.records
         return is_here or not self._records
@@ -170,11 +170,11 @@ def raise_failures() -> None:
 class _Place:
     """Store each log's last record in one thread or task.
 
-    A task starts with a copy of its creator's context, as does `asyncio.to_thread`. The place
-    remembers where it was created, so that no task sees the record of another task's call.
+    A new task copies its creator's context, and so does `asyncio.to_thread`. The place remembers
+    the thread and task that created it, so that no task sees the record of another task's call.
 
     Attributes:
-        records: log -> record of its last call here.
+        records: for each log, the record of the last call in this thread or task.
         awaiting: for a thread started by `asyncio.to_thread`, the place of the task that awaits it.
     """
 
@@ -190,7 +190,7 @@ class _Place:
         self._task = None if task is None else ref(task)
 
     def is_here(self) -> bool:
-        """Return whether the code runs in this place's thread and task.
+        """Return whether the current thread and task are the ones that this place belongs to.
 
         After a task has ended, its place belongs to the tasks that inherited its context;
         notebooks, for example, run each cell in a task.
@@ -203,7 +203,7 @@ class _Place:
         return task is None or task is _current_task()
 
     def update(self, log: CallLog, record: CallRecord | None) -> None:
-        """Store the record of a call that this place's task makes through `asyncio.to_thread`.
+        """Store the record of a call that this place's task made through `asyncio.to_thread`.
 
         The thread has a copy of its task's context, so the task would otherwise see an older
         record.
@@ -213,8 +213,8 @@ class _Place:
         if self._living_task() is not None:
             self.records[log] = record
         else:
-            # The task has ended, and any of its child tasks may be asking; no record is better than
-            # a wrong one.
+            # The task has ended, and the next caller may be any of its child tasks. Finding no
+            # record is better than finding the wrong one.
             self.records.pop(log, None)
 
     def _living_task(self) -> asyncio.Task[object] | None:

@@ -13,11 +13,11 @@ from vldebias.utils.registry import Registry
 
 
 def _library_of(kind: object) -> str:
-    """Return the library of a host class; reject anything else."""
+    """Return a host class's library, after checking the class."""
     if not isinstance(kind, type) or not issubclass(kind, Host) or not kind.library:
         raise InvalidInputError(
-            f"host: got {kind!r}; expected a class that derives from vldebias.hosts.Host and"
-            " names as `library` the package that defines its models"
+            f"host: got {kind!r}; expected a subclass of vldebias.hosts.Host whose `library` names"
+            " the package that defines its models"
         )
     undefined = sorted(kind.__abstractmethods__)
     for name in ("__init__", "install"):
@@ -26,7 +26,7 @@ def _library_of(kind: object) -> str:
     if undefined:
         raise InvalidInputError(
             f"host {kind.library!r}: {kind.__name__} does not define {', '.join(undefined)};"
-            " define it as vldebias.hosts.Host describes"
+            " define it as described in vldebias.hosts.Host"
         )
     try:
         inspect.signature(kind).bind(None, None, False)
@@ -40,20 +40,20 @@ def _library_of(kind: object) -> str:
 
 
 def _checked_host(host: Host) -> Host:
-    """Return a host; reject one whose `__init__` does not set the required attributes."""
+    """Return a host, after checking that its `__init__` set the required attributes."""
     # Do not evaluate properties, since one may run the pipeline.
     known = {*vars(host), *dir(type(host))}
     unset = [name for name in ("name", "roles", "exclusive_modules") if name not in known]
     if unset:
         raise InvalidInputError(
             f"host {host.library!r}: {type(host).__name__} does not set {', '.join(unset)}; set it"
-            " in __init__ or the class"
+            " in __init__ or in the class"
         )
     return host
 
 
 HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _library_of)
-"""Package or subpackage that defines model classes -> the host class for them."""
+"""The host class for each package or subpackage that defines model classes."""
 
 
 def register_host(host: type[Host]) -> type[Host]:
@@ -84,12 +84,12 @@ def resolve(
         host: the model or pipeline, or a `Host`. A mapping from prompt to embedding can replace a
             model that is not available (`TextTable`).
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
-        negative: also change a pipeline's negative prompt.
+        negative: whether to change a pipeline's negative prompt too.
         side: see `Host.at`. If None, the default side is used.
 
     Raises:
-        UnsupportedHostError: If the library is unknown, the class is unsupported, or the host lacks
-            `side`.
+        UnsupportedHostError: If the library is unknown, the class is unsupported, or the host does
+            not support `side`.
     """
     if isinstance(host, Mapping):
         host = TextTable(host)
@@ -109,11 +109,11 @@ def resolve(
         if package is None:
             libraries = [library for library in HOSTS if "." not in library]
             raise UnsupportedHostError(
-                f"{type(host).__module__}.{type(host).__qualname__}: not a model of"
-                f" {', '.join(libraries[:-1])} or {libraries[-1]}.\nFor a wrapper"
-                " (DataParallel, torch.compile, TorchScript) pass the wrapped model, before"
-                " wrapping it.\nDescribe any other by vldebias.hosts.custom(model, 'method',"
-                " embed=...); docs/how-to/own-model.md"
+                f"{type(host).__module__}.{type(host).__qualname__}: not a model from"
+                f" {', '.join(libraries[:-1])} or {libraries[-1]}.\nFor a wrapper (DataParallel,"
+                " torch.compile, TorchScript) pass the wrapped model, before wrapping it.\nFor"
+                " any other model, use vldebias.hosts.custom(model, 'method', embed=...); see"
+                " docs/how-to/own-model.md"
             )
         found = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
         host = _checked_host(found)

@@ -1,4 +1,4 @@
-"""Index the images of a call by their random generators, so that equal calls get equal values."""
+"""Derive image indices from a call's random generators, so that equal calls get equal values."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ Seeds = int | torch.Generator | Sequence[int | torch.Generator]
 
 
 def indices_of(seeds: object, prompts: Sequence[str]) -> list[int] | None:
-    """Return the index of each image for `Balancer.at`, or None if `seeds` are not seeds.
+    """Return the index of each image for `Balancer.at`, or None if `seeds` contains no seeds.
 
     A seed s for n images of a prompt corresponds to indices s n to s n + n - 1, so that consecutive
     seeds give consecutive indices. With one seed per image, the seed is the index.
 
     Args:
-        seeds: see `Seeds`; None, or anything else that a custom pipeline accepts as its generator.
+        seeds: generators or seeds (see `Seeds`), None, or anything else that a custom pipeline
+            accepts as its generator.
         prompts: the images' prompts, in order.
     """
     if isinstance(seeds, list | tuple):
-        # A pipeline that encodes once for all images of a prompt has a generator per image.
+        # A pipeline may encode a prompt once for all of its images, but use one generator per
+        # image.
         step, remainder = divmod(len(seeds), max(len(prompts), 1))
         if not step or remainder or not all(map(_is_seed, seeds)):
             return None

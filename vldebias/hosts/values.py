@@ -1,4 +1,4 @@
-"""Sample a value for each image, inserted into the prompt or set in cross-attention."""
+"""Sample a value for each image, and insert it into the prompt or set it in cross-attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts, Balancer
 
 Readers = Mapping[str, Callable[[str], int]]
-"""Name of a text argument -> function that returns how many characters of a text are read."""
+"""For each text argument, a function that returns how many characters of a text are read."""
 
 _GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
     "vldebias_given", default=MappingProxyType({})
@@ -32,15 +32,15 @@ _GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
 _ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
     "vldebias_originals", default=MappingProxyType({})
 )
-"""Attachment id -> the users' texts, if calls in this thread or task use rewritten ones."""
+"""Attachment id -> the users' original texts for calls in this thread or task, if rewritten."""
 
 
 class SamplingAttachment(Attachment):
-    """Sample an attribute value for each image of a pipeline, and record every call.
+    """Sample an attribute value for each image that a pipeline generates, and record every call.
 
     Attributes:
-        balancer: decides which prompts leave the attribute unspecified, and which image gets which
-            value.
+        balancer: decides which prompts leave the attribute unspecified, and which value each image
+            gets.
         log: call records, used by `last_call`, `calls`, `sampled`, `reasons` and `people`.
     """
 
@@ -90,7 +90,7 @@ class SamplingAttachment(Attachment):
 
     @property
     def last_call(self) -> CallRecord | None:
-        """Return the record of the last call in this thread or task, or None without one.
+        """Return the record of the last call in this thread or task, or None if there was none.
 
         The record of a call made in a separate thread, for example by `asyncio.to_thread`, must be
         retrieved in that thread.
@@ -98,9 +98,9 @@ class SamplingAttachment(Attachment):
         record = self.log.last
         if record is None and not self.log.is_known:
             self.warn_once(
-                "no call was made in this thread or task, but others have made some. Read the"
-                " values of a call in the function that calls the pipeline, or take them from"
-                " attachment.calls or debias(..., on_call=function)"
+                "this thread or task has not made a call, but others have. Read a call's values"
+                " in the function that calls the pipeline, or take them from attachment.calls or"
+                " debias(..., on_call=function)"
             )
         return record
 
@@ -158,7 +158,7 @@ class SamplingAttachment(Attachment):
         """Sample the values for one call and insert them into its texts.
 
         Args:
-            columns: name of a text argument -> one text per image.
+            columns: for each text argument, one text per image.
             read: how many characters of a text the encoders read; a subject beyond that point gets
                 no value and is not counted.
             seeds: see `PromptAttachment.rewrite`; anything else that a pipeline accepts as its
@@ -167,7 +167,8 @@ class SamplingAttachment(Attachment):
             is_encoding: whether the call generates no images; see `CallRecord`.
 
         Returns:
-            The texts with the values, and the record of the call, which is not logged yet.
+            The texts with inserted values, and the record of the call, which has not been logged
+            yet.
         """
         prompts = joined(columns)
         if not self._strength:  # nothing is inserted or counted
@@ -239,7 +240,7 @@ class SamplingAttachment(Attachment):
 
 
 class PromptAttachment(SamplingAttachment):
-    """Insert a sampled value into each image's prompt, hooked by `Host.install_prompts`.
+    """Insert a sampled value into each image's prompt; `Host.install_prompts` adds the hooks.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
@@ -265,7 +266,7 @@ class PromptAttachment(SamplingAttachment):
     def _merge(self) -> None:
         raise UnsupportedHostError(
             f"{self.host.name}: prompts are rewritten before the model reads them, which weights"
-            ' cannot express; attach method="cali" and merge that'
+            ' cannot express; attach method="cali" and merge that instead'
         )
 
     def _changes(self) -> list[str]:
@@ -274,8 +275,8 @@ class PromptAttachment(SamplingAttachment):
     def attach_to_later_pass(self, host: Host) -> PromptAttachment:
         """Attach to a later pass over the same pictures, such as a refiner.
 
-        There, the same prompts get the same values. The returned attachment is removed, paused and
-        scaled together with this one.
+        In that pass, the same prompts get the same values. The returned attachment is removed,
+        paused and scaled together with this one.
 
         Args:
             host: the pipeline of the later pass.
@@ -296,14 +297,14 @@ class PromptAttachment(SamplingAttachment):
 
     @contextmanager
     def originals(self, prompts: str | Sequence[str]) -> Iterator[Self]:
-        """Pass the users' original texts if a language model rewrote them into the prompts.
+        """Provide the users' original texts if a language model rewrote them.
 
-        This applies inside the block, in this thread or task only. The original determines what is
-        left unspecified, and anything that the rewriter added about the attribute is replaced by
-        the sampled value; see `vldebias.balance_prompts`.
+        This applies inside the block, in this thread or task only. The original text determines
+        what is left unspecified, and anything that the rewriter added about the attribute is
+        replaced by the sampled value; see `vldebias.balance_prompts`.
 
         Args:
-            prompts: the originals, one per prompt of a call. A call with a different number of
+            prompts: the original texts, one per prompt of a call. A call with a different number of
                 prompts raises InvalidInputError.
         """
         texts = list(checked_texts([prompts] if isinstance(prompts, str) else prompts))
@@ -320,7 +321,7 @@ class PromptAttachment(SamplingAttachment):
 
         Args:
             prompts: one prompt, or one per image.
-            again: whether the prompts are further texts for the images in the last call, so that
+            again: whether the prompts are additional texts for the images in the last call, so that
                 they get the same values.
             seeds: generators or seeds that determine the values, one for all images or one per
                 image; see `follow_seeds`.
@@ -341,14 +342,14 @@ class PromptAttachment(SamplingAttachment):
         seeds: object = None,
         is_encoding: bool = False,
     ) -> dict[str, list[str]]:
-        """Return the texts of a call with sampled values inserted, and log its record.
+        """Return a call's texts with sampled values inserted, and log the call's record.
 
         A text stays unchanged if it states the attribute, or mentions no person to whom a value can
         be assigned. All texts for an image (`prompt`, `prompt_2`) get the same value, and any of
         them may state it.
 
         Args:
-            texts: name -> one text per image.
+            texts: for each text argument, one text per image.
             images_per_prompt: how many adjacent images belong to each prompt of the call.
             again: whether the texts belong to the images in the last call, so that they get the
                 same values.
@@ -383,7 +384,7 @@ class PromptAttachment(SamplingAttachment):
         if len(texts) != prompts:
             raise InvalidInputError(
                 f"{self.host.name}: got {len(texts)} originals for {prompts} prompts; expected one"
-                " for each prompt of the call, in their order"
+                " per prompt of the call, in the same order"
             )
         originals: list[str] = []
         for text in texts:
@@ -393,15 +394,16 @@ class PromptAttachment(SamplingAttachment):
     def _with_last_values(
         self, columns: Mapping[str, list[str]], again: bool
     ) -> dict[str, list[str]] | None:
-        """Insert the values of the last call into further texts for the same images.
+        """Insert the values of the last call into additional texts for the same images.
 
         Args:
-            columns: name -> one text per image.
+            columns: for each text argument, one text per image.
             again: whether the texts are known to belong to these images; otherwise prompts are
                 compared.
 
         Returns:
-            The texts with that call's values; None if it was not the pass before this one.
+            The texts with that call's values, or None if the last call was not an earlier pass over
+            these images.
         """
         record = self.log.last
         if not again:
@@ -412,8 +414,8 @@ class PromptAttachment(SamplingAttachment):
             if last_prompts != columns["prompt"]:
                 self.warn_once(
                     "no earlier pass was called with the same prompts in this thread or task, so"
-                    " new values were sampled. Call all passes of a picture one after the other in"
-                    " one function, with the same prompts, one for each image"
+                    " new values were sampled. Call all passes over a picture one after the other"
+                    " in one function, with the same prompts, one per image"
                 )
                 return None
         rewritten = dict(columns)
@@ -430,12 +432,12 @@ class PromptAttachment(SamplingAttachment):
 
 
 class DenoiserAttachment(SamplingAttachment):
-    """Set sampled values in a denoiser's cross-attention, hooked by `Host.install_values`.
+    """Set sampled values in a denoiser's cross-attention; `Host.install_values` adds the hooks.
 
     The strength is the fraction of the edits applied to the cross-attention outputs.
 
     Attributes:
-        projections: name of each attribute's prompt set -> its edit.
+        projections: the edit for each attribute, by the name of its prompt set.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
@@ -468,7 +470,7 @@ class DenoiserAttachment(SamplingAttachment):
     def _merge(self) -> None:
         raise UnsupportedHostError(
             f"{self.host.name}: every image gets its own value in cross-attention, which weights"
-            ' cannot express; attach method="cali" and merge that'
+            ' cannot express; attach method="cali" and merge that instead'
         )
 
     def _changes(self) -> list[str]:
@@ -483,7 +485,8 @@ class DenoiserAttachment(SamplingAttachment):
         """Set the image values for calls inside the block, instead of sampling them.
 
         Args:
-            values: one per image of a call, None to leave it unchanged; tuples for several sets.
+            values: one value per image of a call, or None to leave that image unchanged. For
+                several sets, tuples of values.
         """
         with during(_GIVEN, {**_GIVEN.get(), id(self): list(values)}):
             yield self
@@ -499,7 +502,7 @@ class DenoiserAttachment(SamplingAttachment):
         Use it to sample values for many calls at once, and pass them to `giving`.
 
         Args:
-            prompts: one per image.
+            prompts: one prompt per image.
             seeds: generators or seeds that determine the values, one for all images or one per
                 image; see `follow_seeds`.
         """
@@ -517,7 +520,7 @@ class DenoiserAttachment(SamplingAttachment):
         """Sample the values for a call and log them; the texts stay unchanged.
 
         Args:
-            texts: name -> one text per image.
+            texts: for each text argument, one text per image.
             read: see `sample_call`.
             seeds: see `sample_call`.
         """
@@ -527,9 +530,10 @@ class DenoiserAttachment(SamplingAttachment):
 
 
 def _reason_of_cut_text(reason: object) -> object:
-    """Return the reason for a text that the encoders read only in part.
+    """Return the reason to report for a text that the encoders read only in part.
 
-    This is "truncated" if no person was found in that part, because one may be mentioned later.
+    The reason is "truncated" if no person was found in that part, because one may be mentioned
+    later.
     """
     if isinstance(reason, tuple):
         return tuple(map(_reason_of_cut_text, reason))

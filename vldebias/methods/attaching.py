@@ -14,7 +14,7 @@ _SAMPLING = "use method='balanced-prompts' or 'cross-attention'"
 
 @dataclass(frozen=True)
 class AttachSettings:
-    """Store a method's settings for attaching; see `vldebias.debias` for each.
+    """Store the settings with which a method is attached; see `vldebias.debias`.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -43,13 +43,13 @@ class AttachSettings:
         """Raise InvalidInputError if `on_call` or `shares` is set.
 
         Args:
-            subject: what it is that samples no values, for the message.
+            subject: the subject of the message, such as a method's name.
         """
         self.log()
         if self.on_call is not None:
             raise InvalidInputError(
                 f"on_call: {subject} samples no values for images, so there is nothing to report;"
-                " leave it out, or use method='balanced-prompts'"
+                " omit on_call, or use method='balanced-prompts'"
             )
         if self.shares is not None:
             raise InvalidInputError(f"shares: {subject} samples no values; {_SAMPLING}")
@@ -63,8 +63,7 @@ class AttachSettings:
         if self.negative or not self.keep_stated:
             raise InvalidInputError(
                 f"method {name!r} never changes negative prompts or values that a prompt states;"
-                " leave out negative=True and keep_stated=False, or use an edit such as"
-                " method='cali'"
+                " omit negative=True and keep_stated=False, or use an edit such as method='cali'"
             )
 
 
@@ -73,7 +72,7 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
 
     Args:
         host: the host of a model or pipeline.
-        edits: role -> edit. Roles in the same space share an edit.
+        edits: the edit for each role. Roles in the same space share an edit.
         settings: `strength`, `keep_stated` and `side` apply.
 
     Raises:
@@ -109,15 +108,14 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
 
 
 def _at_side_of_edits(host: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
-    """Return the host with roles for the side that the edits change, unless `side` is given."""
+    """Return the host with the roles for `side`, by default the side that the edits change."""
     beyond_texts = [edit for edit in edits.values() if edit.side != "text"]
     if not beyond_texts:
         return host
     edit = beyond_texts[0]
-    # An attachment without any effect could be mistaken for a mitigation.
+    # Reject an attachment without any effect, which could be mistaken for a mitigation.
     if side == "text" and edit.side == "image":
         raise InvalidInputError(
-            f"method {edit.method!r} acts on images, so side='text' would change nothing;"
-            " leave it out"
+            f"method {edit.method!r} acts on images, so side='text' would change nothing; omit side"
         )
     return host.at(edit.side) if side is None else host

@@ -1,4 +1,4 @@
-"""Balanced prompts: state a sampled attribute value in each image's prompt."""
+"""Balance prompts by stating a sampled attribute value in each image's prompt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Balanced(Method):
     `attach` returns a `PromptAttachment`, whose values come from a new `Balancer`.
 
     Args:
-        shares: value -> share of the images. If None, shares are equal.
+        shares: the share of the images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws one (`attachment.seed`). With a fixed
             seed, a call with `generator=` shows the same people in every process.
         find: a function from a prompt to the character offset at which the words are inserted, or
@@ -59,8 +59,8 @@ class Balanced(Method):
         settings.refuse_embeddings(self.name)
         if problem.max_loss is not None:
             raise InvalidInputError(
-                f"max_loss: it bounds an edit of embeddings, but method {self.name!r} writes words"
-                " into prompts; leave max_loss out, or use method='cali'"
+                f"max_loss: expected a method that edits embeddings, but method {self.name!r}"
+                " inserts words into prompts; omit max_loss, or use method='cali'"
             )
         balancer = make_balancer(
             problem.sets,

@@ -60,8 +60,8 @@ def bounded(
     """
     if not isinstance(edit, CalibratedProjection):
         raise InvalidInputError(
-            f"max_loss: expected a method that fits a projection, got {edit!r}; leave max_loss out,"
-            " or lower strength"
+            f"max_loss: expected a method that fits a projection, got {edit!r}; omit max_loss, or"
+            " lower strength"
         )
 
     def holds(projection: CalibratedProjection) -> bool:

@@ -12,7 +12,7 @@ exactly the paper's form. Differences of image means are projected by P0 first, 
 text depends on D only through P0 D. With D itself, applying P0 would undo the equalisation, and no
 lam would bring the group means together.
 
-Law (tested): in every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap
+As a test checks, sqrt(lam w) |D^T P* z| <= |z| / 2 in every sum, as in "equalise" alone, so the gap
 between the means goes to zero as lam grows.
 """
 
@@ -37,11 +37,11 @@ class Term:
     """Provide rows whose span P0 removes, or scatters weighted by lam.
 
     Attributes:
-        need: the input that it requires.
-        span: function of (problem, role) that returns rows (m, d) whose span P0 removes; None for a
-            term with scatters.
-        scatters: function of (problem, role) that returns one scatter (n, d) per attribute,
-            weighted by lam; None for a term with a span. Neither result depends on lam.
+        need: the input that the term requires.
+        span: a function of (problem, role) that returns rows (m, d) whose span P0 removes, or None
+            for a term with scatters.
+        scatters: a function of (problem, role) that returns one scatter (n, d) per attribute,
+            weighted by lam, or None for a term with a span. Neither result depends on lam.
     """
 
     need: Need
@@ -70,7 +70,7 @@ class ClosedForm(EditMethod):
                 continue
             scatters_of_attributes = term.scatters(problem, role)
             if term.need is Need.IMAGES and span is not None and span.any():
-                # P0 is applied last, so image means are compared in the space after it.
+                # P0 is applied last, so image means are compared after projection with P0.
                 project = CalibratedProjection.solve([], span)
                 scatters_of_attributes = [project(rows) for rows in scatters_of_attributes]
             scatters += scatters_of_attributes
@@ -90,21 +90,21 @@ class ClosedForm(EditMethod):
         return self + EQUALISE
 
     def __add__(self, method: ClosedForm) -> ClosedForm:
-        """Return a method with the terms of both."""
+        """Return a method with the terms of both methods."""
         # Common terms are counted once, in the order of the first method.
         terms = tuple(dict.fromkeys((*self.terms, *method.terms)))
         return ClosedForm(self.declaration + method.declaration, terms)
 
 
 def value_differences(problem: Problem, role: str) -> Tensor:
-    """Return each value's mean text minus the mean over values, for all attributes.
+    """Return each value's mean text embedding minus the mean over values, for all attributes.
 
     Args:
         problem: the problem.
-        role: the role of the texts.
+        role: the role of the text embeddings.
 
     Returns:
-        Rows (a, d) for the a values of all attributes, stacked.
+        Stacked rows (a, d), one for each of the a values of all attributes.
     """
     # One matrix (a, d) per attribute, because the number of values may differ.
     units = [problem.zero_shot(prompts, role) for prompts in problem.attributes]
@@ -112,7 +112,7 @@ def value_differences(problem: Problem, role: str) -> Tensor:
 
 
 def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | None:
-    """Return class text that defines pseudo-classes, calibrated by the prompt pairs.
+    """Return embeddings of class text that define pseudo-classes, calibrated by the prompt pairs.
 
     Without calibration, class text is biased, and pseudo-classes would depend on the attribute to
     be equalised.
@@ -120,7 +120,7 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
     Args:
         problem: the problem with reference images.
         prompts: the attribute.
-        role: the role of the texts.
+        role: the role of the text embeddings.
 
     Returns:
         Rows (k, d), or None without classes.
@@ -137,11 +137,11 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
 
 
 def spurious_rows(problem: Problem, role: str) -> Tensor:
-    """Return the embeddings (m, d) of the distinct spurious prompts of all attributes.
+    """Return embeddings (m, d) of the distinct spurious prompts for all attributes.
 
     Args:
         problem: the problem.
-        role: the role of the texts.
+        role: the role of the text embeddings.
     """
     texts: dict[str, None] = {}
     for prompts in problem.attributes:
@@ -154,7 +154,7 @@ def pair_scatters(problem: Problem, role: str) -> list[Tensor]:
 
     Args:
         problem: the problem.
-        role: the role of the texts.
+        role: the role of the text embeddings.
     """
     scatters = []
     for prompts in problem.attributes:
@@ -169,7 +169,7 @@ def image_scatters(problem: Problem, role: str) -> list[Tensor]:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
     """
     scatters = []
     for prompts in problem.attributes:

@@ -1,4 +1,4 @@
-"""Fit the cross-attention edit: a sampled value instead of the one that the denoiser prefers.
+"""Fit cross-attention edits, which replace the denoiser's preferred value with a sampled one.
 
 The prompt is not changed. For every layer and timestep, with M_v the mean response over concepts to
 text that states value v,
@@ -74,7 +74,7 @@ class CrossAttention(EditMethod):
     effects; use balanced prompts for them (eval/results/steer.json).
 
     Args:
-        shares: value -> share of the images. If None, shares are equal.
+        shares: the share of the images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
         find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
         decide: see `vldebias.balance_prompts`.
@@ -89,7 +89,7 @@ class CrossAttention(EditMethod):
         steps: number of scheduler steps used for fitting, which is the number of fitted timesteps.
         batch_size: number of images generated at once when fitting; guidance doubles the denoiser's
             rows. Lower it if fitting runs out of memory.
-        options: further arguments for the pipeline call when fitting, such as {"height": 512,
+        options: additional arguments for the pipeline call when fitting, such as {"height": 512,
             "width": 512}. If None, the pipeline's defaults are used.
 
     >>> import vldebias
@@ -133,7 +133,7 @@ class CrossAttention(EditMethod):
         Args:
             host: the host for the pipeline's denoiser.
             sets: the prompt sets used to analyse prompts.
-            edits: name of an attribute's prompt set -> edit.
+            edits: the edit for each attribute, by the name of its prompt set.
             settings: `strength`, `shares`, `on_call` and `follow_seeds` apply.
 
         Raises:
@@ -162,7 +162,7 @@ class CrossAttention(EditMethod):
         )
 
     def fit_roles(self, problem: Problem) -> dict[str, Edit]:
-        """Return attribute -> fitted edit."""
+        """Return the fitted edit for each attribute."""
         host = at_denoiser(problem.host, (part.name for part in problem.attributes))
         return super().fit_roles(replace(problem, host=host))
 
@@ -175,13 +175,13 @@ class CrossAttention(EditMethod):
             )
         if not isinstance(problem.host, CrossAttentionHost):
             raise UnsupportedHostError(
-                f"{problem.host.name}: method {self.name!r} is for pipelines of diffusers"
+                f"{problem.host.name}: method {self.name!r} only supports diffusers pipelines"
             )
         for prompt_set in problem.attributes:
             if not can_balance(prompt_set):
                 raise InvalidInputError(
-                    f"prompt set {prompt_set.name!r}: method {self.name!r} samples values of"
-                    " persons, but the set has no words for them; use method='cali'"
+                    f"prompt set {prompt_set.name!r}: method {self.name!r} assigns values to"
+                    " people, but the set has no words that describe people; use method='cali'"
                 )
 
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -236,7 +236,7 @@ def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost
     if isinstance(pipeline, DiffusersHost):
         return CrossAttentionHost(pipeline).with_roles(attributes)
     raise UnsupportedHostError(
-        f"{pipeline.name}: method 'cross-attention' is for pipelines of diffusers"
+        f"{pipeline.name}: method 'cross-attention' only supports diffusers pipelines"
     )
 
 
@@ -246,7 +246,7 @@ def fit_gate(
     texts_of_value: Mapping[str, Sequence[str]],
     method: CrossAttention,
 ) -> tuple[Readings, Readings]:
-    """Fit linear readouts of the first pass: the stated value, and whether there is a person.
+    """Fit linear readouts of the first pass for the stated value and the presence of a person.
 
     A readout is C^-1 e / (e C^-1 e), with the effect e of stating the value and the covariance C
     within prompts of one kind (linear discriminant): it is 0 at the mean of prompts that do not
@@ -257,7 +257,7 @@ def fit_gate(
     Args:
         host: the host for the denoiser.
         prompt_set: the attribute.
-        texts_of_value: value -> prompts that state it.
+        texts_of_value: for each value, the prompts that state it.
         method: its `steps`, `batch_size` and `options` are used.
 
     Returns:
@@ -284,12 +284,12 @@ def fit_gate(
 
 
 class Readings:
-    """Fit linear classifiers on the best layer that separate kinds of prompts from open ones.
+    """Fit linear classifiers on the best layer that separate kinds of prompts from a baseline.
 
     Attributes:
         rows: (kinds, d) weights of the classifiers, which are zero for all other layers.
         offsets: (kinds,) thresholds; a response with a higher score belongs to that kind.
-        auroc: layer -> AUROC of its classifiers on held-out prompts.
+        auroc: the AUROC of each layer's classifiers on held-out prompts.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class Readings:
 
         Args:
             kinds: responses (n, d) to the prompts of each kind, with the columns of all layers.
-            open_rows: responses (m, d) to the open prompts.
+            open_rows: responses (m, d) to the baseline prompts.
             layers: name and width of each layer.
         """
         self.auroc: dict[str, float] = {}
@@ -322,21 +322,21 @@ class Readings:
 
 
 def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return readouts that are 1 at the mean of their kind and 0 at the mean of the open rows.
+    """Return readouts that are 1 at the mean of their kind and 0 at the mean of baseline prompts.
 
     The covariance is shrunk by a tenth of its mean variance.
 
     Args:
         kinds: responses (n, d) to the prompts of each kind.
-        open_rows: responses (m, d) to the open prompts.
+        open_rows: responses (m, d) to the baseline prompts.
 
     Returns:
-        The readouts (kinds, d), and the mean (d,) of the open rows.
+        The readouts (kinds, d), and the mean (d,) of the baseline responses.
     """
     mean = open_rows.mean(0)
     within = torch.cat([kind - kind.mean(0) for kind in (*kinds, open_rows)])
     covariance = within.T @ within / len(within)
-    # One prompt of each kind has no variance, so every direction gets the same weight.
+    # With one prompt per kind there is no variance, so every direction gets the same weight.
     variance = float(covariance.diagonal().mean()) or 1.0
     shrunk = covariance + 0.1 * variance * torch.eye(len(covariance)).double()
     effects = torch.stack([kind.mean(0) - mean for kind in kinds])
@@ -347,7 +347,7 @@ def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Te
 def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's largest readout, with readouts fitted to the other half of the rows.
 
-    The scores of the kinds are returned first, then those of the open rows.
+    The scores for the kinds are returned first, then the scores for the baseline prompts.
     """
     scores_of_kinds = []
     scores_of_open_rows = []
@@ -360,7 +360,7 @@ def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor
 
 
 def _threshold(positive: Tensor, negative: Tensor) -> float:
-    """Return the threshold with the best balanced accuracy.
+    """Return the threshold that maximises balanced accuracy.
 
     If several thresholds are best, their mean is returned.
     """
@@ -378,7 +378,7 @@ def _auroc(positive: Tensor, negative: Tensor) -> float:
 
 
 def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
-    """Return value -> prompts that state it, one per concept.
+    """Return, for each value, prompts that state it, one per concept.
 
     The concepts are spread over the set's groups.
 
@@ -400,9 +400,9 @@ def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
             complete.append(text_of_value)
     if not complete:
         raise InvalidInputError(
-            f"prompt set {prompt_set.name!r}: no group of prompts states each of"
-            f" {list(prompt_set.attributes)} once; expected concepts x values, as of"
-            " make_prompt_set"
+            f"prompt set {prompt_set.name!r}: no prompt group states each of"
+            f" {list(prompt_set.attributes)} once; expected one prompt per concept and value, as"
+            " in sets from make_prompt_set"
         )
     count = min(concepts, len(complete))
     chosen = [complete[place * len(complete) // count] for place in range(count)]
@@ -421,12 +421,12 @@ def record(
 
     Args:
         host: the host for the denoiser.
-        texts_of_value: value -> prompts that state it.
+        texts_of_value: for each value, the prompts that state it.
         title: name of the attribute, for the progress bar.
         method: its `steps`, `batch_size` and `options` are used.
 
     Returns:
-        The timesteps (t,), and value -> the responses (t, prompts, d) to its prompts.
+        The timesteps (t,), and the responses (t, prompts, d) to each value's prompts.
     """
     prompts: list[str] = []
     noise: list[int] = []
@@ -454,7 +454,7 @@ def attach_fitted(
 
     Args:
         host: the host for a model or pipeline.
-        fitted: role -> edit, or one edit for all roles.
+        fitted: the edit for each role, or one edit for all roles.
         settings: see `vldebias.debias`.
 
     Raises:
@@ -465,7 +465,8 @@ def attach_fitted(
     edits = dict(fitted) if isinstance(fitted, Mapping) else {host.roles[0]: fitted}
     if not edits:
         raise InvalidInputError(
-            "got an empty mapping; expected role -> fitted edit, see vldebias.fit_projections"
+            "got an empty mapping; expected a mapping from role to fitted edit, as returned by"
+            " vldebias.fit_projections"
         )
     if not any(isinstance(edit, CrossAttentionEdit) for edit in edits.values()):
         settings.refuse_sampling("a fitted edit")
@@ -475,7 +476,7 @@ def attach_fitted(
     for edit in edits.values():
         if not isinstance(edit, CrossAttentionEdit):
             raise InvalidInputError(
-                f"got {edit!r} together with edits of cross-attention; attach only one kind"
+                f"got {edit!r} together with cross-attention edits; attach only one kind"
             )
         edit_of_attribute[edit.attribute] = edit
         # Analyse prompts with the words stored in the edits.

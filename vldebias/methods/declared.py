@@ -1,4 +1,4 @@
-"""Declare this package's methods: the facts that lists, tables, checks and tests need.
+"""Declare the properties of this package's methods for lists, tables, checks and tests.
 
 This module does not import torch, so `vldebias methods` and command-line checks respond
 immediately. A method's class takes its declaration from here; methods from other packages declare
@@ -40,12 +40,13 @@ class Declaration:
     Attributes:
         name: user-facing identifier.
         title: label in reports.
-        about: one sentence that describes what it does.
+        about: a short description of what the method does.
         source: paper and equation.
-        color: colour of its bars in plots.
-        module: the module that registers it; empty for methods of other packages.
-        hosts: the kinds of hosts that it supports: "models", "pipelines" or both; or "results".
-        needs: the inputs that it requires.
+        color: colour of the method's bars in plots.
+        module: the module that registers the method; empty for methods from other packages.
+        hosts: the kinds of hosts that the method supports: "models", "pipelines" or both; or
+            "results".
+        needs: the inputs that the method requires.
         settings: arguments of `vldebias.debias` that not every method accepts: "lam", the weight of
             the prompt pairs, and "shares" and "on_call", for methods that sample values.
         side: which embeddings of an image-text model its edits change; see `Edit.side`.
@@ -78,7 +79,7 @@ class Declaration:
         # The registry rejects spaces, but the name of an unregistered method may contain some.
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInputError(
-                f"Declaration: got the name {self.name!r}; expected a text, such as"
+                f"Declaration: got the name {self.name!r}; expected a string, such as"
                 " 'mean-difference'"
             )
         are_needs = isinstance(self.needs, frozenset)
@@ -118,13 +119,13 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
     """
     name = "rerank"
     title = "re-ranked results"
-    summary = "re-ranks the results of a search to even shares, or to those of the gallery"
+    summary = "re-ranks search results to equal shares, or to the gallery's shares"
     source = "this package"
     if order != "quota":
         name = f"rerank-{order}"
         title = "results re-ranked by FA*IR"
         summary = (
-            "re-ranks the results of a search so that every prefix has a minimum of each group"
+            "re-ranks search results so that every prefix contains a minimum number of each group"
         )
         source = "Zehlike et al., 2017"
     if edit.name != "none":
@@ -165,7 +166,7 @@ _NONE = _closed_form("none", "none", "changes nothing", "", "0.6")
 _CALI = _closed_form(
     "cali",
     "calibration",
-    "brings the prompts of each pair together; `lam` is the weight",
+    "moves the prompts of each pair closer together; `lam` is the weight",
     "Chuang et al., 2023, Lemma 7.2",
     "#54a24b",
     Need.PAIRS,
@@ -174,7 +175,7 @@ _CALI = _closed_form(
 _DIFFERENCE = _closed_form(
     "difference",
     "difference of the values",
-    "projects out the directions between the mean texts of the values",
+    "projects out the differences between the values' mean text embeddings",
     "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022",
     "#b279a2",
     Need.VALUES,
@@ -182,7 +183,7 @@ _DIFFERENCE = _closed_form(
 _EQUALISE = _closed_form(
     "equalise",
     "equalised image means",
-    "makes a query score the mean images of the values alike",
+    "equalises each query's scores for the mean images of the values",
     _PACKAGE,
     "#e45756",
     Need.IMAGES,
@@ -191,7 +192,7 @@ _EQUALISE = _closed_form(
 _DEFAULT = Declaration(
     "default",
     "what is attached where no method is named",
-    "chooses by host and inputs, and attaches nothing if no test predicts an improvement",
+    "chooses by host and inputs, and attaches nothing unless a test predicts an improvement",
     _PACKAGE,
     "#79706e",
     module="vldebias.methods.presets",
@@ -202,7 +203,7 @@ _DECLARED = [
     _closed_form(
         "orth",
         "orthogonal projection",
-        "projects out the span of the spurious prompts, P0 of the paper",
+        "projects out the span of the spurious prompts (P0 in the paper)",
         "Chuang et al., 2023, section 7.3.2",
         "#4c78a8",
         Need.SPURIOUS,
@@ -210,7 +211,7 @@ _DECLARED = [
     _closed_form(
         "orth-cali",
         "calibrated orthogonal projection",
-        "projects out the spurious prompts and brings the prompts of each pair together",
+        "projects out the spurious prompts and moves the prompts of each pair closer together",
         "Chuang et al., 2023, Lemma 7.1",
         "#f58518",
         Need.SPURIOUS,
@@ -223,7 +224,7 @@ _DECLARED = [
     replace(
         _CALI + _EQUALISE,
         color="#72b7b2",
-        about="brings prompt pairs and the mean images of the values together",
+        about="moves prompt pairs closer together and equalises the mean images of the values",
     ),
     replace(
         _DIFFERENCE + _EQUALISE,
@@ -233,7 +234,7 @@ _DECLARED = [
     Declaration(
         "leace",
         "LEACE of images",
-        "makes the least change after which no linear probe reads the attribute",
+        "makes the smallest change after which no linear probe can predict the attribute",
         "Belrose et al., 2023, Theorem 4.3",
         "#66c2a5",
         module="vldebias.methods.baselines.erasure",
@@ -244,7 +245,7 @@ _DECLARED = [
     Declaration(
         "sfid",
         "selective feature imputation",
-        "imputes the dimensions that a random forest reads",
+        "imputes the dimensions that are most important to a random forest",
         "Jung et al., 2024",
         "#e7298a",
         module="vldebias.methods.baselines.erasure",
@@ -255,7 +256,7 @@ _DECLARED = [
     Declaration(
         "spd",
         "subspace projection and neutral mean",
-        "projects out what probes read, and adds the neutral mean",
+        "projects out the directions of linear probes, and adds the neutral mean",
         "Zhao et al., 2026",
         "#b15928",
         module="vldebias.methods.baselines.erasure",
@@ -277,7 +278,7 @@ _DECLARED = [
     Declaration(
         "fair-pca",
         "fair PCA, without FairImagen's sampling",
-        "projects text states on the directions that fair PCA keeps",
+        "projects text states onto the directions that fair PCA keeps",
         "Fu et al., 2025 (FairImagen)",
         "#cc79a7",
         module="vldebias.methods.baselines.erasure",
@@ -297,7 +298,7 @@ _DECLARED = [
     Declaration(
         "lian",
         "half-way to the other groups",
-        "turns embeddings half-way out of the span of the groups' differences",
+        "rotates embeddings half-way out of the span of the differences between groups",
         "Lian et al., 2026",
         "#1f9e89",
         module="vldebias.methods.baselines.queries",
@@ -307,7 +308,7 @@ _DECLARED = [
     Declaration(
         "each-value",
         "mean over a wording for each value",
-        "takes the mean over one wording for each value",
+        "averages over one wording per value",
         "Berg et al., 2022, prompt ensembles; this package",
         "#17becf",
         module="vldebias.methods.baselines.wording",
@@ -325,7 +326,7 @@ _DECLARED = [
     Declaration(
         "tie",
         "TIE*, translated images",
-        "moves images against the text of their zero-shot value",
+        "moves images away from the text for their zero-shot value",
         "Lu et al., 2025 (TIE), Theorem 1",
         "#8da0cb",
         module="vldebias.methods.baselines.zero_shot",
@@ -358,7 +359,8 @@ _DECLARED = [
     Declaration(
         "cross-attention",
         "values in cross-attention",
-        "adds the effect of a sampled value in every cross-attention; prompts and weights stay",
+        "adds a sampled value's effect in every cross-attention layer, with prompts and weights"
+        " unchanged",
         "this package, after Gaintseva et al., 2026 (EquiSteer)",
         "#1b6ca8",
         module="vldebias.methods.cross_attention",
@@ -391,7 +393,7 @@ _DECLARED = [
         _DEFAULT,
         name="default+equalise",
         title="what is attached with reference images where no method is named",
-        about="the default with `reference=`, under a name by which it is compared with `default`",
+        about="the default with `reference=`, named separately for comparison with `default`",
         color="#499894",
         hosts=(MODELS,),
         needs=frozenset({Need.IMAGES}),
@@ -402,7 +404,7 @@ _DECLARED = [
     Declaration(
         "target-shares",
         "target shares of a ranking",
-        "moves queries so that groups have given shares of the first results",
+        "moves queries so that groups have given shares of the top results",
         _PACKAGE,
         "#d67195",
         module="vldebias.methods.target_shares",
@@ -430,7 +432,7 @@ def declarations() -> dict[str, Declaration]:
 
 
 def check_methods(names: Iterable[str]) -> None:
-    """Reject the names of methods that do not exist.
+    """Check that methods with these names exist.
 
     If a different package adds methods, every unknown name is accepted, because only importing that
     package reveals what it adds.

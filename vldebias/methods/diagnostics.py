@@ -61,7 +61,7 @@ class Diagnostics:
 
     Attributes:
         pair_distance: mean L2 distance between the prompts of a pair, (before, after) (Table 7.6).
-        held_out_distance: the same for the held-out pairs.
+        held_out_distance: mean L2 distance between the prompts of a held-out pair, (before, after).
         spurious_spread: mean range of a class's cosines with the spurious text, (before, after)
             (Table 7.1).
         signal_kept: share of the distance between classes that remains.
@@ -99,12 +99,13 @@ class Diagnostics:
         """
         if edit.side == "denoiser":
             raise InvalidInputError(
-                f"{edit.method} acts inside a denoiser and changes no text, so there is nothing"
-                " to inspect; look at pictures: vldebias generate PROMPT --method cross-attention"
+                f"{edit.method} acts inside a denoiser and changes no text, so there is nothing to"
+                " inspect. Look at generated pictures instead: vldebias generate PROMPT --method"
+                " cross-attention"
             )
         if isinstance(edit, Rewording):
             raise InvalidInputError(
-                f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone"
+                f"{edit!r} rewrites prompts, so it cannot be inspected from their embeddings"
             )
         rows = host.embed(list(chain.from_iterable(prompts.pairs)), role)
         pair_distance = (_mean_distance(rows), _mean_distance(edit(rows)))
@@ -119,7 +120,7 @@ class Diagnostics:
             classes = host.embed(prompts.classes, role)
             signal_kept, class_cosine = class_signal(classes, edit)
             if prompts.spurious:
-                # These stay unedited, because a change in them must not hide the range.
+                # Spurious text stays unedited, because a change to it must not hide the range.
                 spurious = host.embed(prompts.spurious, role)
                 spurious_spread = (
                     _mean_range(classes, spurious),

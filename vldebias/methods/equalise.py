@@ -1,4 +1,4 @@
-"""Equalise text against unlabelled images, whose group means replace the prompt pairs in eq. 7.4.
+"""Equalise text with unlabelled images, using their group means instead of prompt pairs in eq. 7.4.
 
 Unlabelled images are split by their zero-shot attribute value, within pseudo-classes if there are
 any, so that a class that correlates with the attribute is not removed along with it. Text that is
@@ -44,13 +44,13 @@ from vldebias.prompts import PromptSet
 _FEWEST = 2  # images per class and value; smaller groups are ignored
 # Minimum expected cosine between the mean differences in two halves of the reference images.
 _UNSTABLE = 0.8
-_FOREIGN = 3.0  # deviations of the `spread_along` ratio from its value for an unrelated space
-_SAMPLE = 1000  # number of rows used to compute that ratio
+_FOREIGN = 3.0  # minimum of `spread_along`, in standard deviations above 1, for aligned images
+_SAMPLE = 1000  # number of rows used to compute the `spread_along` ratio
 _TINY = torch.finfo(torch.float64).tiny
 
 
 class UnusableReferenceError(InvalidInputError):
-    """Report reference images with only one attribute value, or from a different model."""
+    """Raised if reference images show only one attribute value, or are from a different model."""
 
 
 class ImageSplit:
@@ -65,8 +65,8 @@ class ImageSplit:
         counts: (k, a) images by class and value.
         sample: (n, d), the first images.
         scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
-        stability: expected cosine between the m of two halves of the images; minimum over pairs of
-            values.
+        stability: expected cosine between the values of m for two halves of the images; minimum
+            over pairs of attribute values.
 
     Raises:
         UnusableReferenceError: If no class has two values with enough rows.
@@ -82,7 +82,7 @@ class ImageSplit:
         for rows in reference.batches():
             value = zero_shot(rows, texts)
             pseudo_class = (rows @ classes.T).argmax(1)
-            # A 1 before each row, so that their sum also counts them.
+            # Prepend a 1 to each row, so that the sum of rows also counts them.
             counted_rows = pad(rows, (1, 0), value=1.0)
             cells.index_put_((pseudo_class, value), counted_rows, accumulate=True)
             # A sample of rows shows whether text and images are from the same model.
@@ -103,8 +103,8 @@ class _PairedMeans:
     """Compare the means of each pair of values (p pairs, k classes), in the module's notation.
 
     Args:
-        cells: (k, a, 1 + d), counts and then sums, of the compared classes.
-        counts_of_classes: (k, a) image counts of all classes, for the message.
+        cells: (k, a, 1 + d), the counts and then the sums for the compared classes.
+        counts_of_classes: (k, a) image counts for all classes, for the error message.
 
     Attributes:
         first: (p,) first value of each pair that occurs in a class.
@@ -131,7 +131,7 @@ class _PairedMeans:
             counts_of_values = counts_of_classes.sum(0).int().tolist()
             raise UnusableReferenceError(
                 f"reference: expected at least {_FEWEST} images of two attribute values, got"
-                f" {counts_of_values}; pass more"
+                f" {counts_of_values}; pass more images"
             )
         self.first = first[known]
         self.second = second[known]
@@ -158,7 +158,7 @@ class _PairedMeans:
 
     @property
     def stability(self) -> float:
-        """Return the smallest expected cosine between the m of two halves of the images."""
+        """Return the smallest expected cosine between the values of m for two image halves."""
         length = self.mean.square().sum(1)
         # |m|^2 is the signal plus noise of s2 / p, which is twice as large in each half.
         noise = self.noise / self.total_precision
@@ -190,7 +190,7 @@ class _PairedMeans:
         signal = tau2 * self.precision
         kept = torch.where(tau2 > 0, signal / (signal + self.noise), 0.0)[..., None]
         shrunk = self.settled_mean(texts)[:, None] + kept * deviations
-        # Take roots, since rows are squared in X^T X.
+        # Take square roots, since X^T X squares the weights.
         weights = (self.precision / p.sum()).sqrt()
         return (shrunk * weights[..., None])[self.precision > 0]
 
@@ -202,7 +202,7 @@ def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) 
         images: unit rows (n, d).
         problem: the problem.
         prompt_set: the attribute whose text is compared.
-        role: the role of the texts.
+        role: the role of the text embeddings.
     """
     prompts = dict.fromkeys(chain(*prompt_set.groups, prompt_set.classes))
     spread, deviations = spread_along(images, problem.host.embed([*prompts], role))
@@ -222,13 +222,13 @@ def image_scatter(
     Args:
         problem: the problem with reference images.
         prompt_set: the attribute.
-        role: the role of the texts.
+        role: the role of the text embeddings.
         classes: text embeddings (k, d) of the pseudo-classes, or None.
 
     Warns:
         ReferenceWarning: If the images are not aligned with the text, or too few.
     """
-    # Calibrated class texts have different lengths, which would affect argmax.
+    # Normalise calibrated class embeddings, because different norms would affect argmax.
     if classes is not None:
         classes = normalize(classes, dim=1)
     split = ImageSplit(problem.zero_shot(prompt_set, role), classes, problem.images)
@@ -236,8 +236,8 @@ def image_scatter(
     if not doubt and split.stability < _UNSTABLE:
         doubt = (
             "two halves of the reference images would give different directions (cosine"
-            f" {split.stability:.2f}); there are too few, or they do not differ in this attribute."
-            " Pass more images"
+            f" {split.stability:.2f}); there are too few images, or they do not differ in this"
+            " attribute. Pass more images"
         )
     if doubt:
         warn(f"{prompt_set.name}: {doubt}", ReferenceWarning)

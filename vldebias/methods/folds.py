@@ -39,7 +39,7 @@ def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
 
     Args:
         problem: the problem.
-        role: the role of the texts.
+        role: the role of the text embeddings.
     """
     for seed, (fitted, left_out) in enumerate(_splits_of_groups(problem.attributes)):
         gaps = []
@@ -66,7 +66,7 @@ def _splits_of_groups(
     fewest = min(len(groups) for groups in groups_of_set)
     if fewest < FEWEST:
         return
-    number = min(FOLDS, fewest // 2)  # one concept alone has no variance
+    number = min(FOLDS, fewest // 2)  # a single concept has no variance
     for fold in range(number):
         fitted = []
         left_out = []
@@ -98,10 +98,10 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
 
     Raises:
-        UnusableReferenceError: If there are fewer than ten different images, the images come from a
+        UnusableReferenceError: If there are fewer than ten distinct images, the images come from a
             different model, or a half shows only one value.
     """
     reference = problem.reference
@@ -111,7 +111,7 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
     different = len(rows.unique(dim=0))
     if different < 2 * FEWEST:
         raise UnusableReferenceError(
-            f"reference: expected at least {2 * FEWEST} different images, got {different}"
+            f"reference: expected at least {2 * FEWEST} distinct images, got {different}"
         )
     for prompts in problem.attributes:
         doubt = foreign(rows, problem, prompts, role)

@@ -1,12 +1,12 @@
-"""Decide whether the default may act on searches, by tests on unlabelled reference images.
+"""Test on unlabelled reference images whether the default may be applied to searches.
 
-Most people attach a default without measuring it, so it acts only if reference images show that it
-helps on images that it was not fitted to. Text alone cannot show that: it shows the direction in
-which a query leans, but not the point at which it treats images of two values equally, so an edit
-that removes the lean may turn a balanced search into one for a single value (see
-docs/explanation/the-default.md for measurements).
+Most people attach the default without measuring its effect, so it is applied only if it helps on
+reference images that it was not fitted to. Text alone is not enough for this test. It shows the
+direction in which a query leans, but not the point at which the query treats images of two values
+equally, so an edit that removes the lean may turn a balanced search into a search for a single
+value (see docs/explanation/the-default.md for measurements).
 
-A classification is different. Its default only needs text, and `change_on_texts` tests it if the
+The default for a classification only needs text, and `change_on_texts` tests it if the
 prompt set has enough groups.
 """
 
@@ -33,15 +33,16 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-HALVINGS = 5  # number of random halvings, because the result of a single one depends on chance
+HALVINGS = 5  # number of random halvings; the result of a single one would depend on chance
 # Two normals less than two deviations apart have a single mode (Ashman et al., 1994), so splitting
 # the images by text may split one group.
 SEPARATE = 2.0
 # Minimum Cohen's kappa between image labels from individual wordings and from all wordings. Above
 # 0.8, Landis and Koch (1977) call agreement "almost perfect".
 AGREE = 0.8
-# The same between text that names only the values and text that also names a concept. Below 0.6,
-# which Landis and Koch call "moderate", the two detect different things in the images.
+# Minimum kappa between labels from text that names only the values and from text that also names a
+# concept. Up to 0.6, which Landis and Koch call "moderate", the two detect different things in the
+# images.
 CONTRADICT = 0.6
 # Minimum expected cosine between the directions from two halves of the images. Below it, each
 # direction contains more noise than signal.
@@ -63,16 +64,15 @@ def is_for_ranking(problem: Problem) -> bool:
 
 
 def showing_values(problem: Problem, role: str) -> Problem:
-    """Return the problem with the half of its reference images nearest to the values' text.
+    """Return the problem with only the half of its reference images nearest to the values' text.
 
     At least `ENOUGH` images are used. An index may also contain images or documents that show none
-    of the values, such as landscapes. They too are assigned a value by the text, and their means
-    differ in whatever distinguishes landscapes. Images far from every value's text are therefore
-    excluded.
+    of the values, such as landscapes. These are also assigned to the nearest value, and would
+    distort the means. Images far from every value's text are therefore excluded.
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
     """
     rows = _reference_rows(problem)
     nearness = torch.zeros(len(rows), dtype=rows.dtype)
@@ -85,7 +85,7 @@ def showing_values(problem: Problem, role: str) -> Problem:
 
 
 def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
-    """Measure how a method changes the gap of the class prompts, on held-out images.
+    """Measure how a method changes the class prompts' gap on held-out images.
 
     The reference images are halved. The method is fitted on each half, and the gap is measured on
     the other half using zero-shot values. Among `HALVINGS` halvings, the one with the median upper
@@ -93,7 +93,7 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
         method: the method to test.
 
     Raises:
@@ -107,7 +107,7 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
         )
     changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
     with warnings.catch_warnings():
-        # Expected, since only half of the images are used.
+        # Ignore this warning, which is expected because only half of the images are used.
         warnings.simplefilter("ignore", ReferenceWarning)
         for seed in range(HALVINGS):
             for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):
@@ -125,7 +125,7 @@ def refuse_unclear_values(problem: Problem, role: str) -> None:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
 
     Raises:
         UnusableReferenceError: If a value has fewer than five images, the wordings disagree about
@@ -139,12 +139,13 @@ def refuse_unclear_values(problem: Problem, role: str) -> None:
         counts = zero_shot(rows, values).bincount(minlength=len(values)).tolist()
         if min(counts) < FEWEST:
             raise UnusableReferenceError(
-                f"The reference needs {FEWEST} images of each value of {prompts.name}; according to"
-                f" the texts it has {counts}. Add images."
+                f"The reference needs {FEWEST} images of each value of {prompts.name}; according"
+                f" to the prompt set's text, it has {counts}. Add images."
             )
         doubt = _doubt_about_values(problem, prompts, role, rows)
         if doubt:
-            # If the images are from another model, that is the more helpful message.
+            # If the images come from a different model, report that instead, because it is more
+            # helpful.
             doubt = foreign(rows, problem, prompts, role) or f"{doubt} {_MEASURE}"
             raise UnusableReferenceError(f"reference: {doubt}")
 
@@ -160,23 +161,24 @@ def _doubt_about_values(
 ) -> str | None:
     """Return why images (n, d) do not show an attribute's values, or None if they do.
 
-    They do if they form separate groups along the text direction, or if all wordings assign the
-    same values. The distance between groups depends on few images in the tails, and may shrink with
-    more images; agreement between wordings does not.
+    The images show the values if they form separate groups along the text direction, or if all
+    wordings assign the same values. The distance between groups depends on few images in the tails,
+    and may shrink with more images; agreement between wordings does not.
     """
     values = problem.zero_shot(prompts, role)
     apart = min(separation(rows @ difference) for difference in _differences(values))
     single, joint = agreement_of_wordings(problem, prompts, role, rows)
     if joint < CONTRADICT:
         return (
-            f"texts that name the values of {prompts.name} alone and with a concept disagree about"
-            f" the images (kappa {_floored(joint)}, {CONTRADICT:g} is needed)."
+            f"text that names only the values of {prompts.name} and text that also names a concept"
+            f" disagree about the images (kappa {_floored(joint)}; {CONTRADICT:g} is needed)."
         )
     if apart < SEPARATE and single < AGREE:
         return (
-            f"the images do not fall into the values of {prompts.name} that texts name: they are"
-            f" {_floored(apart)} deviations apart ({SEPARATE:g} are enough), and wordings of the"
-            f" values agree on them with a kappa of {_floored(single)} ({AGREE:g} is enough)."
+            f"the images do not fall into the values of {prompts.name}: the groups are"
+            f" {_floored(apart)} standard deviations apart ({SEPARATE:g} are enough), and"
+            f" different wordings of the values agree with a kappa of {_floored(single)}"
+            f" ({AGREE:g} is enough)."
         )
     return None
 
@@ -186,7 +188,7 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
 
     Raises:
         UnusableReferenceError: If the expected cosine of the two directions is below `STABLE`.
@@ -196,7 +198,7 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
         if split.stability < STABLE:
             raise UnusableReferenceError(
                 "reference: two halves of the images would give different directions for"
-                f" {prompts.name} (cosine {_floored(split.stability)}, {STABLE:g} is needed). Pass"
+                f" {prompts.name} (cosine {_floored(split.stability)}; {STABLE:g} is needed). Pass"
                 " more images."
             )
 
@@ -217,7 +219,7 @@ def agreement_of_wordings(
     Args:
         problem: the problem.
         prompts: the attribute.
-        role: the role of the texts.
+        role: the role of the text embeddings.
         rows: unit image rows (n, d).
 
     Returns:
@@ -233,7 +235,7 @@ def agreement_of_wordings(
     embedded = problem.host.embed(texts, role)
 
     def kappa_of(is_used: Tensor) -> float | None:
-        """Return the kappa for a subset of the text, or None unless it states every value."""
+        """Return the kappa for a subset of the text, or None if it does not state every value."""
         if len(value_codes[is_used].unique()) < number:
             return None
         means = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]
@@ -248,7 +250,7 @@ def agreement_of_wordings(
 
 
 def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
-    """Return Cohen's kappa between two codings (n,) with a given number of values."""
+    """Return Cohen's kappa between two labellings (n,) with a given number of values."""
     observed = float((codes == other_codes).double().mean())
     share = codes.bincount(minlength=number).double() / len(codes)
     other_share = other_codes.bincount(minlength=number).double() / len(codes)
@@ -284,10 +286,10 @@ def _differences(values: Tensor) -> Iterable[Tensor]:
 
 
 def separation(margins: Tensor) -> float:
-    """Return the distance, in deviations, between two normals fitted to margins (n,).
+    """Return the distance between two normals fitted to margins (n,), in standard deviations.
 
     The normals share a variance, have free weights, and are fitted by expectation-maximisation,
-    initialised at the quintiles.
+    starting from the quintiles.
     """
     # Standardise, so that the initial values suit every scale.
     x = (margins - margins.mean()) / margins.std().clamp(min=1e-9)
@@ -310,14 +312,14 @@ def separation(margins: Tensor) -> float:
 
 
 def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change | None:
-    """Predict how a method changes the gap of the class prompts, from held-out groups.
+    """Predict how a method changes the class prompts' gap, using held-out groups.
 
     Prompts that state a value replace images. The change is relative to the gap without an edit,
     averaged over folds and attributes; class prompts are resampled together with the groups.
 
     Args:
         problem: the problem.
-        role: the role of the texts.
+        role: the role of the text embeddings.
         method: the method to test.
 
     Returns:

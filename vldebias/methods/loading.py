@@ -19,7 +19,7 @@ def load_edit(
         revision: branch, tag or commit of the repository. If None, the latest.
 
     Returns:
-        The edit, or a mapping role -> edit if there is one subfolder per role.
+        The edit, or a mapping from role to edit if there is one subfolder per role.
 
     Raises:
         InvalidInputError: If the folder or repository does not exist, files are damaged, or no

@@ -39,7 +39,7 @@ from vldebias.utils.registry import Registry
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
-# Share of a space beyond which unrelated prompts change; equals shrinking a quarter by a tenth.
+# Share of a space beyond which unrelated prompts change, as if a quarter of it shrank by a tenth.
 WIDE = 1 / 4 * 1 / 10
 # Removing up to this many directions per attribute never triggers the warning.
 NARROW = 2
@@ -55,13 +55,13 @@ DEFAULTS = AttachSettings()
 
 
 class Method(ABC):
-    """Attach something to a host that mitigates the bias described by a problem.
+    """Mitigate the bias described by a problem by attaching something to a host.
 
     Methods that fit an embedding edit derive from `EditMethod` and define `fit`; those that attach
     something else derive from this class and define `attach`.
 
     Attributes:
-        declaration: its name, title, source, needs and settings; see `Declaration`.
+        declaration: the method's name, title, source, needs and settings; see `Declaration`.
 
     >>> from vldebias.methods import METHODS
     >>> method = METHODS["cali"] + METHODS["equalise"]  # closed forms can be added
@@ -120,11 +120,11 @@ class Method(ABC):
 
         Args:
             problem: the host, prompt sets and settings.
-            settings: the strength and further settings of `vldebias.debias`.
+            settings: the strength and other settings of `vldebias.debias`.
 
         Raises:
-            UnsupportedHostError: If `check` raises it.
-            InvalidInputError: If `check` raises it, or the method does not accept a setting.
+            UnsupportedHostError: If the method does not support this kind of host.
+            InvalidInputError: If an input is missing, or the method does not accept a setting.
         """
 
     def check(self, problem: Problem) -> None:
@@ -159,12 +159,12 @@ class Method(ABC):
             if Need.LABELS in self.needs:
                 labels = ", with labels= or the model's own zero-shot labels"
             raise InvalidInputError(
-                f"method {self.name!r} needs images: pass reference=, image features (n, d) of this"
-                f" model{labels}"
+                f"method {self.name!r} needs images; pass reference=, image features (n, d) from"
+                f" this model{labels}"
             )
 
     def with_images(self) -> Method:
-        """Return the form of the method for problems with reference images.
+        """Return the variant of the method for problems with reference images.
 
         Closed forms get an additional term for the image means.
         """
@@ -202,7 +202,7 @@ class EditMethod(Method):
         except TypeError:
             raise InvalidInputError(
                 f"{cls.__name__}: fit has the signature {inspect.signature(cls.fit)}; expected"
-                " (self, problem, role): it is called once for each role of the host"
+                " (self, problem, role), because it is called once for each of the host's roles"
             ) from None
 
     @abstractmethod
@@ -220,8 +220,8 @@ class EditMethod(Method):
         """
 
     def fit_roles(self, problem: Problem) -> dict[str, Edit]:
-        """Return role -> edit, fitted by `Problem.fit` once per space of the host."""
-        # Text and images are two roles in one space, which is fitted once.
+        """Return the edit for each role, fitted by `Problem.fit` once per space."""
+        # Text and images are two roles in the same space, so one fit serves both.
         edit_of_space: dict[str, Edit] = {}
         edits: dict[str, Edit] = {}
         for role in problem.host.roles:
@@ -236,7 +236,7 @@ class EditMethod(Method):
         return attach_edits(problem.host, self.fit_roles(problem), settings)
 
     def with_images(self) -> EditMethod:
-        """Return the form of the method for problems with reference images."""
+        """Return the variant of the method for problems with reference images."""
         return self
 
     def _only_attribute(self, problem: Problem) -> PromptSet:
@@ -283,12 +283,12 @@ def register_method(method: Method) -> Method:
 def get_method(
     method: str | Method | None, *, lam: Lam | None = None, reference: object = None
 ) -> Method:
-    """Return a method by name, in its form for images if `reference` is passed.
+    """Return a method by name, as the variant for images if `reference` is passed.
 
     Args:
         method: its name, or the method itself. If None, `METHODS["default"]`, which is a `Preset`.
         lam: weight of the prompt pairs, which is rejected unless the method accepts one.
-        reference: reference images; with them, the method's form for images is returned.
+        reference: reference images. If passed, the method's variant for images is returned.
 
     Raises:
         InvalidInputError: If no method has this name, it acts on search results, or it does not
@@ -315,9 +315,9 @@ def get_method(
 
 
 def refuse_reranking(name: str) -> NoReturn:
-    """Raise InvalidInputError for a re-ranking where a method is expected."""
+    """Raise InvalidInputError because a re-ranking was passed instead of a method."""
     raise InvalidInputError(
-        f"method {name!r} does not change a model but re-ranks results of a search; use"
+        f"method {name!r} re-ranks search results instead of changing a model; use"
         " vldebias.rerank(scores, k, features=..., prompts=..., model=...)"
     )
 
@@ -326,7 +326,7 @@ def _refuse_lam(lam: Lam, reason: str) -> NoReturn:
     """Raise InvalidInputError for a method that does not accept lam, and name those that do."""
     names = [name for name, method in METHODS.items() if method.declaration.has_lam]
     raise InvalidInputError(
-        f"lam={lam!r}: {reason}; name a method that takes one: {', '.join(names)}"
+        f"lam={lam!r}: {reason}; use a method that accepts lam: {', '.join(names)}"
     )
 
 
@@ -341,14 +341,14 @@ def get_edit_method(
         reference: see `get_method`.
 
     Raises:
-        InvalidInputError: If `get_method` raises it, or the method attaches something other than an
-            edit.
+        InvalidInputError: If `get_method` rejects the arguments, or the method attaches something
+            other than an edit.
     """
     chosen = get_method(method, lam=lam, reference=reference)
     if isinstance(chosen, EditMethod):
         return chosen
     raise InvalidInputError(
-        f"method {chosen.name!r} is not an edit of embeddings: there is nothing to fit, inspect,"
+        f"method {chosen.name!r} is not an embedding edit, so there is nothing to fit, inspect,"
         " save or merge. Attach it with vldebias.debias, or use method='cali' for an edit"
     )
 
@@ -419,7 +419,7 @@ class Problem:
         self._set_lam(lam)
         self.label = "+".join(prompt_set.name for prompt_set in self.sets)
 
-        # The union over all sets, without duplicates, in the order of the sets.
+        # Collect the words of all sets without duplicates, in the order of the sets.
         attributes: list[PromptSet] = []
         stated_words: dict[str, None] = {}
         class_prompts: dict[str, None] = {}
@@ -448,8 +448,8 @@ class Problem:
         """Wrap features in a `Reference`; reject unusable images and bounds out of range."""
         if reference is not None and self.host.generative:
             raise InvalidInputError(
-                f"{self.host.name}: reference= needs images and texts in one embedding space, which"
-                " a pipeline lacks; use method='cali', which needs prompts alone"
+                f"{self.host.name}: reference= needs a shared embedding space for images and text,"
+                " which a pipeline lacks; use method='cali', which only needs prompts"
             )
         is_bound = isinstance(max_loss, Real) and 1e-6 <= max_loss < 1
         if max_loss is not None and not is_bound:
@@ -480,7 +480,7 @@ class Problem:
         if self.reference is None:
             raise InvalidInputError(
                 f"{self.label}: expected reference images; pass reference=, image features (n, d)"
-                " of this model"
+                " from this model"
             )
         return self.reference
 
@@ -500,7 +500,7 @@ class Problem:
         return tuple(weights)
 
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
-        """Return zero-shot classifier weights (a, d): L2-normalised mean text per value.
+        """Return zero-shot classifier weights (a, d): a normalised mean text embedding per value.
 
         Args:
             prompt_set: the attribute.
@@ -553,9 +553,10 @@ class Problem:
             prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
-        # This follows the fingerprint, which has already embedded some text.
+        # Check the width only now, because computing the fingerprint has already embedded some
+        # text.
         self._check_width(chosen, edit, role)
-        # Other edits are not a single matrix.
+        # The losses can only be computed for edits that are a single matrix.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
             self._warn_of_losses(edit, role)
         return edit
@@ -568,11 +569,11 @@ class Problem:
         if width is not None and widths and width not in widths:
             raise InvalidInputError(
                 f"method {method.name!r}: fit returned an edit of width {width}; expected"
-                f" {widths.pop()}, the width of {role!r}: fit it to problem.host.embed(texts, role)"
+                f" {widths.pop()}, the width of {role!r}. Fit it to problem.host.embed(texts, role)"
             )
 
     def _warn_of_losses(self, edit: CalibratedProjection, role: str) -> None:
-        """Warn if an edit removes too much.
+        """Warn if an edit removes too much information.
 
         "Too much" means half of the distance between a set's classes, or so much of a pipeline's
         space that unrelated prompts change.
@@ -586,8 +587,8 @@ class Problem:
             instead = "method='cali', " if edit.spurious_rank else ""
             warn(
                 f"{prompt_set.name}: {edit.method} keeps {kept:.0%} of the distance between the"
-                f" classes and a cosine of {cosine:.2f} between a class prompt and its"
-                f" projection; compare accuracy before and after, or use {instead}a smaller lam"
+                " classes, and the mean cosine between a class prompt and its projection is"
+                f" {cosine:.2f}. Compare accuracy before and after, or use {instead}a smaller lam"
                 " or strength",
                 ClassSignalWarning,
             )
@@ -597,15 +598,15 @@ class Problem:
         if self.host.generative and edit.removed > max(wide, narrow):
             warn(
                 f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than"
-                f" {wide:.1f}: other prompts, such as 'A photo of a good person.', may generate"
-                " something else. Generate some to check, or lower lam, fit fewer pairs, or use"
-                " method='difference'",
+                f" {wide:.1f}, so unrelated prompts, such as 'A photo of a good person.', may"
+                " generate different pictures. Generate some to check, or lower lam, fit fewer"
+                " pairs, or use method='difference'",
                 WideEditWarning,
             )
 
 
 def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
-    """Return how much of the differences between class prompts an edit preserves.
+    """Return how well an edit preserves the differences between class prompts.
 
     Args:
         classes: embeddings (k, d) of the class prompts.
@@ -633,13 +634,14 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         role: the argument of `fit`.
 
     Raises:
-        InvalidInputError: If it is something else, or `fit` raised the error; the message tells the
-            method's author what to do.
+        InvalidInputError: If the output is something else, or `fit` raised the error. The message
+            explains what the method's author should do.
     """
     try:
         fitted: object = method.fit(problem, role)
     except InvalidInputError as error:
-        # A projection that rejects the rows from another package's method does not know its name.
+        # If a projection rejects the rows that another package's method passed, the message lacks
+        # the method's name.
         if not method.declaration.module and repr(method.name) not in str(error):
             error.args = (f"method {method.name!r}: {error}",)
         raise
@@ -664,7 +666,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         remedy = f"return an instance of it, such as {fitted.__name__}().fit(pairs)"
     elif isinstance(fitted, Mapping):
         received = f"a {type(fitted).__name__}"
-        remedy = "return the edit of the role alone: fit is called once for each role"
+        remedy = "return the edit for this role only; fit is called once per role"
     elif isinstance(fitted, list | tuple):
         received = f"a {type(fitted).__name__} of {len(fitted)}"
         remedy = (

@@ -85,7 +85,7 @@ class PredictedGap:
         else:
             labels = classes.unique(return_inverse=True)[1]
         if not len(values):
-            raise UnusableReferenceError("expected images of two attribute values, got no image")
+            raise UnusableReferenceError("expected images of two attribute values, got none")
         seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)
         seen.index_put_((labels, values), torch.ones_like(values), accumulate=True)
         # (classes, values): means of two values are only compared within a class.
@@ -104,7 +104,7 @@ class PredictedGap:
         self.centred = rows - rows.mean(0)
 
     def of_texts(self, texts: Tensor) -> Tensor:
-        """Return the gap (1 + b, q) of texts (q, d), in the sample and its resamples."""
+        """Return the gap (1 + b, q) for texts (q, d), in the sample and its resamples."""
         unit = normalize(texts.double(), dim=1)
         # (q,) standard deviation of each text's scores over all rows.
         spread = (self.centred @ unit.T).std(0).clamp(min=_TINY)

@@ -60,7 +60,7 @@ class Preset(EditMethod):
         return super().attach(problem, settings)
 
     def selected(self, problem: Problem) -> tuple[ClosedForm, float | None]:
-        """Return the method for a problem and its lam, or None for the method's default lam.
+        """Return the method selected for a problem, and its lam (None for the method's default).
 
         The default follows a rule applied to committed tables (docs/explanation/the-default.md,
         `python -m eval.experiments.default_choice`); a test compares the two.
@@ -68,14 +68,14 @@ class Preset(EditMethod):
         method = DIFFERENCE
         lam = None  # the paper's value; see `Problem.weight`
         if problem.host.generative:
-            # Unrelated prompts are affected by everything in which prompt pairs differ, including
-            # chance, so `fit` lowers the default's lam (`SPARES`).
+            # Unrelated prompts are affected by every difference within prompt pairs, including
+            # random ones, so `fit` lowers the default's lam (`SPARES`).
             method = CALI
         elif self.name == "paper":
             method = BOTH
         elif self.needs and is_for_ranking(problem):
-            # This makes the image means equal. At 100, part of their difference would remain, which
-            # may be larger than before.
+            # With this lam, the image means become equal. At 100, part of their difference would
+            # remain and might exceed the original difference.
             lam = 10_000.0
         elif self.needs or not all(part.names_values for part in problem.attributes):
             # On real embeddings, 100 has the same effect as the paper's 1000 and preserves more of
@@ -109,11 +109,11 @@ def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
     """Fit `cali`, lowering lam until at most one direction in `SPARES` is removed."""
     if why_not_balanced(problem) is None:
         log_once(
-            "'cali' is fitted: the default of this pipeline is balanced prompts, which are not an"
-            " edit of embeddings. debias(pipe, prompts) attaches them"
+            "'cali' is fitted, because the default for this pipeline is balanced prompts, which"
+            " are not an embedding edit. debias(pipe, prompts) attaches them"
         )
     edit = CALI.fit(problem, role)
-    # In a narrow space, one direction per attribute may still be removed.
+    # In a narrow space, allow at least one removed direction per attribute.
     allowed = max(edit.dim / SPARES, len(problem.attributes))
     if edit.removed <= allowed:
         return edit
@@ -121,7 +121,7 @@ def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
 
 
 def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Edit:
-    """Equalise the means of reference images that show a value, if a test predicts that it helps.
+    """Equalise the means of reference images that show a value, if a test predicts an improvement.
 
     The test uses images that the edit was not fitted to. Means are taken over all such images
     instead of within classes, since a search ranks all images, and zero-shot class predictions are
@@ -135,19 +135,19 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
         return _declined(problem, role, _why_unaligned(problem, role) or str(error))
-    # An edit is attached only if the entire interval is below 0. Its figures are recorded in the
+    # An edit is attached only if the entire interval is below 0. The interval is recorded in the
     # choice but not printed, because the gap between true values may be smaller.
     if change.high < 0:
         edit = method.fit(problem, role)
         reason = (
-            "Images of the values that texts read in the reference score more alike, on images that"
-            " the edit was not fitted to."
+            "The values found in the reference images get more similar scores, on images that the"
+            " edit was not fitted to."
         )
         return edit.with_provenance(choice=_choice(problem, edit, reason, change))
     return _declined(
         problem,
         role,
-        "Images of the values that texts read in the reference do not clearly score more alike, on"
+        "The values found in the reference images do not get clearly more similar scores, on"
         " images that the edit was not fitted to. Pass more reference images, or name a method"
         " (method='difference') and measure it on labelled images.",
         change,
@@ -155,20 +155,20 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
 
 
 def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
-    """Explain why nothing is attached to a search without reference images, and what to do."""
+    """Explain why no edit is attached for a search without reference images, and what to do."""
     by_name = f"name a method (method={method.name!r}) and measure it."
     if all(prompts.names_values for prompts in problem.attributes):
         remedy = (
-            "Pass reference=, unlabelled vectors of a few hundred of the images or documents that"
-            f" are searched, or {by_name}"
+            "Pass reference=, unlabelled vectors of a few hundred of the searched images or"
+            f" documents, or {by_name}"
         )
     else:
         remedy = f"Add words for the values to the prompt set and pass reference=, or {by_name}"
-    return f"Texts alone do not show which searches an edit makes worse. {remedy}"
+    return f"Text alone does not show which searches an edit makes worse. {remedy}"
 
 
 def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edit:
-    """Fit the method to a classification, unless a test on text fails to predict that it helps.
+    """Fit the method for a classification if a test on text predicts an improvement.
 
     The test needs words for the values and enough groups that state two of them. If the test is not
     possible, the method is attached untested.
@@ -186,11 +186,11 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
         return method.fit(problem, role)
     if change.high >= 0:
         why = (
-            "On texts, prompts outside the fit do not clearly come closer together. Pass"
-            f" reference=, or name a method (method={method.name!r}) and measure it."
+            "Held-out prompts do not clearly come closer together. Pass reference=, or name a"
+            f" method (method={method.name!r}) and measure it."
         )
         return _declined(problem, role, why, change)
-    reason = "On texts, prompts outside the fit come closer together; no image was tested."
+    reason = "Held-out prompts come closer together; no image was tested."
     neutral = problem.host.embed(problem.neutral, role)
     edit = fit_within_bound(problem, role, method, neutral)
     return edit.with_provenance(choice=_choice(problem, edit, reason, change))
@@ -230,7 +230,7 @@ def _declined(problem: Problem, role: str, why: str, change: Change | None = Non
 
 @cache  # logs each text only once per process
 def log_once(text: str) -> None:
-    """Log a notice once."""
+    """Log a notice if it has not been logged before."""
     logging.getLogger("vldebias").warning(text)
 
 

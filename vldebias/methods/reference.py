@@ -1,4 +1,4 @@
-"""Store image features for fitting methods, and label them by columns or zero-shot."""
+"""Store image features for fitting methods, and label them from columns or zero-shot."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Reference:
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
-        labels: column -> a value for each of the n images, as strings (None and "" mean unknown) or
-            `data.Labels`; only used by methods that need labelled images (`labelled`).
+        labels: for each column, a value for each of the n images, as strings (None and "" mean
+            unknown) or `data.Labels`; only used by methods that need labelled images (`labelled`).
         within_classes: whether to compare means within pseudo-classes if the prompt set has at
             least two classes, so that groups get similar scores within a class (worst group). If
             False, groups get similar scores overall (shares in a ranking).
@@ -77,7 +77,7 @@ def _unit_rows(features: Array) -> Tensor:
     """Return L2-normalised features (b, d) in float64.
 
     Raises:
-        InvalidInputError: If `Reference.batches` raises it.
+        InvalidInputError: If the features are invalid; see `Reference.batches`.
     """
     if isinstance(features, Tensor):
         is_float = features.is_floating_point()
@@ -85,8 +85,8 @@ def _unit_rows(features: Array) -> Tensor:
         is_float = np.issubdtype(features.dtype, np.floating)
     if features.ndim != 2 or not is_float:
         raise InvalidInputError(
-            "reference: expected image features (n, d) of floats, got"
-            f" {features.dtype} {tuple(features.shape)}"
+            f"reference: expected floating-point image features (n, d), got {features.dtype}"
+            f" {tuple(features.shape)}"
         )
     if isinstance(features, Tensor):
         rows = features.detach().cpu()
@@ -113,8 +113,8 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
     """
     if rows.shape[1] != texts.shape[1]:
         raise InvalidInputError(
-            f"reference: image features have width {rows.shape[1]}, texts {texts.shape[1]}; embed"
-            " both with one model"
+            f"reference: image features have width {rows.shape[1]}, but text embeddings have"
+            f" {texts.shape[1]}; embed both with the same model"
         )
     # For unit rows, the largest product identifies the nearest text.
     return (rows @ texts.T).argmax(1)
@@ -133,7 +133,7 @@ class Labelled:
     codes: Tensor
 
     def one_hot(self) -> tuple[Tensor, Tensor]:
-        """Return rows (m, d) whose attributes are all known, and their values (m, all values).
+        """Return the rows (m, d) whose attributes are all known, and their values (m, all values).
 
         The values are one-hot encoded.
         """
@@ -155,7 +155,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
 
     Args:
         problem: the problem with reference images.
-        role: the role of the texts.
+        role: the role of the text embeddings.
 
     Raises:
         InvalidInputError: If labels do not match an attribute, have the wrong length, or contain
@@ -171,10 +171,11 @@ def labelled(problem: Problem, role: str) -> Labelled:
             raise InvalidInputError(
                 f"reference: expected a label for each of {len(rows)} images, got {len(codes)}"
             )
-        # With only one value, there is no difference to fit, and an eraser would fit noise.
+        # Require two values, because there would be no difference to fit, and an eraser would fit
+        # noise.
         if len(codes[codes >= 0].unique()) < 2:
             raise InvalidInputError(
-                "reference: expected labelled images of two or more of the values"
+                "reference: expected labelled images of at least two of the values"
                 f" {[*prompts.attributes]} of {prompts.name}"
             )
         columns.append(codes)
@@ -182,7 +183,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
 
 
 def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | None:
-    """Return each image's value (n,) from the label column for an attribute.
+    """Return each image's value (n,) according to the label column for an attribute.
 
     Returns None without labels.
 
@@ -198,9 +199,9 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
             codes_of_column[name] = codes
     if not codes_of_column:
         raise InvalidInputError(
-            f"reference: expected a column of labels with the values {[*prompts.attributes]} of"
-            f" {prompts.name}, got {[*labels]}; rename the labels, or leave them out to use"
-            " zero-shot labels"
+            f"reference: expected a label column with the values {[*prompts.attributes]} of"
+            f" {prompts.name}, got {[*labels]}; rename the labels, or omit them to use zero-shot"
+            " labels"
         )
     # "race" and "race7" may both contain values of the set; use the column with the set's name.
     if prompts.name in codes_of_column:
@@ -211,7 +212,7 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
 def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
     """Return the value for each label in a column, or -1 if unknown.
 
-    Returns None if the labels do not concern the attribute.
+    Returns None if the labels are not about the attribute.
     """
     from vldebias.data.labels import Labels
 
@@ -229,7 +230,7 @@ def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
-    """Return the index of the attribute value that a label names, or None unless it is unique.
+    """Return the index of the attribute value that a label names, or None if it is not unique.
 
     Args:
         name: the label.
@@ -246,7 +247,7 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
 
 
 def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
-    """Return the prompts in groups that name exactly one value.
+    """Return the group prompts that name exactly one value, with their values and groups.
 
     Returns:
         The n prompts, and the indices (n,) of their values and of their groups.
@@ -270,7 +271,7 @@ def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
 
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
-    """Return every attribute's group prompts, each with the one value that it names.
+    """Return every attribute's group prompts, each with the single value that it names.
 
     Args:
         problem: the problem.
@@ -283,7 +284,7 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
         texts.extend(stated)
         # Shift by one, since zeros from block_diag become -1 below.
         columns.append(values[:, None] + 1)
-    # Text about one attribute is unknown (-1) in the columns for all others.
+    # Text about one attribute has unknown values (-1) in the columns for all other attributes.
     codes = torch.block_diag(*columns) - 1
     return Labelled(problem.host.embed(texts, role), codes)
 

@@ -1,4 +1,4 @@
-"""Define re-rankings, which act on search results, for lists of methods."""
+"""Define re-rankings, which are listed and evaluated like methods but act on search results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def get_compared(method: str | Compared | None, *, reference: object = None) -> 
 
     Args:
         method: a method or re-ranking, or its name. If None, the default is used.
-        reference: reference images; with them, the method's form for images is returned.
+        reference: reference images. If passed, the method's variant for images is returned.
 
     Raises:
         InvalidInputError: If no method has this name.

@@ -47,7 +47,7 @@ class TargetShares(Rowwise):
     """Move queries (..., d) so that groups have target shares of the top results in expectation.
 
     Attributes:
-        shares: name of each of the g groups -> its target share of the top results.
+        shares: the target share of the top results for each of the g groups, by name.
         quantiles: (g,) number of standard deviations above its group's mean at which an image
             enters the top results.
         plain: (d, d) P, the solution for zero targets.
@@ -55,9 +55,9 @@ class TargetShares(Rowwise):
             embedding of norm 1.
         covariances: (g, d, d) covariances of each group's image features.
 
-    Laws (tested): the same shares as among all images and equal covariances give the plain
-    projection; a larger target share gives a group a larger share; the ranking does not depend on
-    the query's norm.
+    Tested properties: target shares equal to the shares among all images, with equal covariances,
+    give the plain projection; a larger target share gives a group a larger share; the ranking does
+    not depend on the query's norm.
     """
 
     kind = "target-shares"
@@ -89,8 +89,8 @@ class RankShares(EditMethod):
     """Fit `TargetShares` to the moments of unlabelled images, split by their zero-shot values.
 
     Args:
-        shares: value or combination of values ("female" or "female/Black") -> share. If None,
-            shares are equal.
+        shares: the share for each value or combination of values ("female" or "female/Black"). If
+            None, shares are equal.
         top: the number of top results as a fraction of all images, k / n.
     """
 
@@ -105,8 +105,8 @@ class RankShares(EditMethod):
         is_share = isinstance(self.top, Real) and 0 < self.top < 1
         if not is_share or isinstance(lam, tuple) or lam <= 0:
             raise InvalidInputError(
-                "expected top, the fraction k / n of the images, in (0, 1), and one lam above 0,"
-                f" got {self.top!r}, {lam!r}"
+                f"got top={self.top!r} and lam={lam!r}; expected top, the fraction k / n of the"
+                " images, in (0, 1), and a single lam above 0"
             )
         rows_of_group = _groups(problem, role)
         shares_of_groups = self._shares_of(list(rows_of_group))
@@ -135,24 +135,24 @@ class RankShares(EditMethod):
         )
 
     def _shares_of(self, names: list[str]) -> dict[str, float]:
-        """Return the share of each group; equal shares by default.
+        """Return each group's target share; shares are equal by default.
 
         Raises:
-            InvalidInputError: If the groups differ, or the shares are not positive numbers with sum
-                1.
+            InvalidInputError: If the groups differ, or the shares are not positive numbers that sum
+                to 1.
         """
         if self.shares is None:
             return dict.fromkeys(names, 1 / len(names))
         if not isinstance(self.shares, Mapping):
             raise InvalidInputError(
-                f"shares: got {self.shares!r}; expected a mapping of value -> share, one for each"
-                f" of {names}"
+                f"shares: got {self.shares!r}; expected a mapping from value to share, with one"
+                f" entry for each of {names}"
             )
         shares = dict(self.shares)
         fits = shares.keys() == set(names) and min(shares.values()) > 0
         if not fits or abs(sum(shares.values()) - 1) > 1e-6:
             raise InvalidInputError(
-                f"shares: expected positive numbers with sum 1, one for each of {names}, got"
+                f"shares: expected positive numbers that sum to 1, one for each of {names}, got"
                 f" {shares}"
             )
         return {name: float(shares[name]) for name in names}
@@ -168,7 +168,7 @@ class RankShares(EditMethod):
                 most_of_group[name] = round(reachable, 3)
         if most_of_group:
             raise InvalidInputError(
-                f"shares: too few images of {list(most_of_group)}: with top={self.top:.3g} their"
+                f"shares: too few images of {list(most_of_group)}. With top={self.top:.3g}, their"
                 f" shares must be below {most_of_group}; lower these shares, or top"
             )
 
@@ -191,8 +191,8 @@ def _groups(problem: Problem, role: str) -> dict[str, Tensor]:
     counts = {name: len(members) for name, members in rows_of_group.items()}
     if min(counts.values()) < _FEWEST:
         raise InvalidInputError(
-            f"reference: expected at least {_FEWEST} images of every group, got {counts}; pass more"
-            " images"
+            f"reference: expected at least {_FEWEST} images of every group, got {counts}; pass"
+            " more images"
         )
     return rows_of_group
 

@@ -4,8 +4,8 @@
         -T api=https://api.openai.com/v1 -T model=gpt-image-1
 
 Needs `pip install '.[inspect]'`. Each sample is an image for one of the protocol's prompts. The
-solver requests the image, the scorer is a judge of this package, and `record_of_log` converts the
-log to a record.
+solver requests the image, the scorer uses one of this package's judges, and `record_of_log`
+converts the log to a record.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ IMAGE = "data:image/png;base64,"
 SECONDS = 300.0  # timeout for one image
 REFUSED = 400  # HTTP status if an images API rejects a prompt
 Generator = Callable[[str, int], Awaitable[bytes | str]]
-"""A function of a prompt and a seed, which returns the image file, or why there is none."""
+"""A function from a prompt and a seed to the image file, or to the reason why there is none."""
 
 
 @task
@@ -79,7 +79,7 @@ def who_appears(
     judge: str | None = None,
     size: str = "1024x1024",
 ) -> Task:
-    """Measure who appears in images of the protocol's prompts.
+    """Measure who appears in images generated from the protocol's prompts.
 
     Args:
         api: base address of an OpenAI-compatible images API, such as https://api.openai.com/v1;
@@ -99,8 +99,8 @@ def who_appears(
     """
     if (api is None) == (pipeline is None) or (api is not None and model is None):
         raise InvalidInputError(
-            f"got api={api!r}, model={model!r}, pipeline={pipeline!r}; expected api with model, or"
-            " pipeline"
+            f"got api={api!r}, model={model!r}, pipeline={pipeline!r}; expected api together with"
+            " model, or only pipeline"
         )
     generator = _api(api, str(model), size) if api is not None else _pipeline(str(pipeline))
     prompts = load_protocol().prompts()
@@ -117,7 +117,7 @@ def who_appears(
 
 
 def _sample(prompt: ProtocolPrompt, seed: int) -> Sample:
-    """Return the sample of one image."""
+    """Return the sample for one image."""
     metadata = {"subject": prompt.subject, "qualifier": prompt.qualifier, "seed": seed}
     name = f"{prompt.qualifier} {prompt.subject}".strip()
     return Sample(input=prompt.text, id=f"{name} {seed}", metadata=metadata)
@@ -157,7 +157,7 @@ def _pipeline(name: str) -> Generator:
     def generate_with_lock(prompt: str, seed: int) -> bytes:
         import torch
 
-        # A pipeline has state, so it can only generate one image at a time.
+        # A pipeline has state, so only one image can be generated at a time.
         with lock:
             if not loaded:
                 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -215,7 +215,7 @@ def shares() -> Metric:
 
 @scorer(metrics=[shares()])
 def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
-    """Score an image by the value that a judge sees in it, "unknown" if not confident.
+    """Score an image by the value that a judge detects, or "unknown" if the judge is not confident.
 
     Args:
         attribute: the attribute to measure.
@@ -312,7 +312,7 @@ def record_of_log(log: EvalLog, name: str) -> Record:
         name: record name.
 
     Returns:
-        The record with its figures. Add the licence and who measured it before publishing.
+        The record with its figures. Before publishing it, add the licence and who measured it.
 
     Raises:
         InvalidInputError: If the evaluation did not succeed, or there are no samples.

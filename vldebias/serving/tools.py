@@ -1,6 +1,6 @@
-"""Offer balanced prompts and audits to assistants as tools of the Model Context Protocol.
+"""Offer balanced prompts and audits to assistants as Model Context Protocol tools.
 
-Needs the package `mcp`, which the extra "mcp" installs.
+Requires the package `mcp`, which the extra "mcp" installs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Parameters = ParamSpec("Parameters")
 # Limits per call. Reading 100,000 characters takes about a second.
 MAX_IMAGES = 1000
 MAX_CHARACTERS = 10_000  # per prompt
-MAX_TOTAL_CHARACTERS = 500_000  # over the prompts of all images
+MAX_TOTAL_CHARACTERS = 500_000  # total over all images
 
 INSTRUCTIONS = (
-    "Write sampled values of an attribute, such as gender, into prompts for images that leave it"
+    "Insert sampled values of an attribute, such as gender, into image prompts that leave it"
     " open, so that pictures of 'a CEO' show women and men. Call balance_prompts with the user's"
-    " own words before you generate pictures of people; prompts that state a value, name somebody"
-    " or show no person are returned unchanged, with the reason."
+    " own words before you generate pictures of people; prompts that state a value, name a"
+    " specific person or describe nobody are returned unchanged, with the reason."
 )
 
-# JSON escapes; each is matched in full, because \\ud83d is an escaped backslash and five
+# Matches every JSON escape in full, because \\ud83d is an escaped backslash followed by five
 # characters.
 _ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -57,8 +57,10 @@ class WrittenPrompt(BaseModel):
     """
 
     prompt: str
-    value: Any = Field(description="the value that was written, null if the prompt is unchanged")
-    reason: str | None = Field(description="why the prompt is unchanged, null if it was changed")
+    value: Any = Field(
+        description="the value that was inserted, or null if the prompt is unchanged"
+    )
+    reason: str | None = Field(description="why the prompt is unchanged, or null if it was changed")
 
 
 class WrittenPrompts(BaseModel):
@@ -113,11 +115,11 @@ class Tools:
         self, sets: str = "gender", *, model: str | None = None, pipeline: str | None = None
     ) -> None:
         if model is not None and pipeline is not None:
-            raise InvalidInputError("got a model and a pipeline; expected one of them, or none")
+            raise InvalidInputError("got a model and a pipeline; expected at most one of them")
         self.default_set = load_prompts(sets)
         self.model = model
         self.pipeline = pipeline
-        # Reuse balancers, so that values are even over all calls.
+        # Reuse balancers, so that values are balanced over all calls.
         self._balancer_of_attribute = {self.default_set.name: Balancer(self.default_set)}
 
     def balance_prompts(
@@ -128,18 +130,18 @@ class Tools:
         shares: dict[str, float] | None = None,
         seed: int | None = None,
     ) -> WrittenPrompts:
-        """Write sampled values of an attribute into prompts that leave it open.
+        """Insert sampled values of an attribute into prompts that leave it open.
 
-        Returns one prompt for each image. Example: prompts ["A photo of a CEO"], images 2 ->
-        "A photo of a female CEO" and "A photo of a male CEO", in some order.
+        Returns one prompt per image. Example: prompts ["A photo of a CEO"], images 2 -> "A photo of
+        a female CEO" and "A photo of a male CEO", in some order.
 
         Args:
-            prompts: the user's own words, one text for each picture.
-            images: how many images to generate from each prompt.
+            prompts: the user's own words, one prompt per picture.
+            images: the number of images to generate from each prompt.
             attribute: gender, age, race or skin-tone. Default: the server's attribute.
             shares: the share of images for each value, such as {"female": 0.7, "male": 0.3}.
                 Default: equal shares.
-            seed: makes the call reproducible. Default: values are even over all calls.
+            seed: makes the call reproducible. Default: values are balanced over all calls.
         """
         _check_prompts(prompts, images)
         prompt_set = self._set_named(attribute)
@@ -162,14 +164,14 @@ class Tools:
         return WrittenPrompts(prompts=written, seed=balanced.seed)
 
     def audit_prompts(self, prompts: list[str], attribute: str | None = None) -> AuditedPrompts:
-        """Report which prompts leave an attribute open, and how their images will lean.
+        """Report which prompts leave an attribute open, and which value their images will favour.
 
-        If the server was started with a model, shares are predicted from the prompts' texts, before
-        any image is generated, with 95% intervals. Example: prompts ["A photo of a pilot"] ->
-        "leans male: rewrite it or use a method", share 0.93 [0.60, 1.00].
+        If the server was started with a model, shares are predicted from the prompts, before any
+        image is generated, with 95% intervals. Example: prompts ["A photo of a pilot"] -> "leans
+        male: rewrite it or use a method", share 0.93 [0.60, 1.00].
 
         Args:
-            prompts: texts, one for each picture.
+            prompts: the prompts, one per picture.
             attribute: gender, age, race or skin-tone. Default: the server's attribute.
         """
         _check_prompts(prompts)
@@ -206,7 +208,7 @@ class Tools:
         return AuditedPrompts(prompts=audited, summary=list(task.settings["advice"]))
 
     def _set_named(self, attribute: str | None) -> PromptSet:
-        """Return a prompt set by name: the server's default set or a packaged one."""
+        """Return the server's default prompt set or a packaged one by name."""
         if attribute is None or attribute == self.default_set.name:
             return self.default_set
         names = list(dict.fromkeys([self.default_set.name, *packaged("prompts")]))
@@ -220,16 +222,16 @@ class Tools:
 
 
 def _check_prompts(prompts: list[str], images: int = 1) -> None:
-    """Raise an error if a call has too few or too many images, or too much text."""
+    """Raise InvalidInputError if a call has too few or too many images, or too much text."""
     if not 1 <= images * max(len(prompts), 1) <= MAX_IMAGES:
         raise InvalidInputError(
-            f"images: got {images} for each of {len(prompts)} prompts; expected from 1 to"
-            f" {MAX_IMAGES} images per call"
+            f"images: got {images} for each of {len(prompts)} prompts; expected 1 to {MAX_IMAGES}"
+            " images per call"
         )
     longest = max(map(len, prompts), default=0)
     if longest > MAX_CHARACTERS:
         raise InvalidInputError(
-            f"prompts: got one of {longest:,} characters; expected at most {MAX_CHARACTERS:,}"
+            f"prompts: got a prompt of {longest:,} characters; expected at most {MAX_CHARACTERS:,}"
         )
     total = images * sum(map(len, prompts))
     if total > MAX_TOTAL_CHARACTERS:

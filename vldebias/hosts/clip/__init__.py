@@ -1,1 +1,1 @@
-"""Hosts for open_clip and transformers: text towers, image encoders and merged weights."""
+"""Support open_clip and transformers models: text towers, image encoders and merged weights."""

@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Pixels = Mapping[str, Tensor]
-"""One image as its tower receives it: argument names -> tensors (1, ...)."""
+"""The image tower's arguments for one image, as tensors (1, ...) by name."""
 Layer = nn.Module | nn.Parameter
 """The last layer of a tower: a module, or a parameter (width, d)."""
 
 
 class JointHost(Host):
-    """Represent a model whose text tower maps into a space shared with images.
+    """Support models whose text tower maps into a space shared with images.
 
-    The roles are "joint" for text, "image" for images, or both (`at`). Both lie in one space, so a
-    projection fitted on text works for either. The tokenizer is only looked up when text has to be
-    encoded, so a fitted projection can be attached without one.
+    The roles are "joint" for text, "image" for images, or both (see `at`). Both lie in one space,
+    so a projection fitted on text works for either. The tokenizer is only looked up when text has
+    to be encoded, so a fitted projection can be attached without one.
     """
 
     roles: tuple[str, ...] = (TEXT,)
@@ -70,17 +70,17 @@ class JointHost(Host):
     @property
     @abstractmethod
     def context_length(self) -> int:
-        """Return the maximum number of tokens of the text tower, including special tokens."""
+        """Return the text tower's maximum number of tokens, including special tokens."""
 
     @abstractmethod
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return modules of a tower through which other models may compute the same embeddings."""
+        """Return a tower's modules that other models may use to compute the same embeddings."""
 
     @abstractmethod
     def find_tokenizer(
         self, tokenizer: object
     ) -> PreTrainedTokenizerBase | HFTokenizer | SimpleTokenizer:
-        """Return the tokenizer for the argument of `debias`, which may be None."""
+        """Return the tokenizer, given the `tokenizer` argument of `debias`, which may be None."""
 
     @abstractmethod
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
@@ -127,12 +127,12 @@ class JointHost(Host):
             return [self.decode(tuple(row)) for row in rows]
 
     def stated_rows(self, attachment: EditAttachment) -> StatedRows | None:
-        """Return the function that finds the rows of token ids that state the attribute.
+        """Return a function that finds rows of token ids in which the attribute is stated.
 
         Returns None if all rows are edited.
 
         Raises:
-            InvalidInputError: If the attachment needs the text behind token ids, and the model's
+            InvalidInputError: If token ids have to be decoded for the attachment, but the model's
                 tokenizer is not found.
         """
         edits = attachment.projections.values()
@@ -163,7 +163,7 @@ class JointHost(Host):
         """Return prompt embeddings (n, d) before normalisation.
 
         Raises:
-            InvalidInputError: If the tokenizer returns ids that the model does not know.
+            InvalidInputError: If the tokenizer returns ids outside the model's vocabulary.
         """
         with TOKENIZING:
             tokens = self.tokenize(list(prompts))
@@ -181,7 +181,7 @@ class JointHost(Host):
         if rows and highest >= rows:
             raise InvalidInputError(
                 f"tokenizer: got token ids up to {highest}; expected ids below {rows}, the"
-                f" vocabulary of {self.name}. Pass the model's own tokenizer"
+                f" vocabulary size of {self.name}. Pass the model's own tokenizer"
             )
         device = next(self.model.parameters()).device
         if device.type == "meta":
@@ -226,7 +226,7 @@ class JointHost(Host):
         return super().space(TEXT)
 
     def dim(self, role: str) -> int:
-        """Return the width d of the joint space, from the head if possible."""
+        """Return the width d of the joint space, determined from the head if possible."""
         last = last_layer(self.head)
         if isinstance(last, nn.Parameter):
             return last.shape[1]
@@ -236,7 +236,7 @@ class JointHost(Host):
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
         heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
         refusal = f"{self.name}: the last layer of the"
-        # All heads are checked before the first is changed.
+        # Check all heads before changing the first one.
         folds = {}
         for role in edits:
             tower, head = heads[role]
@@ -248,15 +248,15 @@ class JointHost(Host):
 
 @dataclass(frozen=True, eq=False)
 class ImageEncoder:
-    """Encode images with the image tower of an image-text model, never edited.
+    """Encode images with an image-text model's image tower, ignoring attached edits.
 
     Attributes:
         name: name of the model.
         model: the full model, whose device and precision the encoder uses.
         tower: the modules that compute the features, including the head.
-        preprocessing: a text that identifies the preprocessing.
-        prepare: RGB image -> pixels; called from several threads.
-        forward: pixels of a batch -> features (b, d), before normalisation.
+        preprocessing: a string that identifies the preprocessing.
+        prepare: a function from an RGB image to its pixels; called from several threads.
+        forward: a function from a batch of pixels to features (b, d), before normalisation.
     """
 
     name: str
@@ -274,11 +274,11 @@ class ImageEncoder:
 
     @cached_property
     def digest(self) -> str:
-        """Return a hash of all of the tower's weights, buffers and settings.
+        """Return a hash of the tower's weights, buffers and settings.
 
-        It identifies cached features. The fingerprint cannot do that: it tolerates casts and
-        ignores adapters, and two architectures may use the same weights (open_clip's ViT-B-32 and
-        ViT-B-32-quickgelu).
+        It identifies cached features. The fingerprint cannot do that, because it tolerates casts
+        and ignores adapters, and two architectures may use the same weights (open_clip's ViT-B-32
+        and ViT-B-32-quickgelu).
         """
         state = hashlib.sha256()
         for module in self.tower:
@@ -297,14 +297,14 @@ class ImageEncoder:
                         f"{self.name}: {name} is on the meta device; load the weights first"
                     )
                 state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-                # As bytes, because numpy has no bfloat16.
+                # Hash the raw bytes, because numpy has no bfloat16.
                 values = tensor.detach().cpu().contiguous().flatten()
                 state.update(values.view(torch.uint8).numpy().data)
         return state.hexdigest()
 
     @property
     def first_weight(self) -> Tensor:
-        """Return the weight applied to the pixels, which must have its dtype.
+        """Return the first weight applied to the pixels, which must have the same dtype.
 
         Surrounding norm layers may have a different dtype.
         """
@@ -325,9 +325,9 @@ class ImageEncoder:
         return self.start(prepared).float().cpu()
 
     def start(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Return features (b, d) for outputs of `prepare`, in the model's device and precision.
+        """Return features (b, d) for outputs of `prepare`, in the model's precision on its device.
 
-        The call does not block on a GPU.
+        On a GPU, the call does not wait for the result.
         """
         first = self.first_weight
         batch = {}
@@ -365,18 +365,18 @@ def image_encoder(
             or image processor, or any function from a PIL image to a tensor (3, h, w). Called from
             several threads.
         name: name of the model. If None, it is derived from the model.
-        preprocessing: a text that identifies `preprocess`, if its own description does not.
+        preprocessing: a string that identifies `preprocess`, if its own description does not.
 
     Raises:
-        UnsupportedHostError: If the model is of a different class.
+        UnsupportedHostError: If the model's class is not supported.
         InvalidInputError: If `preprocess` cannot be called or identified.
     """
     host = resolve(model)
     if not isinstance(host, JointHost) or not host.image_tower:
         raise UnsupportedHostError(
-            f"{host.name}: no image tower shares a space with its texts; expected an"
-            " image-text model of open_clip or transformers. Features of other models are read by"
-            " vldebias.data.embeddings.load_embeddings"
+            f"{host.name}: no image tower shares a space with the text tower; expected an"
+            " open_clip or transformers image-text model. To use features from other models, load"
+            " them with vldebias.data.embeddings.load_embeddings"
         )
     processor = getattr(preprocess, "image_processor", preprocess)
     text = preprocessing
@@ -393,7 +393,7 @@ def image_encoder(
             raise InvalidInputError(
                 f"preprocess: {text} cannot be identified, so cached features could be mixed up;"
                 " expected open_clip's transform, a transformers image processor or a named"
-                " function, or pass preprocessing='a text that identifies it'"
+                " function, or pass preprocessing='a string that identifies it'"
             )
     name = name or host.model_id or host.name
     return ImageEncoder(

@@ -27,7 +27,7 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
     It changes the weights in place and preserves their dtype.
 
     Args:
-        refusal: start of the message if the layer cannot be changed.
+        refusal: the start of the error message if the layer cannot be changed.
         head: the layer that produces the embedding: a parameter (width, d), a Linear, or a
             Sequential that ends in one.
 
@@ -75,15 +75,15 @@ def last_layer(head: object) -> object:
     return head
 
 
-# ---- the layers of a pipeline that read an embedding
+# ---- pipeline layers that consume an embedding
 
 CROSS_ATTENTION = "cross-attention"
 """Name for the keys and values of all cross-attention layers."""
 
 _REFINER = ("context_embedder.proj_in", "context_embedder.time_text_embed.text_embedder.linear_1")
 _MOCHI = ("time_embed.pooler.to_kv", "time_embed.pooler.to_q", "time_embed.caption_proj")
-# Role -> the layers that consume it -> denoiser classes, without "Transformer3DModel" and similar
-# suffixes.
+# For each role, the layers that consume it and the denoiser classes that have these layers, without
+# suffixes such as "Transformer3DModel".
 _READERS: dict[str, dict[tuple[str, ...], str]] = {
     "sequence": {
         (CROSS_ATTENTION,): "UNet2DCondition Cosmos UNetMotion UNet3DCondition I2VGenXLUNet",
@@ -119,7 +119,7 @@ def fold_into_readers(
 
     Args:
         pipe: the pipeline.
-        projections: role -> projection.
+        projections: the projection for each role.
         strength: fraction of the projections to apply, in [0, 1].
 
     Returns:
@@ -137,7 +137,8 @@ def fold_into_readers(
             readers.append((model, projection, layer))
     with torch.no_grad():
         for _, projection, layer in readers:
-            # A layer may take further values after the embedding: SDXL's takes the image size.
+            # A layer's input may contain more values after the embedding, such as SDXL's image
+            # size.
             columns = layer.weight[:, : projection.dim]
             wide = columns.to("cpu", torch.float64)
             columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
@@ -151,8 +152,8 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
     names = _reader_names(pipe, role)
     if not names:
         raise UnsupportedHostError(
-            f"{refusal} no layer is known that reads it alone and without a norm in between; save"
-            " the projections and attach them after loading instead"
+            f"{refusal} no layer is known that consumes this tensor alone, without a norm in"
+            " between. Save the projections and attach them after loading instead"
         )
     readers: dict[str, tuple[nn.Module, nn.Module]] = {}
     for component, model in pipe.components.items():
@@ -165,18 +166,19 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
     inner_paths = {path.partition(".")[2] for path in readers}
     if not readers or not set(names) - {CROSS_ATTENTION} <= inner_paths:
         raise UnsupportedHostError(
-            f"{refusal} expected layers {', '.join(names)}, found none; keep it attached"
+            f"{refusal} expected the layers {', '.join(names)}, but not all were found; keep the"
+            " projection attached"
         )
     layers = []
     for path, (model, layer) in readers.items():
         foldable(f"{refusal} {path}", layer)
         assert isinstance(layer, nn.Linear)
         width = layer.in_features
-        # SDXL's added embedding is the pooled one followed by the size of the image.
+        # SDXL appends the image size to the pooled embedding.
         reads_more = path.endswith("add_embedding.linear_1") and width > dim
         if width != dim and not reads_more:
             raise UnsupportedHostError(
-                f"{refusal} {path} reads {width} values, the projection has {dim}"
+                f"{refusal} {path} takes {width} values, but the projection has dim {dim}"
             )
         layers.append((model, layer))
     return layers
@@ -212,7 +214,7 @@ def _readers_in(
     """Yield the layers of a model that consume a role, each with its path in the pipeline.
 
     Raises:
-        UnsupportedHostError: If keys and values of a cross-attention layer are not computed from
+        UnsupportedHostError: If a cross-attention layer does not compute its keys and values from
             the prompt itself.
     """
     for name, module in model.named_modules():
@@ -228,7 +230,7 @@ def _readers_in(
             is_between = between not in (None, "ip_image_proj")
             if is_fused or has_norm or is_between:
                 raise UnsupportedHostError(
-                    f"{refusal} keys and values of {path} are fused (call"
+                    f"{refusal} the keys and values of {path} are fused (call"
                     f" pipe.unfuse_qkv_projections() first), or a norm or {between!r} is between"
                     " them and the prompt; keep the attachment"
                 )

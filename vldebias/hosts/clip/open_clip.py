@@ -40,7 +40,7 @@ def folder_address(folder: str | Path) -> str:
     release = need("open_clip").__version__
     if release.startswith("2."):
         raise UnsupportedHostError(
-            "reading a model from a folder, as training writes it, needs open_clip 3 or newer"
+            "loading a model from a folder saved by training requires open_clip 3 or newer"
             f" ({release} is installed). Install open_clip_torch 3 or newer"
         )
     return f"local-dir:{folder}"
@@ -68,7 +68,7 @@ class OpenClipHost(JointHost):
         if not set(SUPPORTED).intersection(names):
             raise UnsupportedHostError(
                 f"{self.name}: expected one of the open_clip classes {', '.join(SUPPORTED)}; pass"
-                " the whole model, as open_clip.create_model returns it, built without TorchScript"
+                " the complete model returned by open_clip.create_model, without TorchScript"
             )
         self.image_tower = [model.visual]
 
@@ -126,13 +126,13 @@ class OpenClipHost(JointHost):
         return [*children, nn.ParameterList(parameters)]
 
     def find_tokenizer(self, tokenizer: object) -> HFTokenizer | SimpleTokenizer:
-        """Return the argument, or CLIP's tokenizer if context length and vocabulary match.
+        """Return the given tokenizer, or CLIP's own if the context length and vocabulary match.
 
         Raises:
             InvalidInputError: If they do not match, or the argument is not an open_clip tokenizer.
         """
         if tokenizer is None:
-            # A model with a different vocabulary would see different words.
+            # With a different vocabulary, the token ids would stand for different words.
             length = getattr(self.model, "context_length", None)
             vocabulary = getattr(self.model, "vocab_size", None)
             if (length, vocabulary) != (77, 49408):
@@ -146,7 +146,7 @@ class OpenClipHost(JointHost):
         has_length = hasattr(tokenizer, "context_length")
         if not callable(tokenizer) or not has_ids or not has_length:
             raise InvalidInputError(
-                "tokenizer: expected what open_clip.get_tokenizer(model_name) returns, got"
+                "tokenizer: expected a tokenizer from open_clip.get_tokenizer(model_name), got"
                 f" {type(tokenizer).__name__}"
             )
         return tokenizer
@@ -161,7 +161,7 @@ class OpenClipHost(JointHost):
         return min(length for length in lengths if length)
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Count the tokens of each prompt after the tokenizer's text cleaning."""
+        """Count the tokens of each prompt, after cleaning it as the tokenizer does."""
         inner = getattr(self.tokenizer, "tokenizer", None)
         if inner is None:
             # `encode` omits the start and end tokens.
@@ -170,7 +170,7 @@ class OpenClipHost(JointHost):
         return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]
 
     def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
-        """Return token ids as `text`; open_clip's tokenizers always pad to the context length."""
+        """Return token ids with the key "text", which open_clip pads to the context length."""
         return {"text": self.tokenizer(prompts, context_length=self.context_length)}
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -178,7 +178,7 @@ class OpenClipHost(JointHost):
         return features
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return `features`; for CLIP's own tower, truncated at the batch's last end token."""
+        """Return `features`, computed without trailing padding if the tower is CLIP's own."""
         if not self._ignores_padding():
             return self.features(tokens)
         model = self.model

@@ -1,4 +1,4 @@
-"""Train an image-text model through its two towers, and save it for its own library."""
+"""Run an image-text model's two towers for training, and save the model for its own library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
 
 class Towers:
-    """Encode images and texts with a model's two towers, never edited, on any device.
+    """Encode images and text with a model's two towers, on any device.
 
     Attributes:
         model: an open_clip or transformers image-text model.
@@ -57,8 +57,8 @@ class Towers:
         heads: the layers with weights that map to the joint space.
 
     Raises:
-        UnsupportedHostError: If the class is not supported, or the model's images are not (3, h,
-            w).
+        UnsupportedHostError: If the class is not supported, or the model does not take images as
+            (3, h, w).
         AlreadyAttachedError: If a projection is attached to the model.
         InvalidInputError: If there is no tokenizer, or the preprocessing does more than resize and
             normalise.
@@ -80,8 +80,8 @@ class Towers:
         self._encoder = image_encoder(model, preprocess, preprocessing="not described")
         if any(base.__name__ == "Siglip2Model" for base in type(model).__mro__):
             raise UnsupportedHostError(
-                f"{type(model).__name__}: reads images as patches, which cannot be augmented as"
-                " pixels (3, h, w). Train a checkpoint of one resolution that loads as SiglipModel"
+                f"{type(model).__name__}: takes images as patches, which cannot be augmented as"
+                " pixels (3, h, w). Train a fixed-resolution checkpoint that loads as SiglipModel"
                 " (google/siglip2-base-patch16-224)"
             )
         host = resolve(model, tokenizer=tokenizer)
@@ -89,8 +89,9 @@ class Towers:
         attachment = attachment_of(model)
         if attachment is not None:
             raise AlreadyAttachedError(
-                f"{host.name}: got a model with {attachment!r}, which training would ignore. Call"
-                " .remove() on it, train, and fit it again on the trained weights"
+                f"{host.name}: {attachment!r} is attached to the model, and training would ignore"
+                " it. Call .remove() on the attachment, train, and fit it again on the trained"
+                " weights"
             )
         self.model = model
         self._host = host
@@ -167,8 +168,8 @@ class Towers:
         """Set the model's temperature, and its bias if it has one.
 
         Args:
-            temperature: above 0.
-            bias: ignored by models without one.
+            temperature: the temperature, above 0.
+            bias: the logit bias; ignored by models without one.
         """
         # ALIGN stores the temperature itself, other models the logarithm of its inverse.
         value = temperature if self._scalar == "temperature" else -math.log(temperature)
@@ -177,7 +178,7 @@ class Towers:
             self.model.logit_bias.fill_(bias)
 
     def _normalisation(self) -> None:
-        """Measure size, mean and std of the outputs of `prepare` on plain images."""
+        """Measure the size, mean and std of the outputs of `prepare` with plain images."""
         new_image = need("PIL.Image").new
         plain = []
         for value in (0, 102, 255):  # 0, 0.4 and 1 after scaling
@@ -197,8 +198,9 @@ class Towers:
             raise InvalidInputError(
                 f"preprocess: plain images became {tuple(plain[0].shape)} and"
                 f" {tuple(oblong.shape)}; expected (3, h, w) of one size, each channel (value -"
-                " mean) / std, as training augments images. Pass the model's preprocessing for"
-                " evaluation: open_clip's second transform, or the image processor"
+                " mean) / std, because training applies its own augmentation. Pass the model's"
+                " evaluation preprocessing: the second transform from open_clip, or the image"
+                " processor"
             )
         # Solve black = -mean / std and white = (1 - mean) / std.
         std = 1 / (white - black)
@@ -216,8 +218,8 @@ class Towers:
             weights: a complete state dict without adapters, even if the model has some.
             folder: an existing folder, which can then be loaded by open_clip as "local-dir:FOLDER",
                 by `from_pretrained`, and by `--model FOLDER`.
-            name: the name under which the model was loaded, since an open_clip model does not know
-                its own architecture.
+            name: the name under which the model was loaded, since an open_clip model does not store
+                the name of its architecture.
         """
         if self.library == "transformers":
             self.model.save_pretrained(folder, state_dict=dict(weights))
@@ -266,14 +268,14 @@ class Towers:
         difference = float((transform(picture) - pixels).abs().max())
         if difference > 1e-3:
             raise InvalidInputError(
-                f"preprocess: the pixels of a picture differ by up to {difference:.2f} from the"
-                " mean, std and resizing that open_clip stores; expected the second"
-                " transform of open_clip.create_model_and_transforms"
+                f"preprocess: the pixels of a test picture differ by up to {difference:.2f} from"
+                " those computed with the mean, std and resizing that open_clip stores; expected"
+                " the second transform from open_clip.create_model_and_transforms"
             )
         self._check_twin(twin, pixels, mismatch)
 
     def _check_twin(self, twin: CLIP, pixels: Tensor, mismatch: str) -> None:
-        """Raise InvalidInputError unless the saved and reloaded model gives the same features."""
+        """Raise InvalidInputError unless the reloaded model computes the same features."""
         device = next(self.model.parameters()).device
         ids = self.tokenize(["a photo"])["text"]
         with reading(self.model, twin):
@@ -283,10 +285,10 @@ class Towers:
             difference = float((trained.cpu().float() - saved).norm() / saved.norm())
             is_wide = trained.dtype in (torch.float32, torch.float64)
             limit = 1e-2 if is_wide else 0.1
-            # Negated, so that NaN is also rejected.
+            # The comparison is negated, so that NaN is also rejected.
             if not difference < limit:
                 raise InvalidInputError(
-                    f"{mismatch}: with the same weights its features of {side} differ by"
+                    f"{mismatch}: with the same weights, its features for {side} differ by"
                     f" {difference:.1%}"
                 )
 
@@ -297,14 +299,14 @@ class Towers:
         for part in parts:
             if not hasattr(part, "save_pretrained"):
                 raise InvalidInputError(
-                    f"tokenizer, preprocess: {type(part).__name__} cannot be saved with a model of"
-                    " transformers; expected its processor, or its tokenizer and image processor"
-                    " (AutoProcessor.from_pretrained)"
+                    f"tokenizer, preprocess: {type(part).__name__} cannot be saved with a"
+                    " transformers model; expected the model's processor, or its tokenizer and"
+                    " image processor (AutoProcessor.from_pretrained)"
                 )
         return parts
 
     def _config(self, name: str) -> dict[str, object]:
-        """Return the content of open_clip_config.json, with the model's own sizes."""
+        """Return the contents of open_clip_config.json, with the model's own sizes."""
         open_clip = need("open_clip")
         folder = Path(name.removeprefix("local-dir:"))
         address = folder_address(folder) if (folder / CONFIG).is_file() else name
@@ -320,7 +322,8 @@ class Towers:
             )
         is_square = self.size[0] == self.size[1]
         config["vision_cfg"]["image_size"] = self.size[0] if is_square else list(self.size)
-        # Weights do not show the activation; the model for OpenAI's weights has QuickGELU.
+        # The weights do not reveal the activation function, which is QuickGELU for OpenAI's
+        # weights.
         kinds = {type(part).__name__ for part in self.model.modules()}
         config["quick_gelu"] = "QuickGELU" in kinds
         # open_clip looks for a tokenizer in the folder if the config specifies one.
@@ -332,12 +335,12 @@ class Towers:
             is_plain = isinstance(self.tokenizer, plain)
             if not is_plain or self.tokenizer.bpe_ranks != plain().bpe_ranks:
                 raise InvalidInputError(
-                    f"tokenizer: {type(self.tokenizer).__name__} with its own vocabulary"
-                    " cannot be saved with an open_clip model; expected what"
-                    " open_clip.get_tokenizer(model_name) returns"
+                    f"tokenizer: {type(self.tokenizer).__name__} with its own vocabulary cannot be"
+                    " saved with an open_clip model; expected the tokenizer from"
+                    " open_clip.get_tokenizer(model_name)"
                 )
         preprocessing = {"mean": self.mean, "std": self.std}
         preprocessing |= getattr(self.model.visual, "preprocess_cfg", None) or {}
-        # The size is part of the architecture.
+        # The image size is already part of the architecture.
         preprocessing.pop("size", None)
         return {"model_cfg": config, "preprocess_cfg": preprocessing}

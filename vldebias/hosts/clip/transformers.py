@@ -1,4 +1,4 @@
-"""Apply edits in transformers models, to the output of a tower's head before normalisation."""
+"""Apply edits to the output of a tower's head in transformers models, before normalisation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ModelFamily:
         padding: text padding used in training. SigLIP pools the last position, even if it is
             padding.
         lower: whether text was lowercased in training.
-        offset: whether positions are numbered from the padding id on, as in RoBERTa, which reduces
+        offset: whether position numbers start after the padding id, as in RoBERTa, which reduces
             the maximum number of tokens.
         images: whether images are passed as pixels (b, 3, h, w), with one embedding per image.
     """
@@ -51,7 +51,7 @@ class ModelFamily:
 
 _CLIP = ModelFamily()
 _SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
-# Class -> family; subclasses inherit it.
+# The family of each class; subclasses inherit it.
 _FAMILIES = {
     **dict.fromkeys(("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model"), _CLIP),
     **dict.fromkeys(
@@ -89,9 +89,9 @@ _INSTEAD = {
 }
 
 _NEEDS_RELEASE_5 = {
-    "ChineseCLIPModel": "get_text_features of transformers 4 fails, since it pools no text state"
+    "ChineseCLIPModel": "get_text_features fails in transformers 4, because it pools no text state"
 }
-"""Classes that exist in transformers 4 but cannot embed text there -> reason."""
+"""Why classes that exist in transformers 4 cannot embed text there."""
 
 
 class TransformersHost(JointHost):
@@ -123,8 +123,8 @@ class TransformersHost(JointHost):
             instead = remedies[0] if remedies else ""
             raise UnsupportedHostError(
                 f"{self.name}: this class is not supported{instead}\nExpected one of"
-                f" {', '.join(_FAMILIES)}\nDescribe any other by vldebias.hosts.custom(model,"
-                " 'method', embed=...); docs/how-to/own-model.md"
+                f" {', '.join(_FAMILIES)}\nFor any other model, use vldebias.hosts.custom(model,"
+                " 'method', embed=...); see docs/how-to/own-model.md"
             )
         release = need("transformers").__version__
         if known in _NEEDS_RELEASE_5 and release.startswith("4."):
@@ -181,7 +181,7 @@ class TransformersHost(JointHost):
         return [self._text] if self._family.head == "head" else [self._text, self.head]
 
     def find_tokenizer(self, tokenizer: object) -> PreTrainedTokenizerBase:
-        """Return the argument, the tokenizer of a processor, or the checkpoint's tokenizer.
+        """Return the given tokenizer, a processor's tokenizer, or the checkpoint's tokenizer.
 
         Raises:
             InvalidInputError: If the argument is not a tokenizer, or the checkpoint has none.
@@ -199,7 +199,7 @@ class TransformersHost(JointHost):
             # If its files are missing, transformers 5 creates an empty tokenizer.
             if 2 * len(loaded) < self._config.vocab_size:
                 raise InvalidInputError(
-                    f"{missing} but one of {len(loaded)} tokens; pass tokenizer="
+                    f"{missing} except one with {len(loaded)} tokens; pass tokenizer="
                 )
             tokenizer = loaded
         inner = getattr(tokenizer, "tokenizer", tokenizer)
@@ -249,7 +249,7 @@ class TransformersHost(JointHost):
         return self._embedding(self._call, tokens)
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `get_image_features` for the inputs that it accepts."""
+        """Return the output of `get_image_features`, omitting inputs that it does not accept."""
         return self._embedding(self.model.get_image_features, pixels)
 
     def _embedding(

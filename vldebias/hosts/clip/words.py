@@ -1,4 +1,4 @@
-"""Find a prompt set's words in rows of token ids, by comparing numbers on their device.
+"""Find a prompt set's words in rows of token ids, by comparing numbers on the ids' device.
 
 A token contributes letters to a word; it may begin a word, and it may end one. Each token has a
 number that encodes its letters, and a word with letters c_0 c_1 ... has the number
@@ -48,7 +48,7 @@ _END_OF_WORD = "</w>"
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
-# ---- numbers of words
+# ---- word numbers
 
 
 def _mixed(value: int) -> int:
@@ -71,7 +71,7 @@ _CODES = _Codes()
 
 
 def _number(letters: str) -> int:
-    """Return H of letters, in [0, 2^64)."""
+    """Return H(letters) in [0, 2^64)."""
     total = 0
     for character in reversed(letters):
         total = (total * _BASE + _CODES[character]) & _MASK
@@ -84,7 +84,7 @@ def _signed(number: int) -> int:
 
 
 def _place(k: int) -> int:
-    """Return q_k, the odd factor of word k of a phrase; q_0 is 1."""
+    """Return q_k, the odd factor for the word at index k in a phrase; q_0 is 1."""
     # Odd, so that multiplying modulo 2^64 is invertible.
     return 1 if k == 0 else _mixed(k) | 1
 
@@ -109,7 +109,7 @@ class _Token:
     unsure: bool = False
 
     def row(self) -> tuple[int, int]:
-        """Return the number of the letters, and the flag bits with the length."""
+        """Return the token's row of `WordTable.tokens`."""
         if not self.letters:
             return 0, _UNSURE if self.unsure else 0
         bits = _HAS_LETTERS
@@ -230,7 +230,8 @@ class WordTable:
     """Store the text of each token in a vocabulary.
 
     Attributes:
-        tokens: (vocabulary, 2) int64: the number of the letters; flag bits and length.
+        tokens: (vocabulary, 2) int64: the number that encodes each token's letters, and its flag
+            bits combined with its length.
         powers: (longest word,) int64: p^0, p^1, ...
     """
 
@@ -247,7 +248,7 @@ class WordTable:
         self.powers = torch.tensor(powers, device="cpu")
 
     def to(self, device: torch.device) -> WordTable:
-        """Return the table on a device."""
+        """Return a copy of the table on a device, or the table itself if it is already there."""
         if self.tokens.device == device:
             return self
         # Skip __init__, which would parse the tokens again.
@@ -266,7 +267,7 @@ class WordTable:
         return (facts[..., 1] & _UNSURE).ne(0).any(1)
 
     def words(self, facts: Tensor) -> Tensor:
-        """Return the numbers (b, length + 1) of the words in rows of tokens, in order.
+        """Return the word numbers (b, length + 1) for rows of tokens, in order.
 
         The first number is 0, and so are all numbers after the last word.
         """
@@ -287,16 +288,16 @@ class WordTable:
         return empty.scatter_add(1, word, parts)
 
     def read_words(self, ids: Sequence[int]) -> list[int]:
-        """Return the numbers of the words in one row, as `words` does."""
+        """Return the word numbers for a single row; see `words`."""
         numbers = self.words(self.facts(torch.tensor([list(ids)], device="cpu")))[0]
         return [number for number in numbers.tolist() if number]
 
 
 class StatedIds:
-    """Decide whether rows of token ids state a word of a prompt set.
+    """Decide whether rows of token ids state one of a prompt set's words.
 
     Attributes:
-        targets: (phrases,) int64, sorted: the numbers of the stated words and phrases.
+        targets: (phrases,) int64, the sorted numbers of the stated words and phrases.
         longest: number of words in the longest phrase.
     """
 
@@ -335,7 +336,7 @@ def word_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> W
 
     Args:
         tokenizer: a tokenizer of open_clip or transformers, or an open_clip wrapper of either.
-        decode: row of ids -> text, against which the table is checked on random rows.
+        decode: a function from a row of ids to its text, used to check the table on random rows.
     """
     inner = getattr(tokenizer, "tokenizer", tokenizer)
     try:
@@ -416,7 +417,7 @@ class StatedRows:
         gate: the words to look for.
         table: function that returns the tokenizer's table. If it returns None, every row is
             decoded.
-        texts: ids (b, length) -> texts.
+        texts: a function from ids (b, length) to the text of each row.
     """
 
     def __init__(
@@ -436,7 +437,7 @@ class StatedRows:
     @outside_compiled_code("the tokenizer is not known: pass tokenizer= to debias()")
     @torch.inference_mode(False)  # the tensors must also work with gradients later
     def prepare(self, device: torch.device) -> None:
-        """Parse the tokenizer, and move the numbers of the words to a device."""
+        """Parse the tokenizer's vocabulary, and move the word numbers to a device."""
         if not self._is_prepared:
             self._table = self._find_table()
             self._is_prepared = True

@@ -1,1 +1,1 @@
-"""Hosts for diffusers, which infer from the source how a prompt reaches the text encoders."""
+"""Support diffusers pipelines, inferring from the source how prompts reach the text encoders."""

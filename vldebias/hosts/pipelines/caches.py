@@ -32,9 +32,9 @@ def refuse_dropped_rows(name: str, denoiser: nn.Module) -> None:
     cache = cache_of(denoiser)
     if type(cache).__name__ == "FasterCacheConfig":
         raise UnsupportedHostError(
-            f"{name}: FasterCache is enabled, which drops rows of the batch inside the denoiser;"
-            " cross-attention cannot follow them. Call disable_cache() on the denoiser, or enable"
-            " another cache, such as PyramidAttentionBroadcast or FirstBlockCache"
+            f"{name}: FasterCache is enabled, which drops rows of the batch inside the denoiser,"
+            " so values cannot be set in cross-attention. Call disable_cache() on the denoiser,"
+            " or enable a different cache, such as PyramidAttentionBroadcast or FirstBlockCache"
         )
 
 

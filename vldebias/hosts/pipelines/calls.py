@@ -1,7 +1,7 @@
-"""Record a diffusers pipeline's text encoders, and rewrite the prompts of a call.
+"""Record a diffusers pipeline's text encoders, and rewrite a call's prompts.
 
-The pipeline processes the states that an encoder returns: it removes templates, joins layers, pads
-and builds lists. The position of a token in the result is found by experiment: the encoders run
+A pipeline processes the states that an encoder returns: it may remove templates, join layers, pad
+or build lists. A token's position in the result is therefore found by experiment: the encoders run
 once, then the pipeline runs again on their outputs with that token's state changed. The row that
 changes belongs to the token, whatever precedes or follows it.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsInt
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # torch has no public one
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # no public API
 
 from vldebias.hosts.pipelines.source import NEGATIVE
 from vldebias.hosts.records import NEXT
@@ -49,7 +49,7 @@ Embedding = tuple[Tensor, Callable[[Tensor], object]]
 
 
 class Call(NamedTuple):
-    """Store one call of an encoder.
+    """Store one encoder call.
 
     Attributes:
         ids: token ids (b, tokens).
@@ -139,12 +139,12 @@ def image_tokens(
     """Find the image tokens that precede the prompt in an encoder's input.
 
     Args:
-        calls: encoder -> its recorded calls.
-        encoders: name -> encoder.
+        calls: the recorded calls of each encoder, by name.
+        encoders: the encoders by name.
         states: the embeddings that the pipeline computed from them.
 
     Returns:
-        Mask (b, tokens), true up to the last image token; None if no encoder received an image.
+        Mask (b, tokens), true up to the last image token, or None if no encoder received an image.
     """
     embedding = opened(states)
     for name, calls_of_encoder in calls.items():
@@ -168,10 +168,11 @@ def image_tokens(
 
 
 def opened(value: object) -> Embedding | None:
-    """Return embeddings as a tensor, and a function that restores their original format.
+    """Return embeddings as a tensor, with a function that restores their original format.
 
-    They may be a tensor (b, tokens, d) or (b, d), a list of rows (tokens, d), a list of such lists,
-    or a tensor (b, tokens, layers, d), whose layers are joined. Returns None for anything else.
+    The embeddings may be a tensor (b, tokens, d) or (b, d), a list of rows (tokens, d), a list of
+    such lists, or a tensor (b, tokens, layers, d), whose layers are joined. Returns None for
+    anything else.
     """
     if isinstance(value, Tensor):
         if not value.is_floating_point() or value.ndim not in (2, 3, 4):
@@ -254,7 +255,7 @@ def listed(prompt: Any) -> list[str]:
 
 
 def copied(call: Mapping[str, object]) -> dict[str, object]:
-    """Copy the arguments of a call and their lists, because some pipelines modify them."""
+    """Copy a call's arguments and their lists, because some pipelines modify them."""
     arguments = {}
     for name, value in call.items():
         arguments[name] = list(value) if isinstance(value, list) else value
@@ -314,17 +315,18 @@ def texts_of(call: Mapping[str, object], name: str) -> list[str]:
 
 
 def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text: str) -> int:
-    """Return how many characters of a text a tokenizer reads, rounded down to a word end.
+    """Return how many characters of a text fit within a tokenizer's limit, up to the end of a word.
 
     Args:
-        tokenizer: a transformers tokenizer; any other is assumed to read everything.
+        tokenizer: a transformers tokenizer; tokenizers from other libraries are assumed to have no
+            limit.
         length: maximum number of tokens in the call, if below the tokenizer's own limit. If None,
             only that limit applies.
         text: the text.
     """
     limit = min(getattr(tokenizer, "model_max_length", None) or 0, length or math.inf)
     has_limit = 0 < limit <= _NO_LIMIT and hasattr(tokenizer, "is_fast")
-    # A token is at least one byte, so a short text is read in full.
+    # A token has at least one byte, so a short text fits within the limit.
     if not has_limit or len(text.encode()) < limit - 2:
         return len(text)
     if not tokenizer.is_fast:
@@ -364,7 +366,7 @@ def images_per_prompt(call: Mapping[str, object]) -> int:
 
 
 def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dict[str, list[str]]:
-    """Return the text arguments of a call, expanded to one text per image.
+    """Return a call's text arguments, expanded to one text per image.
 
     Args:
         call: the arguments by name.
@@ -385,7 +387,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
 
 
 def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
-    """Set one text per image in the arguments of a call, which then has one image per prompt.
+    """Set one text per image in a call's arguments, so that it generates one image per prompt.
 
     Negative prompts are repeated as needed. If no text changes, the call is left unchanged, with
     one prompt for several images, so that the text encoder receives exactly the same batch as
@@ -393,7 +395,7 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
 
     Args:
         call: the arguments by name, changed in place.
-        texts: argument name -> one text per image; see `texts_of_images`.
+        texts: for each text argument, one text per image; see `texts_of_images`.
     """
     if texts == texts_of_images(call):
         return
@@ -409,7 +411,7 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
 
 
 def _repeated_negatives(call: Mapping[str, object]) -> dict[str, object]:
-    """Return negative prompts and embeddings that were passed per prompt, repeated per image.
+    """Return negative prompts and embeddings, repeated per image if they were passed per prompt.
 
     The pipeline would repeat them by the number of images per prompt, which is now 1.
     """
@@ -417,7 +419,7 @@ def _repeated_negatives(call: Mapping[str, object]) -> dict[str, object]:
     is_single = isinstance(call["prompt"], str)
     repeated: dict[str, object] = {}
     for name, texts in texts_of_images(call, "negative_prompt").items():
-        # The pipeline itself uses one text for all prompts in a list.
+        # The pipeline itself applies a single text to all prompts in a list.
         is_for_each = is_single or not isinstance(call[name], str)
         if is_for_each and len(listed(call[name])) == prompts:
             repeated[name] = texts

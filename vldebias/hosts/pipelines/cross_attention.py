@@ -40,12 +40,12 @@ class _FirstPassError(Exception):
 
 
 class CrossAttentionHost(Host):
-    """Represent a pipeline's cross-attention layers, with attributes as roles.
+    """Support edits in a pipeline's cross-attention layers, with attributes as roles.
 
     Attributes:
         pipeline: the host for the same pipeline's prompts.
         pipe: the pipeline.
-        denoisers: component name -> denoiser.
+        denoisers: the denoisers by component name.
         layers_and_widths: name and width of each cross-attention layer, once responses have been
             recorded.
     """
@@ -69,7 +69,7 @@ class CrossAttentionHost(Host):
         if not hasattr(self.pipe, "encode_prompt"):
             raise UnsupportedHostError(
                 f"{self.name}: a modular pipeline has no encode_prompt, whose output is needed to"
-                " find the rows of the prompt; load the pipeline class of the same model, or"
+                " find the rows of the prompt; load the same model with its pipeline class, or"
                 f" {_INSTEAD}"
             )
         self.denoisers: dict[str, nn.Module] = {}
@@ -85,13 +85,13 @@ class CrossAttentionHost(Host):
             self.denoisers[name] = component
         if not self.denoisers:
             raise UnsupportedHostError(
-                f"{self.name}: expected a denoiser as component `unet` or `transformer`, got"
+                f"{self.name}: expected a denoiser component named `unet` or `transformer`, got"
                 f" {list(self.pipe.components)}; use method='balanced-prompts'"
             )
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         raise InvalidInputError(
-            f"{self.name}: cross-attention has no embedding of a prompt; use `responses`"
+            f"{self.name}: cross-attention layers have no prompt embeddings; use `responses`"
         )
 
     def space(self, role: str) -> str:
@@ -121,7 +121,7 @@ class CrossAttentionHost(Host):
             ProjectionMismatchError: If the edit is of a different kind, is for layers that the
                 denoiser lacks, or was fitted on different weights.
         """
-        refit = 'fit again with vldebias.debias(pipe, prompts, method="cross-attention")'
+        refit = 'fit it again with vldebias.debias(pipe, prompts, method="cross-attention")'
         if not isinstance(edit, CrossAttentionEdit):
             raise ProjectionMismatchError(
                 f"{self.name}: got {type(edit).__name__}, which does not act in cross-attention;"
@@ -133,7 +133,7 @@ class CrossAttentionHost(Host):
         if missing:
             why = f"has layers that this denoiser lacks ({missing[0]})"
         elif fitted is not None and not fitted.matches(self.fingerprint()):
-            why = f"was fitted on other weights ({edit.model_id or 'unnamed model'})"
+            why = f"was fitted on different weights ({edit.model_id or 'unnamed model'})"
         else:
             return edit
         raise ProjectionMismatchError(f"{self.name}: the edit {why}; {refit}")
@@ -152,10 +152,10 @@ class CrossAttentionHost(Host):
         """Generate images and return each layer's mean response over positions.
 
         Args:
-            prompts: one per image.
-            noise: generator seeds, one per image.
+            prompts: one prompt per image.
+            noise: the generator seeds, one per image.
             steps: number of scheduler steps.
-            options: further pipeline arguments.
+            options: additional pipeline arguments.
 
         Returns:
             Times (t,), ascending, and rows (t, prompts, d), float64, where d is the total width of
@@ -169,7 +169,7 @@ class CrossAttentionHost(Host):
         recorder = Recorder(not self.pipeline.source.negatives, self._layers)
         modules = dict(self._modules())
         hooks = [(modules[name], partial(recorder.record, name)) for name in recorder.layers]
-        self._draw(recorder, hooks, prompts, noise, steps, **options)
+        self._generate(recorder, hooks, prompts, noise, steps, **options)
         if not recorder.means:
             raise UnsupportedHostError(
                 f"{self.name}: its denoiser does not receive the output of encode_prompt, so the"
@@ -187,13 +187,13 @@ class CrossAttentionHost(Host):
     def first_responses(
         self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> Tensor:
-        """Return the responses (prompts, d) in the first pass, then stop the pipeline.
+        """Return the responses (prompts, d) in the first denoiser pass, then stop the pipeline.
 
         Args:
-            prompts: one per image.
-            noise: generator seeds, one per image.
+            prompts: one prompt per image.
+            noise: the generator seeds, one per image.
             steps: number of scheduler steps.
-            options: further pipeline arguments.
+            options: additional pipeline arguments.
         """
 
         def stop(*_: object) -> None:
@@ -221,16 +221,16 @@ class CrossAttentionHost(Host):
         for name, module in self._modules():
             if "attn" in name.rpartition(".")[2] or "ttention" in type(module).__name__:
                 hooks.append((module, partial(recorder.probe, name)))
-        self._draw(recorder, hooks, [prompt], [0], 2, **options)
+        self._generate(recorder, hooks, [prompt], [0], 2, **options)
         if not recorder.layers:
             raise UnsupportedHostError(
-                f"{self.name}: its denoiser has no cross-attention that reads the prompt alone"
-                " and gets the output of encode_prompt (SD3, FLUX and others join picture and text"
-                f" in one attention, where the text has no output of its own); {_INSTEAD}"
+                f"{self.name}: its denoiser has no cross-attention that reads the prompt alone and"
+                " receives the output of encode_prompt (SD3, FLUX and others use joint attention,"
+                f" in which the text has no separate output); {_INSTEAD}"
             )
         return recorder.layers
 
-    def _draw(
+    def _generate(
         self,
         recorder: Recorder,
         hooks: Sequence[tuple[nn.Module, Callable[..., None]]],

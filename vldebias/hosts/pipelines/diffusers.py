@@ -1,11 +1,12 @@
 """Support diffusers pipelines: edit the outputs of `encode_prompt`, or rewrite its prompts.
 
 `encode_prompt` is public, returns the prompt and the negative prompt separately, and is called by
-every kind of pipeline, including img2img, inpaint and ControlNet. The source gives the names of its
-outputs (`vldebias.hosts.pipelines.source`): an embedding that depends on the prompt is a role and
-is edited, and "negative_" + its name is the negative prompt's embedding. The method is replaced on
-this one pipeline only, as an attribute that `del` removes. Modules, adapters, offload hooks and
-`save_pretrained` are unaffected, and so are other pipelines that share the modules.
+pipelines of every kind, including img2img, inpaint and ControlNet. The source gives the names of
+its outputs (`vldebias.hosts.pipelines.source`): an embedding that depends on the prompt is a role
+and is edited, and the output named "negative_" + its name belongs to the negative prompt. The
+method is replaced on this one pipeline only, as an attribute that `del` removes. Modules, adapters,
+offload hooks and `save_pretrained` are unaffected, and so are other pipelines that share the
+modules.
 
 As in the paper's generation experiments, every token of the prompt is edited and the negative
 prompt is not, and edits are fitted on the state of the end-of-text token (Chuang et al., 2023,
@@ -68,7 +69,7 @@ _CALLED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar(
 _ENCODE: ContextVar[Callable[[list[str]], Sequence[object]] | None] = ContextVar(
     "vldebias_encode", default=None
 )
-"""Encodes other prompts in the same way as the current call's own prompts."""
+"""Function that encodes other prompts in the same way as the current call's own prompts."""
 
 EMBEDDINGS = "embeddings"
 """The reason recorded for images generated from unknown embeddings."""
@@ -120,7 +121,7 @@ class DiffusersHost(PipelineReader):
 
         If the negative prompt is encoded by a separate call to `encode_prompt`, the hooks identify
         that call: `check_inputs` receives the prompt before it is encoded, and `prepare_latents`
-        runs afterwards. Empty if one call encodes both prompts.
+        runs afterwards. There are no hooks if one call encodes both prompts.
         """
         if not self.source.framed or self.source.calls <= 1:
             return {}
@@ -164,10 +165,12 @@ class DiffusersHost(PipelineReader):
             result = original(*bound.args, **bound.kwargs)
         is_encoding = running_call(self.pipe) is None
         record = attachment.log.last
-        # Without a record, the values of a balanced prompt are unknown.
+        # Remember only recorded calls, because otherwise the values of a balanced prompt are
+        # unknown.
         if is_encoding and record is not None:
             self._remember(call, result, record)
-        # Inside a pipeline call, failures are raised once the pictures are finished.
+        # Pipeline calls whose end is hooked raise these failures there, once the pictures are
+        # finished.
         if attachment.log.on_call is not None and (is_encoding or not self.source.ends):
             raise_failures()
         return result
@@ -180,7 +183,7 @@ class DiffusersHost(PipelineReader):
         is_negative = self.encoded_text(call) == "negative prompt"
         received = copied(call)
 
-        # Needed for edits that average over several wordings of a prompt.
+        # Edits that average over several wordings of a prompt call this function.
         def encode(prompts: list[str]) -> Sequence[object]:
             call.update(received)
             set_texts(call, texts_of_images(call) | {"prompt": prompts})
@@ -206,11 +209,11 @@ class DiffusersHost(PipelineReader):
     def _encode_seen(
         self, original: Original, bound: inspect.BoundArguments
     ) -> tuple[tuple[object, ...], Tensor | None]:
-        """Call `encode_prompt` of a pipeline whose encoders may receive an image with the prompt.
+        """Call `encode_prompt` on a pipeline whose encoders may receive an image with the prompt.
 
         Returns:
-            Its output, and a mask (b, tokens), true for tokens that represent an image, which are
-            not edited; None without an image.
+            Its output, and a mask (b, tokens) that is true for tokens that represent an image,
+            which are not edited, or None without an image.
         """
         seeing = self._seeing_encoders
         with traced(seeing) as (calls, _):
@@ -220,9 +223,9 @@ class DiffusersHost(PipelineReader):
     def encoded_text(self, call: Mapping[str, object]) -> str:
         """Return whether an `encode_prompt` call encodes the "prompt" or the "negative prompt".
 
-        For a further encoder, it is "prompt again". The first encoding in a pipeline call is the
-        "prompt". The text alone does not show which it is, since both prompts may be equal; neither
-        does the number of calls, after an error.
+        If a second encoder encodes the prompt, this is "prompt again". The first encoding in a
+        pipeline call is the "prompt". The text alone does not distinguish them, since both prompts
+        may be equal, and neither does the number of calls, which is wrong after an error.
         """
         current_call = _CALLED.get()
         if current_call is None or current_call[0] is not self.pipe:
@@ -261,7 +264,7 @@ class DiffusersHost(PipelineReader):
                 return
 
     def _origins(self, call: Mapping[str, object]) -> list[Origin | None] | None:
-        """Return the origin of each embedding passed to a call, or None where it is unknown.
+        """Return the origin of each embedding passed to a call; unknown origins are None.
 
         The result is None if the call has nothing to encode.
         """
@@ -273,12 +276,13 @@ class DiffusersHost(PipelineReader):
         return []
 
     def _warn_of_embeddings(self, attachment: Attachment, call: Mapping[str, object]) -> None:
-        """Warn if a call is passed embeddings of unknown origin, which are not edited."""
+        """Warn if a call receives embeddings of unknown origin, which are not edited."""
         origins = self._origins(call)
         if origins is not None and (None in origins or not origins):
             attachment.warn_once(
-                "the call passes embeddings that this pipeline's encode_prompt has not returned"
-                " since attaching, or that were changed since then; they are used unedited. To"
+                "the call received embeddings that this pipeline's encode_prompt has not"
+                " returned since attaching, or that were modified afterwards, so they are used"
+                " unedited. To"
                 f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
             )
 
@@ -322,23 +326,23 @@ class DiffusersHost(PipelineReader):
         attachment.log.add(record)
         if None in origins or not origins:
             attachment.warn_once(
-                "the call passes embeddings that this pipeline's encode_prompt has not returned"
-                " since attaching, or that were changed since then; they are used unchanged, and"
-                " the values in them are unknown. Pass prompts, or embeddings of"
+                "the call received embeddings that this pipeline's encode_prompt has not"
+                " returned since attaching, or that were modified afterwards, so they are used"
+                " unchanged and their values are unknown. Pass prompts, or embeddings of"
                 " vldebias.balance_prompts(...).prompts"
             )
         elif count > 1 and any(value is not None for value in record.values):
             attachment.warn_once(
-                "the images of one embedding share the value that was written into its prompt; to"
-                " balance them, encode the prompt once per image:"
+                "images generated from one embedding share the value that was inserted into its"
+                " prompt; to balance them, encode the prompt once per image:"
                 " pipe.encode_prompt([prompt] * images, ...)"
             )
 
     def readers(self, call: Mapping[str, object]) -> dict[str, Callable[[str], int]]:
         """Return, for each text argument of a call, a function that counts the characters read.
 
-        The count is the maximum over its tokenizers. A tokenizer reads the text argument with the
-        same number (`tokenizer_2` reads `prompt_2`), or `prompt` if that is not passed.
+        The count is the maximum over the pipeline's tokenizers. A tokenizer reads the text argument
+        with the same number (`tokenizer_2` reads `prompt_2`), or `prompt` if that is not passed.
         """
         length = call.get("max_sequence_length") or self.defaults.get("max_sequence_length")
         limit = length if isinstance(length, int) else None
@@ -366,14 +370,15 @@ class DiffusersHost(PipelineReader):
         negative: bool = False,
         shown: Tensor | None = None,
     ) -> list[object] | tuple[object, ...]:
-        """Return the output of `encode_prompt` with its parts edited.
+        """Return the output of `encode_prompt` with edited embeddings.
 
         Args:
             attachment: applies the edits.
             result: the output.
             call: the arguments of the call.
             negative: whether the call only encodes the negative prompt.
-            shown: mask (b, tokens), true for tokens that represent an image; None without an image.
+            shown: a mask (b, tokens) that is true for tokens that represent an image, or None if
+                there is no image.
 
         Returns:
             The edited output; the same object if nothing changed.
@@ -429,7 +434,7 @@ class DiffusersHost(PipelineReader):
                 continue
             raise InvalidInputError(
                 f"{self.name}: the edit was fitted with {name}={self.defaults.get(name)}, but the"
-                f" call has {name}={call[name]}, which is a different space; leave it out, or"
+                f" call has {name}={call[name]}, which selects a different space; omit it, or"
                 " encode inside attachment.disabled()"
             )
 
@@ -446,9 +451,9 @@ class DiffusersHost(PipelineReader):
             rows = z if embedding is None else embedding[0][:, part.tokens]
             if rows.shape != z.shape:
                 raise InvalidInputError(
-                    f"{self.name}: method {edit.method!r}: the wordings have states of shape"
-                    f" {tuple(rows.shape)}, but the prompts {tuple(z.shape)}; write the words into"
-                    " the prompts instead"
+                    f"{self.name}: method {edit.method!r}: the wordings' states have shape"
+                    f" {tuple(rows.shape)}, but the prompts' states have {tuple(z.shape)}; insert"
+                    " the words into the prompts instead"
                 )
             rows_of_wording.append(rows)
         wordings = torch.stack(rows_of_wording, dim=1)
@@ -462,8 +467,7 @@ class DiffusersHost(PipelineReader):
             warn(
                 f"{self.name}: weights cannot distinguish the two branches of guidance, so merge()"
                 " also changed the negative prompt, even an empty one. With guidance, the images"
-                " are those of an attachment with negative=True; if this matters, keep the"
-                " attachment instead"
+                " are the same as with negative=True; if this matters, keep the attachment instead"
             )
         return changed
 

@@ -14,15 +14,15 @@ _SAMPLES = 64  # number of entries of a row that are compared
 _NOISE = 1e-6
 
 Origin = tuple[CallRecord | None, int]
-"""The call that encoded a row, or None if no values are sampled, and the number of its image."""
+"""The call that encoded a row, or None if no values are sampled, and the index of its image."""
 
 
 class KnownEmbeddings:
-    """Remember the rows of the most recent embeddings by a few of their entries.
+    """Remember the rows of recently computed embeddings by a few of their entries.
 
     A row is recognised by its numbers, so it may be a view, or may have been concatenated with
     others, moved to a different device or cast. A modified row, such as one that was weighted or
-    joined with another along the token axis, is unknown.
+    joined with a different row along the token axis, is not recognised.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class KnownEmbeddings:
 
         Args:
             embeddings: a tensor or a list of tensors.
-            record: the record of the call; None if no values are sampled.
+            record: the record of the call, or None if no values are sampled.
         """
         rows = rows_of(embeddings)
         if record is not None and len(rows) != len(record.values):

@@ -1,8 +1,8 @@
 """Support Modular Diffusers: edit and rewrite prompts around the block that encodes text.
 
 A modular pipeline has no `encode_prompt`. Its blocks pass a state along, and one block writes the
-prompt embeddings to it and lists them in its `intermediate_outputs`. This block object gets its own
-class, which rewrites the prompt before the block runs and edits the embeddings afterwards.
+prompt embeddings to it and lists them in its `intermediate_outputs`. This block object is assigned
+a subclass, which rewrites the prompt before the block runs and edits the embeddings afterwards.
 `attachment.remove()` restores the original class.
 """
 
@@ -80,7 +80,7 @@ class ModularHost(DiffusersHost):
                 return
         raise UnsupportedHostError(
             first_refusal
-            or f"{type(pipe).__name__}: no block has the input `prompt` and embeddings as outputs"
+            or f"{type(pipe).__name__}: no block takes `prompt` as input and outputs embeddings"
         )
 
     def call(self, prompts: list[str], **values: object) -> tuple[object, ...]:
@@ -88,7 +88,7 @@ class ModularHost(DiffusersHost):
 
         Args:
             prompts: the prompts; only one if the block does not accept lists.
-            values: further inputs of the block.
+            values: additional inputs of the block.
         """
         if not self.single:
             try:
@@ -147,12 +147,12 @@ class ModularHost(DiffusersHost):
             [RunBlock, ModularPipeline, PipelineState], tuple[ModularPipeline, PipelineState]
         ],
     ) -> Callable[[], None]:
-        """Assign a subclass to the block that encodes text, or to a conditional one containing it.
+        """Assign a subclass to the text-encoding block, or to a conditional block containing it.
 
         Args:
             attachment: the attachment; the class is replaced while it is attached.
-            around: function of (function that runs the block, components, state) that returns the
-                block's output.
+            around: a function that is called instead of the block, with the original call, the
+                components and the state, and returns the block's output.
 
         Returns:
             The function that restores the class.

@@ -23,7 +23,7 @@ class EncodedPrompts:
 
     Attributes:
         embeddings: (distinct, tokens, d) for each encoding.
-        images: for each distinct row, the numbers of its images, in order.
+        images: for each distinct row, the indices of its images, in order.
         count: number of images.
         received: the last tensor that the denoiser received, and its rows.
     """

@@ -1,8 +1,8 @@
 """Read a pipeline's embeddings and determine which encoder produces which of their tokens.
 
 The output of `encode_prompt` is compared for a few prompts: a value that depends on the prompt is
-an embedding. Its parts are found by rerunning the pipeline on the recorded encoder outputs, with
-the states of some tokens changed.
+an embedding. The embedding's parts are found by rerunning the pipeline on the recorded encoder
+outputs, with the states of some tokens changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from torch.utils._pytree import tree_map  # torch has no public one
+from torch.utils._pytree import tree_map  # no public API
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError
 from vldebias.hosts.host import TEXTS, TOKENIZING, Host, reading
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 PROBES = ("a cat", "two dogs", "the sun")  # with different last tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders with small limits
 BATCH = 16  # prompts: the attention of T5-XXL over 16 x 256 tokens needs less than its weights
-# Edits are fitted with a call's defaults, under which T5 encodes padding and Gemma an instruction
-# before the prompt.
+# Edits are fitted with the default arguments of a pipeline call, with which T5 also encodes padding
+# and Gemma also encodes an instruction before the prompt.
 _CALL_DEFAULTS = (
     "max_sequence_length",
     "complex_human_instruction",
@@ -55,13 +55,13 @@ _CALL_DEFAULTS = (
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Store the output of `encode_prompt` for prompts.
+    """Store the output of `encode_prompt` for some prompts.
 
     Attributes:
         result: the values returned.
         changed: the values returned after each change to token states.
-        ids: encoder -> the token ids of each prompt.
-        lengths: encoder -> number of ids, including padding.
+        ids: for each encoder, the token ids of each prompt.
+        lengths: for each encoder, the number of ids, including padding.
     """
 
     result: tuple[object, ...]
@@ -74,7 +74,7 @@ class Encoded:
         return tensor_of(self.result[part.place])[:, part.tokens]
 
     def places_of_ends(self, part: Part) -> Tensor | None:
-        """Return the positions (b,), among a part's tokens, of the tokens that end the prompts.
+        """Return the positions (b,) of the tokens that end the prompts, among a part's tokens.
 
         These are the tokens whose state changed most in the first change. Returns None if a prompt
         has no such token.
@@ -87,14 +87,14 @@ class Encoded:
 
 
 class PipelineReader(Host):
-    """Represent a pipeline by the embeddings that its `encode_prompt` returns.
+    """Read the embeddings that a pipeline's `encode_prompt` returns.
 
     Attributes:
         pipe: the pipeline.
         negative: whether the negative prompt is edited too.
-        source: facts about its class.
-        defaults: default values of the call arguments.
-        encoders: component name -> text encoder.
+        source: facts parsed from the source of the pipeline's class.
+        defaults: default values of the pipeline call's arguments.
+        encoders: the text encoders by component name.
     """
 
     generative = True
@@ -159,11 +159,13 @@ class PipelineReader(Host):
         """
         if self.source.calls - self.source.negatives > 1:
             raise self.refusal(
-                "it calls encode_prompt several times for one prompt, and the results share names"
+                "it calls encode_prompt several times for one prompt, and the results have the"
+                " same names"
             )
         probes = [self.encode([probe], ()) for probe in PROBES]
         for name in probes[0].ids:
-            # The ids at the end that all probes share, except the first, which ends the prompt.
+            # Count the ids that all probes share at the end, except the first of them, which ends
+            # the prompt.
             reversed_rows = [probe.ids[name][0][::-1] for probe in probes]
             columns = zip(*reversed_rows, strict=False)
             common = list(takewhile(lambda column: len(set(column)) == 1, columns))
@@ -271,9 +273,9 @@ class PipelineReader(Host):
         value = opened(encoded.result[index])
         if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
             raise self.refusal(
-                f"{name or 'an unnamed value'} at place {index} of the output of encode_prompt"
-                " depends on the prompt; expected an embedding by its name, (1, tokens, d) or"
-                " (1, d)"
+                f"{name or 'an unnamed value'} at position {index} in the output of encode_prompt"
+                " depends on the prompt; expected a value named as an embedding, of shape (1,"
+                " tokens, d) or (1, d)"
             )
         return value[0]
 
@@ -293,7 +295,7 @@ class PipelineReader(Host):
         if share < 0.2 and (is_sequence or share > 0):
             raise self.refusal(
                 f"changing the state of the last token changes {share:.0%} of a row of {name};"
-                " expected (b, tokens, d) with one row for each token, or (b, d)"
+                " expected (b, tokens, d) with one row per token, or (b, d)"
             )
 
     # ---- reading
@@ -308,9 +310,9 @@ class PipelineReader(Host):
 
         Args:
             prompts: the prompts.
-            changes: for each further run, encoder -> tokens whose states are changed; {} changes
-                each prompt's last token.
-            settings: further arguments of `encode_prompt`.
+            changes: for each additional run, the tokens whose states are changed, by encoder; {}
+                changes each prompt's last token.
+            settings: additional arguments of `encode_prompt`.
 
         Raises:
             UnsupportedHostError: If the pipeline fails for these prompts, or does not return a
@@ -377,7 +379,7 @@ class PipelineReader(Host):
 
         Args:
             prompts: the prompts.
-            settings: further arguments, which override the defaults for fitting.
+            settings: additional arguments, which override the defaults for fitting.
         """
         parameters = inspect.signature(self.pipe.encode_prompt).parameters
         arguments: dict[str, object] = {}
@@ -406,7 +408,7 @@ class PipelineReader(Host):
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         if role not in self.roles:
             raise InvalidInputError(
-                f"{self.name}: expected a role of {list(self.roles)}, got {role!r}"
+                f"{self.name}: expected one of the roles {list(self.roles)}, got {role!r}"
             )
         rows = {}
         device = self.pipe._execution_device  # diffusers searches all modules for it
@@ -439,7 +441,7 @@ class PipelineReader(Host):
 
     @cached_property
     def reads_batches(self) -> bool:
-        """Return whether a prompt has the same row when it is encoded together with others.
+        """Return whether prompts have the same rows when they are encoded together.
 
         This requires that every encoder pads all prompts to the same length and receives all of a
         call's prompts at once.
@@ -480,9 +482,9 @@ def _prepare_replies(
     """Make encoders replay their recorded outputs, with the states of some tokens changed.
 
     Args:
-        replies: encoder -> the calls that it replays; set by this method.
-        calls: encoder -> its recorded calls.
-        tokens_of_encoder: encoder -> the tokens to change, in its first call.
+        replies: the calls that each encoder replays; filled by this function.
+        calls: the recorded calls of each encoder.
+        tokens_of_encoder: the tokens to change in each encoder's first call.
     """
     for name, calls_of_encoder in calls.items():
         replies[name] = list(calls_of_encoder)
@@ -494,14 +496,14 @@ def _prepare_replies(
 
 
 def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
-    """Return, for each encoder in order, the tokens of an embedding that are its states.
+    """Return, for each encoder in order, the tokens of an embedding that come from its states.
 
     Encoders whose states are at the same positions (their widths are concatenated) form one
     segment, named after the first of them. A segment extends to the next one; if there is only one,
     it ends with its tokens.
 
     Args:
-        change_of_encoder: encoder -> mask (tokens, d), true at its states.
+        change_of_encoder: for each encoder, a mask (tokens, d) that is true at its states.
     """
     places_of_encoder: dict[str, set[int]] = {}
     for encoder, change in change_of_encoder.items():

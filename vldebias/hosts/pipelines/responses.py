@@ -34,9 +34,9 @@ class Recorder:
         prompts: the encoded prompts of the current call.
         passes: number of passes through the denoiser since the prompts were encoded.
         time: timestep of the current pass.
-        batch: its batch size.
-        rows: batch row -> prompt.
-        means: (time, layer) -> (prompts, width), the mean over positions.
+        batch: batch size of the current pass.
+        rows: the prompt of each batch row.
+        means: for each (time, layer), the mean over positions (prompts, width).
     """
 
     encodes_again: bool
@@ -49,7 +49,7 @@ class Recorder:
     means: dict[tuple[float, str], Tensor] = field(default_factory=dict)
 
     def note(self, encodings: Sequence[Tensor]) -> None:
-        """Remember the embeddings of the prompts.
+        """Remember the prompts' embeddings.
 
         A second encoding only counts if it also belongs to the prompt.
         """
@@ -82,8 +82,8 @@ class Recorder:
         """Record each prompt's mean over positions, as a forward hook on cross-attention.
 
         Args:
-            name: name of the cross-attention.
-            module: the cross-attention.
+            name: name of the cross-attention layer.
+            module: the cross-attention layer.
             args: its positional arguments.
             kwargs: its keyword arguments.
             output: its output.
@@ -101,7 +101,7 @@ class Recorder:
     def probe(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> None:
-        """Note a module that behaves like a cross-attention layer, as a forward hook.
+        """Add a module to `layers` if it behaves like cross-attention, as a forward hook.
 
         Such a module has one output for the picture, which is the same at every position if all
         text tokens are equal.

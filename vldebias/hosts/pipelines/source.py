@@ -2,8 +2,9 @@
 
 Throughout diffusers, the return statement of `encode_prompt` names its outputs: `prompt_embeds`,
 `negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` calls it once,
-or again for the negative prompt. A pipeline whose prompt also reaches the model in another way is
-refused, because an edit or a rewritten prompt at `encode_prompt` would silently miss part of it.
+or again for the negative prompt. A pipeline whose prompt also reaches the model in a different way
+is rejected, because an edit or a rewritten prompt at `encode_prompt` would silently miss part of
+it.
 
 A subclass may delegate to `super().__call__(...)` or `Base.__call__(self, ...)`; calls made by the
 base then count as its own.
@@ -30,10 +31,11 @@ FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Source(NamedTuple):
-    """Store facts parsed from the source of a pipeline class.
+    """Store facts parsed from a pipeline class's source.
 
     Attributes:
-        returns: names of the outputs of `encode_prompt`, in order; "" for an unnamed value.
+        returns: names of the outputs of `encode_prompt`, in order; an unnamed value has the name
+            "".
         calls: number of `encode_prompt` calls in `__call__`.
         negatives: number of these calls that only encode the negative prompt.
         framed: whether `__call__` calls `check_inputs` before it encodes and `prepare_latents`
@@ -50,7 +52,7 @@ class Source(NamedTuple):
 
 @cache
 def source_of(kind: object) -> Source:
-    """Parse the class of a pipeline.
+    """Parse the source of a pipeline class.
 
     Raises:
         UnsupportedHostError: If the prompt also reaches the model by a different route, or in a way
@@ -95,8 +97,8 @@ class _ClassReader:
     """Parse a pipeline's `__call__`, every function that it calls, and `encode_prompt`.
 
     Attributes:
-        trees: function -> its syntax tree.
-        call_functions: the class's `__call__`, then those of its bases that it calls.
+        trees: the syntax tree of each function.
+        call_functions: the class's `__call__`, followed by those of the base classes that it calls.
         encoded: for each `encode_prompt` call in these, the name of the encoded variable, or
             "negative_prompt".
     """
@@ -108,7 +110,7 @@ class _ClassReader:
         self.parameters = [name for name in parameters if name != "self"]
         if "prompt" not in self.parameters:
             raise self.refusal("it has no encode_prompt that takes `prompt`")
-        # The class's own method, then those of its bases, which it may call.
+        # The class's own method comes first, followed by the base-class methods that it may call.
         self.encoders = [
             vars(base)["encode_prompt"] for base in kind.__mro__ if "encode_prompt" in vars(base)
         ]
@@ -163,7 +165,7 @@ class _ClassReader:
             functions = _functions_of(text)
         except (OSError, TypeError, SyntaxError) as error:
             raise self._unreadable(function, error) from error
-        # In Python 3.13, the source of functions created by `exec` is that of the `python -c`
+        # In Python 3.13, functions created by `exec` appear to have the source of the `python -c`
         # program.
         code = plain.__code__
         tree = functions.get((code.co_name, code.co_firstlineno))
@@ -194,13 +196,13 @@ class _ClassReader:
             if isinstance(node, ast.Attribute):
                 named_supers += _is_super(node.value)
                 if node.attr == "__call__" and id(node) not in followed:
-                    raise self.refusal("it passes on the __call__ of its base")
+                    raise self.refusal("it passes on its base class's __call__")
             elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
                 inside = {id(part) for part in ast.walk(node)}
                 if not inside.isdisjoint(map(id, calls_of_base)):
-                    raise self.refusal("it calls the __call__ of its base in a loop")
+                    raise self.refusal("it calls its base class's __call__ in a loop")
         if len(calls_of_base) > 1:
-            raise self.refusal("it calls the __call__ of its base several times")
+            raise self.refusal("it calls its base class's __call__ several times")
         if named_supers != supers:
             raise self.refusal("it uses super() other than as super().name(...)")
 
@@ -213,8 +215,8 @@ class _ClassReader:
         encodes_elsewhere = name == "encode_prompt" and owner not in ("", pipeline)
         if calls_encoder or encodes_elsewhere:
             raise self.refusal(
-                f"{tree.name} calls {ast.unparse(call.func)}: a change of encode_prompt would miss"
-                " some prompts"
+                f"{tree.name} calls {ast.unparse(call.func)}, so a change to encode_prompt would"
+                " miss some prompts"
             )
 
     def _called_function(
@@ -222,7 +224,7 @@ class _ClassReader:
     ) -> Function | None:
         """Return the function that a call reaches, if it operates on the same pipeline.
 
-        This covers `self.name(...)`, `name(self, ...)`, `super().name(...)` or `Base.name(self,
+        This covers `self.name(...)`, `name(self, ...)`, `super().name(...)` and `Base.name(self,
         ...)`.
         """
         owner = _owner_of_call(call)
@@ -291,7 +293,7 @@ class _ClassReader:
     def is_framed(self) -> bool:
         """Return whether `check_inputs` and `prepare_latents` enclose all encodings.
 
-        Only the one function that encodes is examined.
+        Only the function that contains the encoding is examined.
         """
         for function in self.call_functions:
             text = _text_of(self.trees[function])
@@ -352,7 +354,7 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
 
 @lru_cache(maxsize=4)
 def _text_of(tree: FunctionTree) -> str:
-    """Return the source of a parsed function, cached because it is searched several times."""
+    """Return a parsed function's source, which is cached because it is searched several times."""
     return ast.unparse(tree)
 
 
@@ -394,7 +396,7 @@ def _is_super(node: object) -> bool:
 
 
 def _name(node: object) -> str:
-    """Return the variable in an expression, or "" if there is none.
+    """Return the name of the variable in an expression, or "" if there is none.
 
     Expressions such as `x.to(device)` and `x if guided else None` are also handled.
     """

@@ -46,7 +46,7 @@ _KEPT_TIMES = 200  # maximum number of cached maps
 _CALL: ContextVar[SampledCall | None] = ContextVar("vldebias_denoised", default=None)
 """The call whose prompts were most recently encoded in this thread or task."""
 _PLAN: ContextVar[Plan | None] = ContextVar("vldebias_plan", default=None)
-"""What the hooks change in the current pass through the denoiser."""
+"""The changes that the hooks make in the current pass through the denoiser."""
 _RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", default=None)
 """In a read-only pass: layer -> mean responses (batch, d), filled by the hooks."""
 
@@ -62,7 +62,7 @@ class SampledCall:
         values: for each image, a value or None per edit.
         unread: for each image, whether the rules cannot analyse its prompt, so that the gate
             decides in the first pass.
-        columns: argument name -> the texts of all images.
+        columns: for each text argument, the texts for all images.
         passes: number of passes through the denoiser.
         matched: number of passes that contained rows of these prompts.
     """
@@ -79,7 +79,7 @@ class SampledCall:
     def key(self, image: int) -> int:
         """Return a number derived from an image's prompt embedding.
 
-        It distinguishes prompts, so that values are balanced for each of them.
+        The number distinguishes prompts, so that values are balanced for each prompt.
         """
         prompts = self.prompts
         number = next(i for i, images in enumerate(prompts.images) if image in images)
@@ -88,13 +88,14 @@ class SampledCall:
 
 
 class Plan:
-    """Store the rows of one denoiser pass, with the values assigned to them.
+    """Store the batch rows of one denoiser pass, and the values assigned to them.
 
     Attributes:
         time: timestep of the pass.
         batch: its batch size.
-        groups: tuple of whether each edit acts -> the batch rows (n,) on which these edits act, and
-            the indices (n, acting) of each row's values among the effects of these edits.
+        groups: for each combination of acting edits, as a tuple of booleans, the batch rows (n,) on
+            which these edits act, and the indices (n, acting) of each row's values among the
+            effects of these edits.
     """
 
     def __init__(self, time: float, batch: int) -> None:
@@ -110,7 +111,7 @@ class Plan:
         Args:
             edits: the edits.
             call: the current call.
-            rows: batch row -> image.
+            rows: the image of each batch row.
         """
         assert call.prompts.received is not None  # the tensor in which the rows were found
         device = call.prompts.received[0].device
@@ -135,7 +136,7 @@ class Steering(Hook):
     Args:
         attachment: the attachment that samples the values.
         pipeline: the pipeline's host.
-        denoisers: component name -> denoiser.
+        denoisers: the denoisers by component name.
     """
 
     attachment: DenoiserAttachment
@@ -157,7 +158,7 @@ class Steering(Hook):
     # ---- values of the images
 
     def encode(self, original: Original, bound: inspect.BoundArguments) -> object:
-        """Call `encode_prompt`, and sample values for its prompts' images.
+        """Call `encode_prompt`, and sample a value for each image.
 
         Args:
             original: the original method.
@@ -184,13 +185,13 @@ class Steering(Hook):
                 call = SampledCall(self, EncodedPrompts.from_rows(encodings), texts)
                 self._sample(call, kept)
                 _CALL.set(call)
-        # Inside a pipeline call, failures are raised once the pictures are finished.
+        # Pipeline calls whose end is hooked raise failures there, once the pictures are finished.
         if not source.ends or running_call(self.pipe) is None:
             raise_failures()
         return result
 
     def finish(self, original: Original, bound: inspect.BoundArguments) -> object:
-        """Discard the pipeline call at its end.
+        """Discard the recorded call when the pipeline call ends.
 
         Args:
             original: the original method.
@@ -202,7 +203,7 @@ class Steering(Hook):
         return result
 
     def _sample(self, call: SampledCall, arguments: Mapping[str, object]) -> None:
-        """Set `call.values` to a value or None per image and edit.
+        """Set `call.values` to a value or None for each image and edit.
 
         If a prompt cannot be analysed, this is left to the gate in the first pass.
         """
@@ -214,7 +215,7 @@ class Steering(Hook):
             if count % max(len(values), 1):
                 raise InvalidInputError(
                     f"{self.pipeline.name}: got {len(values)} values for {count} images; expected"
-                    " one each"
+                    " one per image"
                 )
             call.values = self._spread(values, count)
             return
@@ -236,12 +237,12 @@ class Steering(Hook):
             )
             call.values = self._spread(attachment.sampled, count)
         elif any(map(cache_of, self.denoisers.values())):
-            # An extra pass would change the content of the cache.
+            # An extra pass would change the contents of the cache.
             attachment.log.begin()
             attachment.warn_once(
-                "the call passes embeddings or a prompt that cannot be read, and with a cache on"
-                " the denoiser the gate cannot read it either; nothing was changed. Call"
-                " disable_cache() on the denoiser"
+                "the call passes embeddings or a prompt that cannot be analysed, and the gate"
+                " does not work while a cache is enabled on the denoiser, so nothing was changed."
+                " Call disable_cache() on the denoiser"
             )
         elif all(edit.can_read for edit in self.edits):
             call.columns = columns
@@ -249,8 +250,8 @@ class Steering(Hook):
         else:
             attachment.log.begin()
             attachment.warn_once(
-                "the call passes embeddings or a prompt that cannot be read, and the edit has no"
-                " gate to decide whether a value is open; nothing was changed"
+                "the call passes embeddings or a prompt that cannot be analysed, and the edit has"
+                " no gate to decide whether the attribute is left open, so nothing was changed"
             )
 
     def _generators(self) -> object:
@@ -290,7 +291,7 @@ class Steering(Hook):
 
         Args:
             call: the current call.
-            rows: row of the pass -> image.
+            rows: the image of each row in the pass.
             module: the denoiser.
             args: its positional arguments.
             kwargs: its keyword arguments.
@@ -329,7 +330,7 @@ class Steering(Hook):
     def _read_from_noise(
         self, module: nn.Module, args: Arguments, kwargs: Keywords
     ) -> dict[str, Tensor]:
-        """Return layer -> mean responses from a pass like those used for fitting.
+        """Return each layer's mean responses in a pass like those used for fitting.
 
         The pass starts from noise, at the first fitted timestep, regardless of how this call
         starts.
@@ -373,7 +374,7 @@ class Steering(Hook):
     # ---- in the denoiser
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Find the rows of a pass and their values (`Plan`), as a forward pre-hook on a denoiser.
+        """Plan the changes in a pass (see `Plan`), as a forward pre-hook on a denoiser.
 
         Args:
             module: the denoiser.
@@ -466,7 +467,7 @@ class Steering(Hook):
     def _maps_at(
         self, time: float, acting: tuple[bool, ...], output: Tensor
     ) -> dict[str, LayerMap]:
-        """Return layer -> joint map of the acting edits.
+        """Return each layer's joint map for the acting edits.
 
         Maps have the device and dtype of the output. Layers without a direction are omitted.
         """
@@ -488,7 +489,7 @@ class Steering(Hook):
 
 
 class WeakHook:
-    """Call a method of a `Steering` while it exists, as a hook on modules shared by pipelines.
+    """Call a `Steering` method while the object exists, as a hook on modules shared by pipelines.
 
     Args:
         steering: the object, referenced weakly.
@@ -501,7 +502,7 @@ class WeakHook:
         self._method = method
         self._arguments = arguments
 
-    # Otherwise torch would recompile it for every timestep.
+    # Exclude it from compilation, because torch would recompile it for every timestep.
     @torch.compiler.disable
     def __call__(self, *call: object) -> object:
         """Call the method with the hook's arguments."""
@@ -518,7 +519,7 @@ class WeakHook:
 
 
 def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[object]) -> list[int]:
-    """Return the indices of an image's values among the effects of the acting edits.
+    """Return the index of an image's value in each acting edit's effects.
 
     Args:
         edits: the edits.

@@ -23,7 +23,7 @@ from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import CalibratedProjection, span_of
 
-_SURE = 0.7  # above this probability, SFID's authors call a row sure
+_SURE = 0.7  # rows predicted with a higher probability count as sure, as in SFID's code
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights
 # Fraction of the dimensions of Stable Diffusion 3's pooled states kept by FairImagen's authors.
 _KEPT = 1800 / 2048
@@ -101,7 +101,7 @@ def leace(labelled_rows: Labelled) -> Affine:
     The change is measured in the covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P
-    the orthogonal projection on the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
+    the orthogonal projection onto the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
     Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any invertible W, the covariance between r(x)
     and the concept is 0. Shrinking Sigma_xx towards the scaled identity, by the amount estimated by
     Ledoit and Wolf (2004, Lemma 3.2 and section 3.3), therefore preserves the guarantee and only
@@ -125,7 +125,8 @@ def sfid(labelled_rows: Labelled) -> Affine:
     fraction (a fifth) is replaced.
     """
     width = labelled_rows.rows.shape[1]
-    # Replacing dimensions corresponds to I - B B^T, with columns of the identity as B, plus means.
+    # Replacing dimensions means applying I - B B^T, where B has columns of the identity, and adding
+    # their means.
     importance, neutral = _read_by_forests(labelled_rows)
     number = min(100, max(1, width // 5))
     dims = importance.argsort(descending=True, stable=True)[:number]
@@ -170,8 +171,8 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
     """Return the weights (r, d) of linear probes that are fitted and projected out one by one.
 
-    Ravfogel et al. (2020), Algorithm 1. An attribute is done when its probe is no better than a
-    constant.
+    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe is no better than a
+    constant prediction.
 
     Args:
         labels: for each attribute, rows (n, d) and codes (n,).
@@ -190,7 +191,7 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
             removed = torch.cat([removed, weight])
     if not len(removed):
         raise InvalidInputError(
-            "spd: no linear probe predicts the attribute; pass more images, or other labels"
+            "spd: no linear probe predicts the attribute; pass more images or different labels"
         )
     return removed
 
@@ -221,7 +222,7 @@ def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
 
 
 def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
-    """Return the map (I + T T^T)(I - Q Q^T) given by insights.
+    """Return the map (I + T T^T)(I - Q Q^T) for harmful and helpful insights.
 
     Q and T are orthonormal bases of the harmful and the helpful insights. Adila et al. (2024,
     Algorithm 1) apply the vectors one by one and normalise in between, which only changes norms,
@@ -266,7 +267,7 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
 
     Kleindessner et al. (2023), as used by FairImagen: with Z the centred one-hot groups, R spans
     the null space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep`
-    largest eigenvalues. U U^T is then I minus the projection on the dropped directions. At full
+    largest eigenvalues. U U^T is then I minus the projection onto the dropped directions. At full
     width, these span only Z^T X, the differences between group means; this equals the method
     "difference", over all text that states a value.
 
@@ -284,13 +285,13 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
 
 
 class FairImagen(EditMethod):
-    """Project every token state of a prompt by fair PCA (`fair_pca`), for one attribute.
+    """Project every token state of a prompt with fair PCA (`fair_pca`), for one attribute.
 
     Unlike in the authors' code, each tensor of a pipeline has its own projection, fitted to the
-    states at the end of the stated prompts at length 1, and several attributes are not crossed into
-    one. Their code also samples a group for each image and moves the states along it (`enoise`), so
-    that images from one prompt lean towards different groups; this implementation does not, so its
-    figures are for the projection only.
+    normalised states at the end of the prompts that state a value, and several attributes are not
+    combined into one. Their code also samples a group for each image and moves the states along it
+    (`enoise`), so that images from one prompt lean towards different groups. This implementation
+    does not, so its results are for the projection only.
     """
 
     declaration = DECLARED["fair-pca"]

@@ -133,7 +133,7 @@ class Bend(Rowwise):
 
 
 def project_out(row: Tensor, directions: Tensor) -> Tensor:
-    """Return a row minus its projection on the span of some directions.
+    """Return a row minus its projection onto the span of the directions.
 
     Args:
         row: (d,).
@@ -146,9 +146,9 @@ def project_out(row: Tensor, directions: Tensor) -> Tensor:
 class BendVLM(EditMethod):
     """Debias each query at the time of use; see `Bend`.
 
-    The edit stores the features of the labelled images; several attributes are crossed into one.
-    The authors augment a query with each value using a language model. Here the nearest prompt
-    group replaces the augmentations; the two agree if the set contains the query's concept.
+    The edit stores the labelled images' features; several attributes are combined into one. The
+    authors augment a query with each value using a language model. Here the nearest prompt group
+    replaces the augmentations; the two agree if the set contains the query's concept.
     """
 
     declaration = DECLARED["bend-vlm"]

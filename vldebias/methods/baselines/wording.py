@@ -129,8 +129,8 @@ class Suffix(EachValue):
             if name.endswith(attribute):
                 return (f"{{text}} of any {attribute}",)
         raise InvalidInputError(
-            f"prompt set {prompts.name!r}: method 'suffix' writes the name of the attribute, so the"
-            f" set's name has to end in one of {', '.join(ATTRIBUTES)}; rename the set"
+            f"prompt set {prompts.name!r}: method 'suffix' adds the attribute's name to prompts,"
+            f" so the set's name must end in one of {', '.join(ATTRIBUTES)}; rename the set"
         )
 
 

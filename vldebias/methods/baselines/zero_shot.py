@@ -56,13 +56,13 @@ class Translation(Rowwise):
 
 
 class Tie(EditMethod):
-    """Translate images along their value's text (`Translation`), for one attribute.
+    """Move images along the text embedding of their value (`Translation`), for one attribute.
 
     l_v is the mean product of t_v with the reference images nearest to it, which is optimal if
     images are normally distributed in each group (their Theorem 1). The authors use one prompt per
-    value, such as "a photo with a water background"; here t_v is the mean of the set's text that
-    names it. This is TIE*, which needs no image labels; TIE uses the true values of the evaluated
-    images.
+    value, such as "a photo with a water background"; here t_v is the mean embedding of the set's
+    prompts that name the value. This is TIE*, which needs no image labels; TIE uses the true values
+    of the evaluated images.
     """
 
     declaration = DECLARED["tie"]
@@ -80,7 +80,7 @@ class Tie(EditMethod):
         for value, count in zip(prompts.attributes, counts.tolist(), strict=True):
             if not count:
                 raise InvalidInputError(
-                    f"reference: none of {int(counts.sum())} images is nearest to the texts of"
+                    f"reference: none of the {int(counts.sum())} images is closest to the text for"
                     f" {value!r}; pass more images"
                 )
         edit = Translation(directions, totals / counts)
@@ -135,8 +135,8 @@ class Sage(EditMethod):
 
     Args:
         wordings: for each template, the text for all classes, in the order of the class prompts. If
-            None, the CLIP authors' 80 ImageNet templates are used, as in SAGE, filled with the
-            phrase for each class in its prompt ("celebrity with dark hair"), or otherwise its name.
+            None, the CLIP authors' 80 ImageNet templates are used, as in SAGE. They are filled with
+            the phrase for each class in its prompt ("celebrity with dark hair"), or with its name.
     """
 
     declaration = DECLARED["sage"]
@@ -167,20 +167,20 @@ def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
         problem: the problem.
 
     Raises:
-        InvalidInputError: If there are several sets, or fewer classes.
+        InvalidInputError: If there are several sets, or fewer than two classes.
     """
     if len(problem.sets) > 1 or len(problem.sets[0].classes) < 2:
         counts = [len(prompts.classes) for prompts in problem.sets]
         raise InvalidInputError(
-            f"{name}: expected one prompt set with two class prompts or more, got {counts}; the"
-            " method is for classification, so use another one for search"
+            f"{name}: expected one prompt set with at least two class prompts, got {counts}; this"
+            " method is for classification, so use a different one for search"
         )
     (prompts,) = problem.sets
     return prompts
 
 
 def name_in_prompt(prompt: str, name: str) -> str:
-    """Return the phrase for a class in its prompt, after the last article, or else its name.
+    """Return the phrase after a class prompt's last article, or the name if there is no article.
 
     Args:
         prompt: the class prompt.
@@ -331,8 +331,8 @@ class Dat(EditMethod):
             class_codes.append(class_code)
         if not kept:
             raise InvalidInputError(
-                f"{self.name}: no group of class and value has more than {self.near} of the"
-                f" {len(images.rows)} images of the reference; pass more"
+                f"{self.name}: no combination of class and value has more than {self.near} of the"
+                f" {len(images.rows)} reference images; pass more images"
             )
         return DensityScores(
             classes,
@@ -358,14 +358,14 @@ class Dat(EditMethod):
             if found:
                 return torch.tensor([*found, -1])[column.codes]
         raise InvalidInputError(
-            f"{self.name}: expected a column of labels that names the classes"
-            f" {list(prompts.class_names)}, got {[*problem.images.labels]}; add one, or leave"
-            " all labels out to use zero-shot ones"
+            f"{self.name}: expected a label column that names the classes"
+            f" {list(prompts.class_names)}, got {[*problem.images.labels]}; add one, or omit all"
+            " labels to use zero-shot labels"
         )
 
 
 def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
-    """Return (class, value) -> the prompts in a set that name both.
+    """Return the prompts in a set that name both a class and a value, for each such pair.
 
     Raises:
         InvalidInputError: If a class has no prompts for a value.
@@ -383,7 +383,7 @@ def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
     for (class_code, value_code), texts in texts_of_group.items():
         if not texts:
             raise InvalidInputError(
-                f"prompt set {prompts.name!r}: no text states both"
+                f"prompt set {prompts.name!r}: no prompt names both"
                 f" {prompts.class_names[class_code]!r} and"
                 f" {list(prompts.attributes)[value_code]!r}; add one to the groups"
             )

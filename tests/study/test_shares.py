@@ -318,7 +318,11 @@ def test_majority_labels_and_agreement_are_measured(people):
 @refused(
     (("none/1.png", "woman"), {("none", "pilot"): ["m"]}, "woman"),
     (("x/1.png", "male"), {}, r"none of 140 .* x/1\.png"),
-    (None, {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]}, "no prompt has images from every method"),
+    (
+        None,
+        {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]},
+        "no prompt has images from every method",
+    ),
 )
 def test_answers_that_do_not_match_the_images_are_refused(people, tmp_path, fields, values_of_cell):
     if fields is not None:

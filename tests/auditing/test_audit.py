@@ -596,7 +596,7 @@ class TestAudit:
             ([JOBS[0]], {}, "model=, pipe= and texts="),
             (["A photo of a stranger."], {"texts": texts}, "stranger"),
             ([], {"texts": texts}, "one or more"),
-            ([JOBS[0]], {"texts": men}, "no text states only female"),
+            ([JOBS[0]], {"texts": men}, "no embedded prompt states only female"),
             *(
                 (tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt")
                 for name in ("no such", "p", "q")

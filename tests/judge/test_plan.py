@@ -200,7 +200,7 @@ def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
     made = plan(options={"height": 64, "negative_prompt": "blurry"})
     assert made.settle(tmp_path).plan == GeneratedImages.open(tmp_path).plan == made
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(InvalidInputError, match="not a plan"):
+    with pytest.raises(InvalidInputError, match="not a valid plan"):
         GeneratedImages.open(tmp_path)
     with pytest.raises(InvalidInputError, match="no such file"):
         GeneratedImages.open(tmp_path / "nowhere")

@@ -159,7 +159,7 @@ def test_the_name_loads_model_gallery_and_reference() -> None:
     (provenance,) = result.provenance
     assert (provenance.model, provenance.split) == ("photographs", "photographs gallery")
     assert provenance.n["reference images"] == len(load_photographs().reference)
-    with pytest.raises(InvalidInputError, match="expected split test"):
+    with pytest.raises(InvalidInputError, match="expected the split test"):
         vldebias.evaluate("photographs", "photographs", prompts="gender", split="train")
 
 

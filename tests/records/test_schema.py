@@ -21,7 +21,7 @@ def test_a_record_is_read_back_unchanged(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"values": ["female", "male", "other"]}, "got 2 numbers; expected one for each"),
-        ({"judge": None}, "expected who or what counted"),
+        ({"judge": None}, "must name who or what judged"),
         ({"versions": {}}, "a measured record needs counts and versions"),
         ({"origin": "published"}, "must name the source of its counts"),
         ({"colour": "red"}, "unknown key"),

@@ -402,8 +402,8 @@ def test_mistakes_in_notebooks_get_helpful_messages(change: dict) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"methods": 3}, r"methods: got 3; expected names"),
-        ({"queries": "a photo of a nurse"}, r"texts are a list: \['a photo of a nurse'\]"),
+        ({"methods": 3}, r"methods: got 3; expected method names"),
+        ({"queries": "a photo of a nurse"}, r"use a list: \['a photo of a nurse'\]"),
         ({"task": ["retrieval"]}, r"got \['retrieval'\]; did you mean"),
     ],
     ids=["methods", "queries", "task"],

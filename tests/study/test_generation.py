@@ -385,7 +385,7 @@ def test_the_judge_of_a_suite_has_its_own_model_unless_the_user_chooses_one(
         "prompts": {"gender": {"male": "a man", "female": "a woman"}},
     }
     inputs = Inputs(Options(out=tmp_path, pipeline="miniature"))
-    with pytest.raises(InvalidInputError, match="expected `judge:`"):
+    with pytest.raises(InvalidInputError, match="add `judge:`"):
         task().prepare(inputs)
     prepared = task(judge=clip, fid=True).prepare(inputs)
     assert (prepared["scorer"].name, prepared["images"]) == (

@@ -70,5 +70,5 @@ def test_a_misspelt_method_is_reported() -> None:
 
 
 def test_a_column_can_have_only_one_role() -> None:
-    with pytest.raises(InvalidInputError, match="'value' is given as value and as method"):
+    with pytest.raises(InvalidInputError, match="'value' is used both as value and as method"):
         SharesTask(name="shares", method="value").measure({"prompt": ["p"], "value": ["a"]})

@@ -304,7 +304,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "logits of classes",
         lambda: ev(images=lambda f: f[:, :2]),
         REFUSED,
-        "got features of width 2",
+        "got image features of width 2",
     ),
     ("no image", lambda: ev(images=lambda f: f[:0], labels=SEX[:0]), REFUSED, "with n > 0"),
     (
@@ -432,7 +432,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "label and spurious swapped",
         lambda: gr(label="place", spurious="label"),
         REFUSED,
-        "each name one of the",
+        "expected each label to name one of the",
     ),
     (
         "label is spurious",

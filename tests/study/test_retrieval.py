@@ -448,13 +448,13 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
 
 
 @refused(
-    ({"k": N + 1}, "k: .* 90 .* 91"),
+    ({"k": N + 1}, "k: .* 90, .* 91"),
     *(({"queries": queries}, "queries: ") for queries in ([], [QUERIES[0]] * 2)),
     *(({"k": k}, "k") for k in ((), (0,), (2.5,), (3, 3))),
     ({"prior": "flat"}, "prior"),
     ({"prompts": {"height": GENDER}}, "height"),
     ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, "two or more groups"),
-    ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4, .* 16"),
+    ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4 .* 16"),
     ({"queries": ["A photo of a unicorn."]}, "1 of 1 prompts"),
     ({"classes": {"hair": {"dark": "x"}}}, "hair"),
     (

@@ -160,10 +160,10 @@ def test_prompts_missing_for_a_method_are_excluded_and_a_single_one_is_measured_
         "every image .* shows 'male'; expected two groups or more; .* --groups gender",
     ),
     ({}, {"values": ["male", "other"]}, r"judge: got \['female'\]"),
-    ({"text": [""] * 480}, {}, "rows have no 'text'"),
+    ({"text": [""] * 480}, {}, "rows have an empty 'text'"),
     ({"weight": ["much"] * 480}, {"weight": "weight"}, "'much' in row 1"),
     ({"weight": [-1] * 480}, {"weight": "weight"}, "'-1' in row 1"),
-    ({"text": [f"only {i}" for i in range(480)]}, {}, "of every method"),
+    ({"text": [f"only {i}" for i in range(480)]}, {}, "no prompt has images from every method"),
     (
         {"text": ["p", "text"] * 240, "judge": ["male", "judge"] * 240},
         {},
@@ -318,7 +318,11 @@ def test_majority_labels_and_agreement_are_measured(people):
 @refused(
     (("none/1.png", "woman"), {("none", "pilot"): ["m"]}, "woman"),
     (("x/1.png", "male"), {}, r"none of 140 .* x/1\.png"),
-    (None, {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]}, "of every method"),
+    (
+        None,
+        {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]},
+        "no prompt has images from every method",
+    ),
 )
 def test_answers_that_do_not_match_the_images_are_refused(people, tmp_path, fields, values_of_cell):
     if fields is not None:
@@ -365,7 +369,7 @@ def test_spellings_of_named_groups_are_read_with_a_warning():
 @pytest.mark.parametrize("answer", ["cannot determine", "I'm sorry, I can't tell.", "N/A"])
 def test_answers_without_a_group_are_unknown(answer):
     columns = judged(["female", "male", answer] * 25)
-    with pytest.warns(SuspectInputWarning, match="25 labels of 75 name no group") as caught:
+    with pytest.warns(SuspectInputWarning, match="25 labels of 75 do not name a group") as caught:
         part = alone(columns)
     assert answer in str(caught[0].message)
     rows = by_name(part)

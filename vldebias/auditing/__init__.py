@@ -1,4 +1,4 @@
-"""Predict from prompts alone who will appear, and measure how a prompt rewriter leans.
+"""Predict who will appear in images from prompts alone, and audit rewriters and captions.
 
-The package is not called `audit`: a submodule of that name would hide `vldebias.audit`.
+The package is not called `audit`, because a submodule with that name would hide `vldebias.audit`.
 """

@@ -1,4 +1,4 @@
-"""Predict what prompts will show before any image is generated, and advise on each prompt."""
+"""Predict what prompts will show before generating any images, and give advice on each prompt."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from torch import Tensor
 
-POOR = 0.1  # below this R2, predictions are poor; at 0 or below, none are made
-# Ranks of advice, most urgent first.
+POOR = 0.1  # predictions with a lower R2 are poor; at 0 or below, there are none
+# Ranks of the advice, most urgent first.
 LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
 MEASURE = "measure yours (--measure)"
 
 
 @dataclass(frozen=True)
 class AdvisedPrompt:
-    """Store a prompt with its advice.
+    """A prompt and the advice on it.
 
     Attributes:
         place: position among the audited prompts.
         prompt: the prompt.
-        rank: rank of the advice, such as LEANS; the lowest comes first.
-        advice: what to do.
+        rank: rank of the advice, such as LEANS; lower ranks are more urgent.
+        advice: verdict and recommendation, separated by a colon.
     """
 
     place: int
@@ -65,37 +65,37 @@ def audit(
     calibration: CountsSource | None = None,
     column: str | None = None,
 ) -> Result:
-    """Predict what prompts will show before any image is generated.
+    """Predict what prompts will show before generating any images.
 
-    Each prompt gets a share with an interval.
-
-    Pass one of `model`, `pipe` and `texts`.
+    The result contains a share with an interval for each prompt. Pass exactly one of `model`,
+    `pipe` and `texts`.
 
     Args:
         prompts: a list of prompts, a file (`vldebias.wording.prompt_file.read_prompts`) or a pandas
             DataFrame.
-        attribute_set: the prompt set of the attribute, such as "gender".
+        attribute_set: the attribute's prompt set, such as "gender".
         model: an image-text model, the result of `vldebias.load_host`, or a name that it accepts.
         pipe: a pipeline, the result of `vldebias.load_host`, or a name that it accepts.
-        texts: prompt -> embedding (d,), for the prompts, all prompts in the set, and the
-            calibration's concepts.
-        calibration: counts of judged images. A name: "fair-diffusion" (men and women among 250
-            images of each of 153 occupations by Stable Diffusion 1.5; Friedrich et al., arXiv
-            2302.10893), "sd15", "sd3", "flux2" or "uce" (among 300 images of each of 33
-            occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" for guidance 3), "sd35" (10
-            images of each of 12 professions, counted by hand) or "miniature". Or your own counts,
-            as a file or frame with one row per image (`prompt`, `value`) or one row of counts per
-            prompt. Default: the counts for this model. If there are none, the audit cannot predict
-            its images, and shows other models' counts for comparison.
-        column: prompt column in a table or frame. Default: `prompt`, or detected.
+        texts: a mapping from prompt to embedding (d,), for the prompts, all prompts in the set, and
+            the concepts in the calibration.
+        calibration: counts of judged images, by name: "fair-diffusion" (men and women in 250
+            images for each of 153 occupations by Stable Diffusion 1.5; Friedrich et al., arXiv
+            2302.10893), "sd15", "sd3", "flux2" or "uce" (300 images for each of 33 occupations;
+            Kim et al., 2026, arXiv 2605.28036; "sd3@3" for guidance 3), "sd35" (10 images for each
+            of 12 professions, counted by hand) or "miniature". You can also pass your own counts,
+            as a file or data frame with one row per image (`prompt`, `value`) or one row of counts
+            per prompt. Default: the counts for this model. If there are none, the audit cannot
+            predict its images, and shows other models' counts for comparison.
+        column: prompt column in a table or data frame. Default: `prompt`, or a column that looks
+            like prompts.
 
     Returns:
         Rows `predicted_share` for each prompt, with the calibration as `method` if there are
-        several. The provenance describes what to look at first, and `settings["prompts"]` contains
-        the advice on each prompt.
+        several. The description in the provenance says what to look at first, and
+        `settings["prompts"]` contains the advice on each prompt.
 
     Raises:
-        InvalidInputError: If not exactly one of model, pipe and texts was passed, there are no
+        InvalidInputError: If not exactly one of `model`, `pipe` and `texts` is passed, there are no
             prompts, or the calibration is invalid.
 
     >>> from vldebias.miniature import load_pipeline
@@ -118,8 +118,8 @@ def audit(
     for prediction in predictions:
         if prediction.calibration is not None:
             model_of_method[prediction.calibration.name] = str(prediction.calibration)
-    # If there are several sources of counts, which are then packaged ones, their names distinguish
-    # the rows.
+    # If there are several sources of counts, all of them are packaged, and their names are used to
+    # distinguish the rows.
     methods = [NONE]
     source = predictions[0].source
     if len(predictions) > 1:
@@ -158,18 +158,18 @@ def audit(
 
 
 def _only_source(model: object, pipe: object, texts: object) -> Loaded:
-    """Return the only source of text embeddings that was passed, loading it by name if needed.
+    """Return the source of text embeddings that was passed, and load it if it is a name.
 
     Raises:
-        InvalidInputError: If none or several were passed.
+        InvalidInputError: If no source or more than one was passed.
     """
     sources = {"model": model, "pipe": pipe, "texts": texts}
     passed = {name: source for name, source in sources.items() if source is not None}
     if len(passed) != 1:
         names = " and ".join(passed) or "none"
         raise InvalidInputError(
-            f"expected one of model=, pipe= and texts= as the source of text embeddings, got"
-            f" {names}"
+            f"expected exactly one of model=, pipe= and texts= as the source of text embeddings,"
+            f" got {names}"
         )
     ((keyword, source),) = passed.items()
     if isinstance(source, Loaded):
@@ -188,8 +188,8 @@ def _advise(
     judged_subjects: set[str] = set()
     for prediction in predictions:
         judged_subjects.update(map(subject, prediction.judged))
-    # Reasons why balanced prompts would leave a prompt unchanged. With groups="same", prompts about
-    # several people are also predicted.
+    # Find out why balanced prompts would leave a prompt unchanged. With groups="same", prompts
+    # about several people are also predicted.
     reasons: list[str | None] = [None] * len(requested)
     if can_balance(attribute):
         reasons = balance_prompts(requested, attribute, seed=0, groups="same").reasons
@@ -198,7 +198,7 @@ def _advise(
     advised = []
     for i, (text, reason) in enumerate(zip(requested, reasons, strict=True)):
         if subject(text) in judged_subjects:
-            # A judged concept is about a person, even if its words do not say so.
+            # A judged concept describes a person, even if the rules do not recognise it.
             reason = None
         stated = " and ".join(named.values_in(text))
         if not stated and reason is None and words.find(text):
@@ -208,10 +208,10 @@ def _advise(
         if len(predictions) > 1:
             rank, advice = _of_uncounted_model(advices)
         elif rank == LEANS and not predictions[0].is_of_model:
-            # Counts for a different model that were requested by name.
+            # The user chose counts for a different model by name.
             advice = f"{advice.partition(':')[0]} in {predictions[0].source_name}: {MEASURE}"
         advised.append(AdvisedPrompt(i, text, rank, advice))
-    # Within a rank, sort by the largest share, or by the distance between models that disagree.
+    # Within a rank, sort by the largest share or, for models that disagree, by their distance.
     lean, distance = _weights(predictions)
     return sorted(
         advised,
@@ -220,7 +220,7 @@ def _advise(
 
 
 def _weights(predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
-    """Return each prompt's largest mean share (n,), and the distance between models (n,)."""
+    """Return each prompt's largest mean share (n,), and the largest gap between models (n,)."""
     shares = np.stack([prediction.shares[0] for prediction in predictions])  # (models, k, n)
     places = range(shares.shape[2])
     is_known = np.array([[[p.is_known(place) for place in places]] for p in predictions])
@@ -233,11 +233,11 @@ def _weights(predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]
 def _of_uncounted_model(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
     """Return the rank and text of the advice for a model that has no counts.
 
-    Other models' counts do not predict this one: even if they all lean the same way, a held-out
+    Counts for other models do not predict this one. Even if they all lean the same way, a held-out
     model leans the other way too often (`eval/results/audit_other_models.json`).
 
     Args:
-        advices: rank and text of the advice according to each other model's counts.
+        advices: rank and text of the advice from the counts for each other model.
     """
     if advices[0][0] == NOTHING:
         return advices[0]
@@ -256,13 +256,13 @@ def _of_uncounted_model(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
 def _advice_of_model(
     prediction: Prediction, place: int, stated: str, reason: str | None
 ) -> tuple[int, str]:
-    """Return the rank and text of the advice on a prompt according to one model's counts.
+    """Return the rank and text of the advice on a prompt from the counts for one model.
 
     Args:
         prediction: the prediction from these counts.
         place: position of the prompt.
         stated: the value that the prompt states, or "".
-        reason: why balanced prompts leave the prompt unchanged.
+        reason: why balanced prompts leave the prompt unchanged, or None.
     """
     if stated:
         return NOTHING, f"states {stated}: nothing to predict"
@@ -278,7 +278,7 @@ def _advice_of_model(
 
 
 def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:
-    """Return the prompts with a counted or predicted share."""
+    """Return the prompts whose share was counted or predicted."""
     return [row for row in advised if row.rank < NOTHING and prediction.is_known(row.place)]
 
 
@@ -331,7 +331,7 @@ def _sentences(
 
 
 def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
-    """Summarise all prompts, the most urgent one, and the counts."""
+    """Summarise all prompts, the most urgent one, and where the shares come from."""
     sentences = [_how_many_lean(advised)]
     predicted = _predicted(advised, prediction)
     for row in predicted[:1]:
@@ -359,7 +359,7 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
 def _summary_of_models(
     advised: Sequence[AdvisedPrompt], predictions: Sequence[Prediction]
 ) -> list[str]:
-    """Summarise the prompts for a model without counts, using other models' counts."""
+    """Summarise the prompts for a model without counts, using the counts for other models."""
     calibrations = [p.calibration for p in predictions if p.calibration is not None]
     models = listed_words(list(map(str, calibrations)))
     sentences = [
@@ -402,8 +402,8 @@ def _summary_of_models(
 def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
     """Summarise how many prompts lean to each value, and why others are not predicted.
 
-    "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 is not predicted (names a person:
-    1)."
+    Example: "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 is not predicted (names a
+    person: 1)."
     """
     count_of_kind = Counter(row.verdict for row in advised if row.rank < NOTHING)
     clauses = []
@@ -418,9 +418,9 @@ def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
 
 
 def _unpredicted(advised: Sequence[AdvisedPrompt]) -> str:
-    """Describe how many prompts leave nothing to predict, and why; "" if there are none.
+    """Describe how many prompts are not predicted, and why. Returns "" if there are none.
 
-    "2 are not predicted (names a person: 2)"
+    Example: "2 are not predicted (names a person: 2)"
     """
     count_of_reason = Counter(row.verdict for row in advised if row.rank == NOTHING)
     if not count_of_reason:
@@ -431,7 +431,7 @@ def _unpredicted(advised: Sequence[AdvisedPrompt]) -> str:
 
 
 def _counted_kind(kind: str, count: int) -> str:
-    """Describe how many prompts got a piece of advice, such as "2 have no clear lean"."""
+    """Describe how many prompts have a given verdict, such as "2 have no clear lean"."""
     is_single = count == 1
     if kind.startswith("leans "):
         verb = "clearly leans" if is_single else "clearly lean"
@@ -450,9 +450,9 @@ def _counted_kind(kind: str, count: int) -> str:
 def _with_fit(
     sentences: list[str], advised: Sequence[AdvisedPrompt], prediction: Prediction
 ) -> list[str]:
-    """Add sentences on the line's fit, unless all shares are counted.
+    """Add sentences on the fit of the line, unless all shares were counted.
 
-    If the text embeddings explain nothing, these sentences come first.
+    If the text embeddings do not explain the shares, a sentence on this comes first.
     """
     places = {row.place for row in advised if row.rank < NOTHING}
     if not prediction.lines or places <= set(prediction.n_images):
@@ -478,12 +478,12 @@ def _with_fit(
 def _add_shares(
     result: TaskResult, predicted: Sequence[AdvisedPrompt], prediction: Prediction, method: str
 ) -> None:
-    """Add each prompt's share, and each value's R2.
+    """Add the share for each prompt, and the R2 for each value.
 
     Args:
         result: the result to add rows to.
         predicted: the prompts with a share.
-        prediction: their prediction.
+        prediction: the prediction for these prompts.
         method: name of the counts if there are several, otherwise `NONE`.
     """
     n = {"calibration prompts": prediction.n_judged}

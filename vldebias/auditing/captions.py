@@ -1,4 +1,4 @@
-"""Measure which attribute values captions state about people, and for which nouns."""
+"""Measure which attribute values captions state about people, overall and by noun."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from vldebias.wording.languages import language_of
 
 TASK = "captions"
 ALL = "all persons"
-MOST_NOUNS = 20  # maximum number of nouns with rows, most frequent first
-LEAST = 5  # minimum number of images stating a value that a noun's share requires
+MOST_NOUNS = 20  # maximum number of nouns that get rows, most frequent first
+LEAST = 5  # minimum number of images with a stated value for reporting a noun's share
 _ABOUT = (
     "Persons in captions, found by the rules with which balanced prompts read prompts. A value is"
     " stated by a noun, an adjective or a pronoun. Each image counts once per noun, however many"
@@ -30,13 +30,13 @@ _ABOUT = (
 
 @dataclass
 class _Counts:
-    """Count images and the values stated in their captions.
+    """Counts of images and of the values stated in their captions.
 
     Attributes:
         images: number of images.
         stated: sum over images of the share of people with a stated value.
-        images_stated: number of images with a stated value of the set.
-        values: value -> sum over images of its share among stated values.
+        images_stated: number of images whose captions state a value in the prompt set.
+        values: value -> sum over images of its share among the stated values.
     """
 
     images: int = 0
@@ -47,8 +47,9 @@ class _Counts:
     def add(self, stated: Sequence[str | bool | None]) -> None:
         """Add the people in one image.
 
-        Each is False if nothing is stated, otherwise the value, with None for values outside the
-        set.
+        Args:
+            stated: the stated value for each person, None if it is not in the prompt set, or False
+                if no value is stated.
         """
         self.images += 1
         described = [value for value in stated if value is not False]
@@ -69,7 +70,7 @@ class _Counts:
 
 
 def _share(hits: float, n: int) -> Interval:
-    """Return a share with Wilson's interval; hits may be fractional."""
+    """Return a share with its Wilson interval. The number of hits may be fractional."""
     low, high = wilson_interval(hits, n)
     share = hits / n
     return Interval(share, min(low, share), max(high, share))
@@ -78,18 +79,18 @@ def _share(hits: float, n: int) -> Interval:
 def audit_captions(
     captions: Sequence[Sequence[str]], attribute_set: str | Path | PromptSet
 ) -> Result:
-    """Measure which values training captions state, and for which nouns.
+    """Measure which values training captions state about people, overall and by noun.
 
     For example, captions with "nurse" may state "female" in 91% of cases.
 
     Args:
-        captions: the captions of each image.
-        attribute_set: the prompt set of the attribute, such as "gender".
+        captions: captions for each image.
+        attribute_set: the attribute's prompt set, such as "gender".
 
     Returns:
         Rows `stated` (the share of people with a stated value) and `stated_share` (the share of
-        each value among them), with Wilson's 95% intervals over images, for all people and for the
-        most frequent nouns that do not state a value themselves.
+        each value among them) for all people, and for the most frequent nouns that do not state a
+        value themselves. The rows have 95% Wilson intervals over images.
 
     Raises:
         InvalidInputError: If no English caption describes a person.
@@ -122,7 +123,7 @@ def audit_captions(
     if not total.images:
         raise InvalidInputError(
             f"captions: none of {quantity(n_texts, 'caption')} describes a person in English;"
-            " expected captions of pictures with people"
+            " expected captions for pictures of people"
         )
     nouns = sorted(counts_of_noun, key=lambda noun: (-counts_of_noun[noun].images_stated, noun))
     shown = [noun for noun in nouns if counts_of_noun[noun].images_stated >= LEAST][:MOST_NOUNS]
@@ -149,12 +150,12 @@ def audit_captions(
 
 
 def _head(values: Sequence[str]) -> str:
-    """Return the title of the share column; with two values, the first is sufficient."""
+    """Return the title of the share column. With two values, only the first one is shown."""
     return values[0] if len(values) == 2 else "share of the value"
 
 
 def _add(part: TaskResult, name: str, counts: _Counts, values: Sequence[str]) -> None:
-    """Add a noun's rows."""
+    """Add the rows for a noun."""
     stated = counts.share_stated()
     ends = (stated.low, stated.high)
     part.add("stated", NONE, stated.value, ends, n={"images": counts.images}, subset=name)
@@ -180,7 +181,7 @@ def _sentences(
     n_texts: int,
     n_foreign: int,
 ) -> list[str]:
-    """Return sentences about the findings."""
+    """Return sentences that summarise the findings."""
     stated = total.share_stated()
     shares = []
     for value in prompts.attributes:

@@ -1,4 +1,4 @@
-"""Fit lines from prompt leans to shares of judged images, and load tables of counts."""
+"""Fit lines from prompt leans to the shares in judged images, and load tables of counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 LEAST = 8  # minimum number of prompts in a calibration
 FOLDER = Path(__file__).parent / "calibrations"
-# Words for values in tables, in addition to those in the prompt set.
+# Words that tables use for values, in addition to those in the prompt set.
 WORDS = {"male": ("man", "men", "boy"), "female": ("woman", "women", "girl")}
 Floats = NDArray[np.float64]
 
@@ -30,17 +30,17 @@ CountsSource: TypeAlias = "str | Path | pd.DataFrame | Calibration"
 
 @dataclass(frozen=True)
 class Calibration:
-    """Describe counts of judged images that ship with the package.
+    """Description of packaged counts of judged images.
 
     Attributes:
         name: name for `calibration=` and `--calibration`.
-        file: file in the calibration folder; its header cites the source of the counts.
-        model: the model whose images were judged.
+        file: file in the calibration folder. Its header cites the source of the counts.
+        model: model whose images were judged.
         ids: substrings of pipeline names that identify this model.
-        guidance: guidance scale of the images, or None if unpublished.
+        guidance: guidance scale of the images, or None if it was not published.
         source: name of the counts in reports.
-        is_plain: whether the model is unmodified, as released; counts for a debiased model do not
-            predict other models.
+        is_plain: whether this is the model as released. Counts for a debiased model do not predict
+            other models.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Calibration:
     is_plain: bool = True
 
     def __str__(self) -> str:
-        """Return the model and its guidance, as "Stable Diffusion 3 medium (guidance 7.5)"."""
+        """Return the model and its guidance: "Stable Diffusion 3 medium (guidance 7.5)"."""
         if self.guidance is None:
             return self.model
         return f"{self.model} (guidance {self.guidance:g})"
@@ -122,31 +122,31 @@ CALIBRATIONS = (
 
 
 def known_calibrations(model: str) -> list[Calibration]:
-    """Return the counts for predicting the images of a model or pipeline with this name.
+    """Return the packaged counts that can predict the images of a model or pipeline.
 
-    These are the model's own counts, or, if there are none, the counts of every plain model.
+    These are the model's own counts or, if there are none, the counts for every plain model.
     """
     for calibration in CALIBRATIONS:
         if calibration.is_of(model):
             return [calibration]
     calibration_of_model: dict[str, Calibration] = {}
     for calibration in CALIBRATIONS:
-        # Counts from cartoons do not predict photographs. If a model has two tables, the first one
-        # has more prompts.
+        # Skip the miniature, because its cartoons do not predict photographs. If there are two
+        # tables for a model, keep the first one, which has more prompts.
         if calibration.is_plain and calibration != MINIATURE:
             calibration_of_model.setdefault(calibration.model, calibration)
     return list(calibration_of_model.values())
 
 
 def find_calibration(name: str | Path) -> Calibration | Path:
-    """Look up counts by name, such as "sd3" or, for another guidance, "sd3@3".
+    """Look up counts by name, such as "sd3", or "sd3@3" for a guidance of 3.
 
     Returns:
         The counts, or the path if the name refers to a file.
 
     Raises:
-        InvalidInputError: If there is neither such a name nor such a file, or there are no counts
-            for the guidance.
+        InvalidInputError: If there are no counts or files with this name, or no counts for this
+            guidance.
     """
     path = Path(name)
     calibration_of_name = {calibration.name: calibration for calibration in CALIBRATIONS}
@@ -161,7 +161,7 @@ def find_calibration(name: str | Path) -> Calibration | Path:
     calibration = calibration_of_name[base]
     if not guidance:
         return calibration
-    # The guidance scales with counts, as strings; empty if the file has no such column.
+    # List the guidance scales that have counts. There are none if the file has no such column.
     table = need("pandas").read_csv(FOLDER / calibration.file, comment="#")
     scales: list[str] = []
     if "guidance" in table:
@@ -176,17 +176,17 @@ def find_calibration(name: str | Path) -> Calibration | Path:
 
 
 class ShareLine:
-    """Fit a least-squares line from leans x (n,) to shares y (n,), clipped to [0, 1].
+    """Least-squares line from leans x (n,) to shares y (n,), clipped to [0, 1].
 
-    Intervals are jackknife+ intervals: they combine the lines that leave one prompt out with their
-    errors at this prompt (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference with
-    the jackknife+", eq. 1.4). Their coverage for exchangeable prompts is about LEVEL, and at least
-    2 LEVEL - 1; with fewer than 1 / (1 - LEVEL) - 1 prompts they are [0, 1].
+    Intervals are jackknife+ intervals, which combine the n lines that leave one prompt out with
+    their errors for this prompt (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference
+    with the jackknife+", eq. 1.4). For exchangeable prompts, their coverage is about LEVEL, and at
+    least 2 LEVEL - 1. With fewer than 1 / (1 - LEVEL) - 1 prompts, they are [0, 1].
 
     Attributes:
         x: leans (n,).
         y: shares (n,).
-        left_out: shares (n,) predicted from the other prompts.
+        left_out: shares (n,), each predicted from the other prompts.
         r2: out-of-sample R2 of these predictions.
 
     Args:
@@ -205,17 +205,17 @@ class ShareLine:
             )
         self.x = x
         self.y = y
-        # Fit all n leave-one-out lines from sums without the omitted prompt, at the cost of one
-        # line.
+        # Compute all n leave-one-out lines from sums without the omitted prompt, which costs no
+        # more than a single fit.
         n = len(x) - 1
         sum_x = x.sum() - x
         sum_y = y.sum() - y
         spread = (x**2).sum() - x**2 - sum_x**2 / n
         rise = (x * y).sum() - x * y - sum_x * sum_y / n
-        # If the other leans are all equal, the line is horizontal.
+        # If all other leans are equal, the line is horizontal.
         self._slope = np.divide(rise, spread, out=np.zeros_like(spread), where=spread > 1e-12)
         self._intercept = (sum_y - self._slope * sum_x) / n
-        # The diagonal contains each prompt's prediction by the line fitted without it.
+        # The diagonal contains the prediction for each prompt by the line fitted without it.
         self.left_out = np.diag(self._by_lines(x))
         self._error = y - self.left_out
         total = float(((y - y.mean()) ** 2).sum())
@@ -223,17 +223,17 @@ class ShareLine:
         self.r2 = 1 - float((self._error**2).sum() / max(total, 1e-12))
 
     def _by_lines(self, x: Floats) -> Floats:
-        """Return the predictions (m, n) of the n leave-one-out lines at leans (m,)."""
+        """Return the predictions (m, n) of the n leave-one-out lines for leans (m,)."""
         return np.clip(np.outer(x, self._slope) + self._intercept, 0, 1)
 
     def at(self, x: Floats) -> Floats:
-        """Return the predicted shares (m,) at leans (m,)."""
+        """Return the predicted shares (m,) for leans (m,)."""
         return np.clip(np.polyval(np.polyfit(self.x, self.y, 1), x), 0, 1)
 
     def interval(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the lower and upper ends of the intervals at leans (m,), each (m,)."""
+        """Return the lower and upper ends (m,) of the intervals for leans (m,)."""
         n = len(self.x)
-        # With fewer than 19 prompts, there is no order statistic for 95%.
+        # Fewer than 19 prompts are not enough for a 95% interval, which is then [0, 1].
         rank = int(np.ceil(LEVEL * (n + 1)))
         if rank > n:
             return np.zeros(len(x)), np.ones(len(x))
@@ -241,28 +241,28 @@ class ShareLine:
         size = np.abs(self._error)
         low = np.sort(predicted - size, axis=1)[:, n - rank]
         high = np.sort(predicted + size, axis=1)[:, rank - 1]
-        # The interval is centred on the leave-one-out lines, so the line through all prompts may
-        # lie slightly outside.
+        # The interval is based on the leave-one-out lines, so the line through all prompts may lie
+        # slightly outside.
         middle = self.at(x)
         return np.clip(np.minimum(low, middle), 0, 1), np.clip(np.maximum(high, middle), 0, 1)
 
     def chance(self, x: Floats, parity: float) -> Floats:
-        """Return the probabilities (m,) that shares exceed parity, from the lines and their errors.
+        """Return the probabilities (m,) that the shares for leans (m,) exceed parity.
 
         Args:
             x: leans (m,).
             parity: the share to compare with.
         """
-        # Each line with its error gives one possible share. Count those above parity, with ties as
-        # half.
+        # Each line and its error give one possible share. Count the shares above parity, with ties
+        # counted as half.
         possible = self._by_lines(x) + self._error
         count: Floats = (possible > parity).sum(1) + 0.5 * (possible == parity).sum(1)
-        # Never return 0 or 1: with n prompts, probabilities below about 1 / n cannot be estimated.
+        # Never return 0 or 1, because n prompts cannot estimate probabilities below about 1 / n.
         return (count + 0.5) / (len(self.x) + 1)
 
 
 def with_words(prompts: PromptSet) -> PromptSet:
-    """Add words that tables use for values, such as "man" for male, to a prompt set."""
+    """Add the words that tables use for values, such as "man" for male, to a prompt set."""
     attributes = {}
     for value, words in prompts.attributes.items():
         attributes[value] = tuple(sorted({*words, *WORDS.get(value.casefold(), ())}))
@@ -277,23 +277,24 @@ def read_shares(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
         prompts: the attribute's prompt set.
 
     Returns:
-        A frame with a row per prompt and a column per value.
+        A data frame with a row per prompt and a column per value.
     """
     counts = read_counts(source, prompts)
     return counts.div(counts.sum(axis=1), axis=0)
 
 
 def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
-    """Return the number of images of each prompt that show each value.
+    """Return the number of images that show each value, by prompt.
 
     Args:
-        source: a table or its file with one row per image (`prompt`, `value`; unknown values are
-            skipped), or with one row per prompt and a column of counts per value. Values are named
-            as in the prompt set, or by its words. Alternatively, packaged counts of men and women.
+        source: packaged counts of men and women, a data frame, or a table file. A table has either
+            one row per image, with the columns `prompt` and `value` (unknown values are skipped),
+            or one row per prompt, with a column of counts per value. Values have their names in
+            the prompt set, or are among its words for them.
         prompts: the attribute's prompt set.
 
     Returns:
-        A frame with a row per prompt and a column per value.
+        A data frame with a row per prompt and a column per value.
 
     Raises:
         InvalidInputError: If columns are missing, or cells are not counts.
@@ -302,9 +303,9 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
     values = list(prompts.attributes)
     if isinstance(source, Calibration) and set(values) != {"male", "female"}:
         raise InvalidInputError(
-            f"{prompts.name}: expected calibration= (--calibration judged.csv) with images that you"
-            " labelled, such as 30 prompts with 8 images each; the packaged counts only cover male"
-            " and female"
+            f"{prompts.name}: the packaged counts only cover male and female; pass calibration="
+            " (--calibration judged.csv) with images that you labelled, such as 30 prompts with 8"
+            " images each"
         )
     table = _table_of(source)
     value_of_word = {}
@@ -315,7 +316,7 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
     counts = _counts(table, values, value_of_word)
 
     is_count = (counts >= 0) & (counts < np.inf)
-    # "A nurse" and "a nurse" would be two rows for one prompt.
+    # Prompts must differ in more than case: "A nurse" and "a nurse" are the same prompt.
     is_repeated = counts.index.astype(str).str.casefold().has_duplicates
     if not is_count.all(axis=None) or not counts.any(axis=None) or is_repeated:
         file = "" if isinstance(source, pandas.DataFrame) else f" {source}"
@@ -323,7 +324,7 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
             f"calibration{file}: got the columns {list(table)}; expected `prompt` and `value`, or"
             f" each `prompt` once with counts >= 0 for each of {values}"
         )
-    # A prompt without any known values has no shares.
+    # Drop prompts without any known value, since they have no shares.
     return counts[counts.sum(axis=1) > 0]
 
 
@@ -333,7 +334,8 @@ def _table_of(source: CountsSource) -> pd.DataFrame:
     if isinstance(source, Calibration):
         table = pandas.read_csv(FOLDER / source.file, comment="#")
         if "guidance" in table:
-            # One file contains counts for several models and guidance scales.
+            # Select the rows for this source, since the file contains counts for several models and
+            # guidance scales.
             is_of_source = (table["name"] == source.name) & (table.guidance == source.guidance)
             table = table[is_of_source]
         return table
@@ -347,7 +349,7 @@ def _table_of(source: CountsSource) -> pd.DataFrame:
 
 
 def source_of(source: CountsSource) -> str:
-    """Return the name of the counts in reports, with model and guidance if known."""
+    """Return the name of the counts for reports, with the model and guidance if known."""
     if isinstance(source, Calibration):
         return source.source
     table = _table_of(source)
@@ -360,7 +362,7 @@ def source_of(source: CountsSource) -> str:
 
 
 def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str]) -> pd.DataFrame:
-    """Return image counts by prompt and value; empty if the table has neither layout."""
+    """Return image counts by prompt and value. Empty if the table has neither layout."""
     pandas = need("pandas")
     if {"prompt", "value"} <= set(table):
         words = table["value"].astype(str).str.strip().str.casefold()

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SURE = 0.9  # minimum probability for reporting that a prompt leans to one side
-FORM = "A photo of a {concept}."  # prompt for a calibration's concepts
+FORM = "A photo of a {concept}."  # template for calibrations that list concepts
 _ARTICLE = r"((an?|the)\s+)?"
-# Words around a subject that do not change what is counted. The counts are for photographs and do
-# not predict paintings.
+# Words around a subject that do not change who is shown. Paintings are not included, because the
+# counts are for photographs.
 _FRAME = re.compile(
     rf"^{_ARTICLE}(photo|photograph|picture|image|portrait)\s+of\s+(the\s+face\s+of\s+)?{_ARTICLE}"
     rf"|^{_ARTICLE}|[\s.]+$",
@@ -56,21 +56,21 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Prediction:
-    """Store what one model's counts predict for k values of n prompts.
+    """What the counts for one model predict for k values and n prompts.
 
     Attributes:
         values: names (k,) of the values.
         shares: share, lower and upper end (3, k, n); NaN if nothing is predicted.
         chance: probability (k, n) that more than an equal share of the images shows the value.
         covered: whether the calibration covers each prompt (n,).
-        lines: lines (k,); empty if too few prompts were judged.
+        lines: lines (k,), one per value; empty if too few prompts were judged.
         judged: prompts and concepts in the calibration table.
         n_judged: number of these that could be embedded.
         model: name of the model that embeds the prompts.
-        calibration: the packaged counts, or None for a user's own.
+        calibration: the packaged counts, or None for the user's own counts.
         fingerprint: fingerprint of the model's weights.
         source: name of the counts in reports.
-        n_images: position of a prompt with a judged subject -> its number of judged images.
+        n_images: prompt position -> number of judged images, for prompts with a judged subject.
     """
 
     values: list[str]
@@ -97,28 +97,28 @@ class Prediction:
         return self.r2 > 0
 
     def side(self, place: int) -> int:
-        """Return the position of the value with the largest share for a prompt."""
+        """Return the position of the value that has the largest share for a prompt."""
         return int(self.shares[0, :, place].argmax())
 
     def is_known(self, place: int) -> bool:
-        """Return whether a prompt's share is counted, or predicted by a line that covers it."""
+        """Return whether a prompt's share was counted, or is predicted by a line that covers it."""
         return place in self.n_images or (self.is_explained and bool(self.covered[place]))
 
     @property
     def source_name(self) -> str:
-        """Return the name of packaged counts; "" for a user's own."""
+        """Return the name of the packaged counts, or "" for the user's own counts."""
         return "" if self.calibration is None else self.calibration.name
 
     @property
     def is_of_model(self) -> bool:
-        """Return whether the counts are a user's own, or for the audited model."""
+        """Return whether the counts are for the audited model, or were provided by the user."""
         return self.calibration is None or self.calibration.is_of(self.model)
 
     def is_sure(self, side: int, place: int) -> bool:
         """Return whether a prompt clearly leans to a value.
 
-        A line fitted to few judged prompts has intervals of [0, 1], even if the probability is
-        high; such prompts are not considered to lean.
+        A line fitted to few judged prompts has intervals of [0, 1] even if the probability is high.
+        In this case, no prompt is considered to lean.
 
         Args:
             side: position of the value.
@@ -137,9 +137,9 @@ class Prediction:
 def is_clearly_above(share: float, hits: int, n: int) -> bool:
     """Return whether the number of hits is significantly above a share, at LEVEL.
 
-    This is the exact two-sided binomial test. For a share of one half it needs six equal images;
-    Wilson's interval already excludes one half after four, which happens by chance once in sixteen
-    cases.
+    This is the exact two-sided binomial test. For a share of one half, it requires at least six
+    images that all show the value. The Wilson interval already excludes one half after four such
+    images, which happens by chance in one of sixteen cases.
 
     Args:
         share: the share under the null hypothesis.
@@ -157,24 +157,24 @@ def predict(
     calibration: CountsSource | None,
     texts: Collection[str] | None = None,
 ) -> list[Prediction]:
-    """Predict the shares of n prompts from the counts for one or several models.
+    """Predict the shares for n prompts from the counts for one or several models.
 
-    If a prompt's subject was judged, its share is counted; otherwise, a line from leans to shares
-    predicts it.
+    If images of a prompt's subject were judged, its share is counted. Otherwise, it is predicted by
+    a line from leans to shares.
 
     Args:
         loaded: the model or pipeline that embeds prompts, or a mapping from prompt to embedding.
         prompts: distinct prompts.
         attribute: the attribute's prompt set.
-        calibration: a name in `CALIBRATIONS`, or a source for `read_counts`. None: the packaged
-            counts for this model; if there are none, the counts for every plain model.
-        texts: the prompts that can be embedded. None: all.
+        calibration: a name in `CALIBRATIONS`, or a source for `read_counts`. If None, the packaged
+            counts for this model are used or, if there are none, the counts for every plain model.
+        texts: the prompts that can be embedded. If None, all prompts.
 
     Returns:
         One prediction per source of counts.
 
     Raises:
-        InvalidInputError: If the calibration is invalid, or a text cannot be embedded.
+        InvalidInputError: If the calibration is invalid, or a prompt cannot be embedded.
     """
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     model = loaded.name or host.model_id or host.name
@@ -194,7 +194,7 @@ def predict(
         judged_rows = rows[:0]
         if len(judged):
             judged_rows = host.embed(list(judged.index), host.roles[0])
-        # Fit a line for each value, from leans (k, calibration prompts) to shares.
+        # Compute the leans to each value: (k, n) for the prompts, and (k, m) for judged ones.
         leans = (rows @ value_directions.T).numpy().T
         judged_leans = (judged_rows @ value_directions.T).numpy().T
         places = _places_of_judged(prompts, counts)
@@ -202,7 +202,7 @@ def predict(
         shares = np.full((3, len(counts.columns), len(prompts)), np.nan)
         chance = np.full(shares.shape[1:], np.nan)
         covered = np.zeros(len(prompts), bool)
-        # A pilot with few prompts has only counts, but no lines.
+        # A pilot with few prompts has counts, but they are not enough to fit lines.
         if len(judged) >= LEAST or not places:
             judged_shares = judged.div(judged.sum(axis=1), axis=0).to_numpy().T
             lines = list(map(ShareLine, judged_leans, judged_shares))
@@ -233,12 +233,12 @@ def predict(
 
 
 def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int, int]:
-    """Return prompt position -> row of its counts, for prompts with a judged subject."""
+    """Return the row of counts for each prompt with a judged subject, by prompt position."""
     row_of_text = {text.casefold(): row for row, text in enumerate(counts.index)}
     row_of_subject = {subject(text): row for row, text in enumerate(counts.index)}
     places = {}
     for place, prompt in enumerate(prompts):
-        # Prefer a row for the prompt itself to a row with the same subject.
+        # A row for the prompt itself takes precedence over a row with the same subject.
         row = row_of_text.get(prompt.casefold(), row_of_subject.get(subject(prompt)))
         if row is not None:
             places[place] = row
@@ -246,9 +246,9 @@ def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int,
 
 
 def _counted(counts: Sequence[float]) -> Floats:
-    """Return shares with Wilson intervals (3, k) for the number of images showing each value."""
+    """Return shares and their Wilson intervals (3, k) for the number of images per value."""
     total = sum(counts)
-    # Tables may weight images, so counts may be fractional.
+    # Counts may be fractional, because tables may weight images.
     n = max(round(total), 1)
     columns = []
     for count in counts:
@@ -259,7 +259,7 @@ def _counted(counts: Sequence[float]) -> Floats:
 
 
 def _on_lines(lines: Sequence[ShareLine], leans: Floats) -> tuple[Floats, Floats]:
-    """Return the shares with ends (3, k, n) and probabilities (k, n) predicted by k lines."""
+    """Return the shares and intervals (3, k, n) and probabilities (k, n) predicted by k lines."""
     parity = 1 / len(lines)
     shares_of_value = []
     ends_of_value = []
@@ -269,9 +269,9 @@ def _on_lines(lines: Sequence[ShareLine], leans: Floats) -> tuple[Floats, Floats
         ends_of_value.append(line.interval(leans_to_value))
         chances_of_value.append(line.chance(leans_to_value, parity))
     share = np.stack(shares_of_value)
-    # The lines of the values are fitted separately, so normalise the shares of each prompt.
+    # The lines are fitted separately for each value, so normalise the shares for each prompt.
     share = share / np.maximum(share.sum(0), 1e-12)
-    # Normalising may move a share out of its interval, so widen the interval if necessary.
+    # Normalisation may move a share out of its interval, so widen the interval if necessary.
     ends = np.stack(ends_of_value)  # (k, 2, n)
     low = np.minimum(ends[:, 0], share)
     high = np.maximum(ends[:, 1], share)
@@ -279,39 +279,41 @@ def _on_lines(lines: Sequence[ShareLine], leans: Floats) -> tuple[Floats, Floats
 
 
 def subject(text: str) -> str:
-    """Return a prompt's subject: "A photo of the face of a nurse." -> "nurse"."""
+    """Return a prompt's subject, such as "nurse" for "A photo of the face of a nurse."."""
     return _FRAME.sub("", text.strip()).casefold()
 
 
 def directions(
     host: Host, prompts: PromptSet, listed: Collection[str] | None = None
 ) -> torch.Tensor:
-    """Return unit directions (k, d) of the values.
+    """Return a unit direction for each value (k, d).
 
-    Each is the mean embedding of the prompts that state the value, minus the mean over values.
+    Each direction is the mean embedding of the prompts that state the value, minus the mean over
+    values.
 
     Args:
         host: the model that embeds text.
         prompts: the attribute's prompt set.
-        listed: the prompts that can be embedded. None: all.
+        listed: the prompts that can be embedded. If None, all prompts.
 
     Raises:
-        InvalidInputError: If no text states only one of the values.
+        InvalidInputError: If, for some value, no prompt states this value alone.
     """
     texts = list(chain(prompts.spurious, *prompts.groups))
     if listed is not None:
         texts = [text for text in texts if text in listed]
-    # Only use prompts that state a single value: "a man and a woman" does not point to either.
+    # Only use prompts that state a single value, because "a man and a woman" does not point to
+    # either of them.
     texts_of_value = with_words(prompts).by_value(texts)
     missing = [value for value, group in texts_of_value.items() if not group]
     if missing:
         raise InvalidInputError(
-            f"{prompts.name}: no text states only {' or '.join(missing)}; embed all texts of the"
-            " prompt set"
+            f"{prompts.name}: no embedded prompt states only {' or '.join(missing)}; embed all"
+            " prompts in the prompt set"
         )
     role = host.roles[0]
     rows = torch.stack([host.embed(group, role).mean(0) for group in texts_of_value.values()])
-    # Subtract the mean over values, to remove what the prompts share ("a photo of a person").
+    # Subtract the mean over values, to remove what all prompts share ("a photo of a person").
     return normalize(rows - rows.mean(0), dim=-1)
 
 
@@ -331,8 +333,8 @@ def _covered(
 ) -> Mask:
     """Return whether the judged prompts cover each prompt (n,).
 
-    A covered prompt is as close to a judged prompt as judged prompts are to each other, with leans
-    in their range.
+    A prompt is covered if it is as close to a judged prompt as judged prompts are to each other,
+    and its leans are within their range.
 
     Args:
         rows: embeddings (n, d).
@@ -341,7 +343,8 @@ def _covered(
         judged_leans: leans (k, m) of the judged prompts.
     """
     nearest_of_judged = (judged_rows @ judged_rows.T).fill_diagonal_(-1).amax(1)
-    # The most isolated judged prompt sets the limit; prompts further away are extrapolations.
+    # Use the most isolated judged prompt as the limit. For prompts that are further away, the line
+    # would be extrapolated.
     least = float(nearest_of_judged.min())
     is_near = ((rows @ judged_rows.T).amax(1) >= least - 1e-9).numpy()
     is_above = judged_leans.min(1, keepdims=True) <= leans

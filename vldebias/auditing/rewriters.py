@@ -19,7 +19,7 @@ from vldebias.wording.rewritten import values_in
 
 METHOD = "rewriter"
 INVENTED = Metric("invented", "prompts into which a value was written", "bias", "lower", (0.0, 1.0))
-_MOST_NOUNS = 20  # maximum number of nouns with rows, most frequent first
+_MOST_NOUNS = 20  # maximum number of nouns that get rows, most frequent first
 
 
 def audit_rewriter(
@@ -27,25 +27,25 @@ def audit_rewriter(
 ) -> Result:
     """Measure how often a prompt rewriter adds an attribute value, which one, and for which nouns.
 
-    No image is generated.
+    No images are generated.
 
     Args:
         original: the users' prompts.
         rewritten: each prompt as rewritten by a language model.
-        attribute_set: the prompt set of the attribute, such as "gender".
+        attribute_set: the attribute's prompt set, such as "gender".
 
     Returns:
-        Rows `invented` with Wilson's 95% intervals over people whose value is open in the original:
-        for any value, for each value, and for the nouns that were changed most often.
+        Rows `invented` for any value, for each value, and for the nouns that were changed most
+        often. They have 95% Wilson intervals over people whose value is open in the original.
 
     Raises:
-        InvalidInputError: If the numbers of texts differ, a rewritten text is not in English, or no
-            original leaves the attribute open.
+        InvalidInputError: If there are not as many rewritten prompts as originals, a rewritten
+            prompt is not in English, or no original leaves the attribute open.
     """
     start = time.monotonic()
     if len(original) != len(rewritten):
         raise InvalidInputError(
-            f"rewritten: got {len(rewritten)} texts for {len(original)} originals; expected one"
+            f"rewritten: got {len(rewritten)} prompts for {len(original)} originals; expected one"
             " per original, in the same order"
         )
     prompts = load_prompts(attribute_set)
@@ -56,12 +56,13 @@ def audit_rewriter(
             written += values_in(reader, *texts)
         except NotImplementedError as problem:
             raise InvalidInputError(
-                f"rewritten: {texts[1]!r}: {problem}; expected English, the only language in which"
-                " values are found"
+                f"rewritten: {texts[1]!r}: {problem}; expected English, the only language that is"
+                " supported"
             ) from None
     if not written:
         raise InvalidInputError(
-            f"original: none of {quantity(len(original), 'prompt')} leaves {prompts.name} open"
+            f"original: none of {quantity(len(original), 'prompt')} leaves {prompts.name} open; add"
+            " prompts about people that do not state it"
         )
     counts = Counter(str(value) for _, value in written if value is not None)
     low, high = wilson_interval(counts.total(), len(written))
@@ -94,7 +95,7 @@ def audit_rewriter(
 def _rows(
     written: Sequence[tuple[str, object]], counts: Counter[str]
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield each row's title, hits and number of people."""
+    """Yield the title, the number of hits and the number of people for each row."""
     yield "any value", counts.total(), len(written)
     for value, count in counts.most_common():
         yield value, count, len(written)

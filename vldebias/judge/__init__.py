@@ -1,1 +1,1 @@
-"""Judge what an image shows, using a model or people's answers."""
+"""Judge what images show, with a model or with human answers."""

@@ -1,10 +1,10 @@
-"""Read and write the answers of annotators, one JSON object per line in an append-only file.
+"""Read and write annotators' answers in append-only files with one JSON object per line.
 
     {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada",
      "attribute": "gender", "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
 
-`image` is the path relative to the image folder. An annotator who answers again appends a line; the
-last line counts.
+`image` is the path relative to the image folder. If an annotator answers again, a line is appended,
+and the last line counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vldebias.utils.files import explain, read_bytes, storage_errors, sync
 
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
-NO_MAJORITY = "no majority"  # joint answer if annotators disagree
+NO_MAJORITY = "no majority"  # majority answer if there is a tie
 Key = tuple[str, str, str]
 
 
@@ -45,10 +45,10 @@ class Answer(BaseModel):
     """An annotator's answer about one attribute of one image.
 
     Attributes:
-        time: time of the answer, with time zone.
-        seconds: duration; None if unknown.
-        weight: the reciprocal of the probability that the image was sampled for labelling; None if
-            all were equally likely.
+        time: time of the answer, with a time zone.
+        seconds: time that the annotator took, or None if unknown.
+        weight: inverse probability that the image was sampled for labelling, or None if all images
+            were equally likely.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -64,16 +64,16 @@ class Answer(BaseModel):
 
     @property
     def key(self) -> Key:
-        """Return (annotator, image, attribute); the last answer with a given key counts."""
+        """Return (annotator, image, attribute). The last answer with a given key counts."""
         return self.annotator, self.image, self.attribute
 
 
 @dataclass
 class AnnotationLog:
-    """Append-only file of answers; every answer is on disk when `append` returns.
+    """Append-only file of answers. Every answer is on disk when `append` returns.
 
-    A killed process leaves at most one incomplete line, which the next `append` removes with a
-    warning. Several processes may append concurrently, except on systems without flock.
+    If a process is killed, at most one incomplete line is left, which the next `append` removes
+    with a warning. Several processes can append at the same time on systems that support flock.
     """
 
     path: Path
@@ -88,11 +88,11 @@ class AnnotationLog:
             annotator: the annotator's name.
             attribute: the attribute.
             value: the answer.
-            numbers: `seconds` and `weight`; see `Answer`.
+            numbers: `seconds` and `weight`, see `Answer`.
 
         Raises:
             InvalidInputError: If a field is invalid.
-            OSError: If the disk is full. The file is unchanged.
+            OSError: If the disk is full. The file is then unchanged.
         """
         fields = {
             "image": image,
@@ -127,26 +127,28 @@ class AnnotationLog:
                     f"{self.path}: the answer was not saved, because the disk is full;"
                     " free some space and answer again"
                 )
-            # Sync before the next image is shown: a human answer cannot be recomputed.
+            # Sync the file before the next image is shown, because a human answer cannot be
+            # recomputed.
             os.fsync(file.fileno())
         if is_new:
-            # Sync the folder of a new file, or its name may be lost in a power failure.
+            # Sync the folder of a new file. Otherwise, its name may be lost in a power failure.
             sync(self.path.parent)
 
     def answers(self) -> dict[Key, Answer]:
-        """Return (annotator, image, attribute) -> last answer; see `read` for errors.
+        """Return the last answer for each key, or an empty mapping if the file does not exist.
 
-        Empty if the file does not exist.
+        Raises:
+            InvalidInputError: If some lines are not answers.
         """
         if not self.path.exists():
             return {}
         return {answer.key: answer for answer in self.read()}
 
     def read(self) -> list[Answer]:
-        """Return all answers in file order; skip an incomplete last line with a warning.
+        """Return all answers in file order, and skip an incomplete last line with a warning.
 
         Raises:
-            InvalidInputError: If some lines are not answers; the message lists the first few.
+            InvalidInputError: If some lines are not answers. The message lists the first few.
         """
         content = read_bytes(self.path)
         answers = []
@@ -161,7 +163,7 @@ class AnnotationLog:
                 problems.append(f"line {number}: {explain(error)}")
         if problems:
             raise InvalidInputError(
-                f"{self.path}: {len(problems)} lines are not answers of the labelling app:"
+                f"{self.path}: {len(problems)} lines are not answers from the labelling app:"
                 f" {'; '.join(problems[:5])}; correct or remove them"
             )
         return answers
@@ -182,9 +184,9 @@ def _torn(path: Path, content: bytes) -> bytes:
 
 
 def read_answers(paths: Sequence[Path]) -> list[Answer]:
-    """Return every annotator's last answer about every image and attribute.
+    """Return each annotator's last answer about each image and attribute.
 
-    Within a file, the later line counts; between files, the later time.
+    Within a file, the last line counts. Between files, the answer with the latest time counts.
 
     Args:
         paths: answer files.
@@ -195,7 +197,8 @@ def read_answers(paths: Sequence[Path]) -> list[Answer]:
     """
     last = dict[Key, Answer]()
     for path in paths:
-        # Within a file, the later line wins: clocks may be set back, but lines are in order.
+        # Within a file, the last line counts, because lines are in order even if the clock was set
+        # back.
         answer_of_key = {answer.key: answer for answer in AnnotationLog(path).read()}
         for key, answer in answer_of_key.items():
             if key not in last or answer.time > last[key].time:

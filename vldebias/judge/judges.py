@@ -1,7 +1,8 @@
 """Image judges, which return probabilities for the values of each attribute.
 
-The remainder is the probability of "none of them". An image without a person has no gender, so its
-value is unknown. The rate of unknown images is reported separately.
+What is left to 1 is the probability that the image shows none of the values. For example, an image
+without a person has no gender, so its value is unknown. The share of unknown images is reported
+separately.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 Probabilities = dict[str, np.ndarray]
 NONE_OF_THESE = "none of these, or it cannot be told"
-BIAS = 0.2  # mean total variation between two orders of options that triggers a warning
+BIAS = 0.2  # mean total variation between orders of the options that triggers a warning
 
 
 class Opener(Protocol):
@@ -55,7 +56,7 @@ class Opener(Protocol):
 
 
 class JudgedTask(Protocol):
-    """The properties of a `GenerationTask` that its judges use."""
+    """Properties of a `GenerationTask` that judges use."""
 
     @property
     def prompts(self) -> PromptSet:
@@ -63,7 +64,7 @@ class JudgedTask(Protocol):
 
     @property
     def prompt_set(self) -> PromptSet:
-        """Return the prompt set to generate."""
+        """Return the prompt set to generate images for."""
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -71,18 +72,18 @@ class JudgedTask(Protocol):
 
     @property
     def noun(self) -> str:
-        """Return the noun for the concepts, such as "professions"."""
+        """Return the noun for concepts, such as "professions"."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Detects attributes in images; any object with these members is a judge.
+    """Detects attributes in images. Any object with these members can be used as a judge.
 
     Attributes:
         name: name of the judge.
         names: attribute -> values, in the order of the columns.
-        predict: function from images to attribute -> probabilities (n, values).
-        fingerprint: key for stored judgements, which changes whenever the answers may change.
+        predict: function that takes n images and returns probabilities (n, values) by attribute.
+        fingerprint: key for stored answers, which must change whenever the answers may change.
     """
 
     name: str
@@ -92,15 +93,15 @@ class Judge:
 
 
 def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
-    """Return a judge's probabilities (n, values) for some images by attribute, in float64.
+    """Return a judge's probabilities (n, values) for images, by attribute and in float64.
 
     Args:
         judge: the judge.
         images: n images.
 
     Raises:
-        InvalidInputError: If an attribute is missing, or its array is not (n, values) of
-            probabilities.
+        InvalidInputError: If an attribute is missing, or its array does not contain probabilities
+            (n, values).
     """
     predicted = judge.predict(images)
     if not isinstance(predicted, Mapping):
@@ -112,20 +113,20 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
     for attribute, values in judge.names.items():
         rows = np.asarray(predicted.get(attribute, np.empty(0)), dtype=np.float64)
         shape = (len(images), len(values))
-        # Allow for rounding in half precision; NaN fails the comparison.
+        # Allow for rounding in half precision. The comparison also rejects NaN.
         are_probabilities = rows.shape == shape and bool((rows >= 0).all())
         if not are_probabilities or not (rows.sum(1) <= 1.001).all():
             raise InvalidInputError(
-                f"judge {judge.name}: {attribute}: got an array {rows.shape}, largest"
-                f" {rows.max(initial=0):.3g}; expected probabilities {shape} whose rows sum to at"
-                " most 1: apply a softmax"
+                f"judge {judge.name}: {attribute}: got an array of shape {rows.shape} with maximum"
+                f" {rows.max(initial=0):.3g}; expected probabilities of shape {shape} whose rows"
+                " sum to at most 1. Apply a softmax to convert logits"
             )
         checked[attribute] = rows
     return checked
 
 
 class JudgeSpec(Strict, ABC):
-    """Settings for a judge in a suite; subclasses set `kind: Literal["clip"] = "clip"`."""
+    """Settings for a judge in a suite. Subclasses declare, for example, `kind: Literal["clip"]`."""
 
     kind: str
 
@@ -135,19 +136,19 @@ class JudgeSpec(Strict, ABC):
 
         Args:
             task: the task whose images are judged.
-            session: the session that loads models on the user's device.
+            session: object that loads models on the user's device.
         """
 
 
 def checked_judge(spec: JudgeSpec, judge: object) -> Judge:
-    """Return the output of `JudgeSpec.ready` after checking that it is a judge.
+    """Check that `JudgeSpec.ready` returned a judge, and return it.
 
     Args:
         spec: the judge's settings.
-        judge: the output of its `ready`.
+        judge: the object that `ready` returned.
 
     Raises:
-        InvalidInputError: If it lacks an attribute of `Judge`.
+        InvalidInputError: If the object lacks an attribute of `Judge`.
     """
     missing = [name for name in Judge.__dataclass_fields__ if not hasattr(judge, name)]
     if missing:
@@ -162,15 +163,16 @@ def checked_judge(spec: JudgeSpec, judge: object) -> Judge:
 JUDGES: Registry[type[JudgeSpec]] = Registry(
     "judge", "vldebias.judges", named_by(JudgeSpec, "kind")
 )
-register_judge = JUDGES.register  # a kind of judge for suites, as `judge: {kind: NAME}`
+register_judge = JUDGES.register  # registers a kind of judge for `judge: {kind: NAME}` in suites
 
 
 @register_judge
 class MiniatureJudge(JudgeSpec):
-    """Classify images from the miniature: profession, gender, tone and age, or species and place.
+    """Judge images from the miniature pipeline with a packaged classifier.
 
-    The probabilities of portrait attributes sum to the probability that the image is a portrait,
-    and likewise for birds.
+    The attributes are profession, gender, tone and age for portraits, and species and place for
+    birds. The probabilities of a portrait attribute sum to the probability that the image is a
+    portrait, and likewise for birds.
     """
 
     kind: Literal["miniature"] = "miniature"
@@ -179,8 +181,8 @@ class MiniatureJudge(JudgeSpec):
         """Return the judge with the packaged weights.
 
         Args:
-            task: ignored.
-            session: ignored.
+            task: not used.
+            session: not used.
         """
         from vldebias.miniature import load_judge, words
 
@@ -199,12 +201,13 @@ class MiniatureJudge(JudgeSpec):
             outputs = network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
             probabilities = dict[str, np.ndarray]()
             for world, fields in (("portraits", portraits), ("birds", birds)):
-                # P(portrait) times P(profession); the remainder is "none of them".
+                # For example, P(profession) is multiplied by P(portrait). What is left to 1 is the
+                # probability of none of the values.
                 chance = outputs["world_probabilities"][:, words.WORLDS.index(world), None]
                 for field in fields:
                     rows = outputs[f"{field}_probabilities"] * chance
                     probabilities[field] = rows.double().cpu().numpy()
-            # The first half of the species are land birds, and the first half of the places are on
+            # The first half of the species are landbirds, and the first half of the places are on
             # land.
             for half, field in zip(halves, birds, strict=True):
                 rows_of_halves = probabilities[field].reshape(len(images), 2, -1)
@@ -230,7 +233,7 @@ def _from_hub(
             model = model.to(session.options.device).eval()
             return model, getattr(transformers, processor).from_pretrained(name, **NO_CODE)
     except Exception as error:  # the library may raise any error for damaged files
-        expected = f"expected a hub id or folder for transformers' {kind}"
+        expected = f"expected a hub id or folder that transformers' {kind} can load"
         raise InvalidInputError(
             f"cannot load the judge {name!r}: {reason(error)}; {expected}"
         ) from error
@@ -240,8 +243,8 @@ def _from_hub(
 class ClassifierJudge(JudgeSpec):
     """Judge one attribute with a transformers image classifier.
 
-    `values` maps each value to classifier labels; by default, every label is a value. Unmapped
-    labels count as "none of them".
+    `values` maps each value to classifier labels. By default, every label is a value. Labels that
+    do not belong to any value count as none of the values.
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -253,8 +256,8 @@ class ClassifierJudge(JudgeSpec):
         """Load the classifier and return the judge.
 
         Args:
-            task: ignored.
-            session: the session that loads models on the user's device.
+            task: not used.
+            session: object that loads models on the user's device.
 
         Raises:
             InvalidInputError: If the model or a label does not exist, or a label belongs to two
@@ -270,8 +273,8 @@ class ClassifierJudge(JudgeSpec):
             raise InvalidInputError(
                 f"values: got {values}; expected each of the labels {labels} at most once"
             )
-        # (labels, values): 1 if a label belongs to a value. The product sums over a value's labels:
-        # "man" and "boy" are both male.
+        # (labels, values): 1 if a label belongs to a value. Multiplying by this matrix adds up the
+        # labels of each value, such as "man" and "boy" for male.
         columns = torch.zeros(len(labels), len(values))
         for column, labels_of_value in enumerate(values.values()):
             for label in labels_of_value:
@@ -290,17 +293,18 @@ class ClassifierJudge(JudgeSpec):
 
 @register_judge
 class ClipJudge(JudgeSpec):
-    """Judge images zero-shot with an open_clip or transformers image-text model, never edited.
+    """Judge images zero-shot with an unedited open_clip or transformers image-text model.
 
-    The probabilities are a softmax over values and rejects of the cosines times the model's logit
-    scale (section 7.6 of the thesis). The judge inherits its model's biases, which the pipeline may
-    share, so compare it with human labels.
+    The probabilities are a softmax over the values and the `reject` prompts, with cosines
+    multiplied by the model's logit scale (section 7.6 of the thesis). The judge inherits its
+    model's biases, which the pipeline may share, so compare it with human labels.
 
     Attributes:
-        model: name of the model; --judge overrides it.
+        model: model name; --judge overrides it.
         pretrained: open_clip tag; --judge overrides it.
-        prompts: attribute -> value -> texts, whose mean embedding is compared.
-        reject: text for images that show none of the values; each entry competes with the values.
+        prompts: attribute -> value -> prompts, whose mean embedding is compared with images.
+        reject: prompts for images that show none of the values. Each prompt competes with the
+            values.
     """
 
     kind: Literal["clip"] = "clip"
@@ -329,13 +333,14 @@ class ClipJudge(JudgeSpec):
 
         Args:
             task: the task whose images are judged.
-            session: the session that loads models on the user's device.
+            session: object that loads models on the user's device.
         """
         prompts = task.prompt_set
         names = (*prompts.class_names, *prompts.held_out_class_names)
         texts = (*prompts.classes, *prompts.held_out_classes)
         texts_of_attribute = dict(self.prompts)
-        # The concept that an image shows, for `recognised`, unless the suite contains text for it.
+        # Also judge which concept an image shows, for the metric `recognised`, unless the suite
+        # already has prompts for it.
         if not texts_of_attribute.get(task.noun):
             texts_of_attribute[task.noun] = {
                 name: (text,) for name, text in zip(names, texts, strict=True)
@@ -344,7 +349,7 @@ class ClipJudge(JudgeSpec):
         return judge.on(self.loaded(session))
 
     def on(self, loaded: Loaded) -> Judge:
-        """Return a judge that uses this model.
+        """Return a judge that uses the loaded model.
 
         Raises:
             InvalidInputError: If the model has no logit scale.
@@ -354,14 +359,16 @@ class ClipJudge(JudgeSpec):
         scale = logit_scale(loaded.host)
         rows_of_attribute = {}
         for attribute, texts_of_value in self.prompts.items():
-            # Embed all texts in one pass; the host caches the embeddings.
+            # Embed all prompts in one pass. The host caches the embeddings.
             texts.embed([*chain.from_iterable(texts_of_value.values()), *self.reject])
             rows = []
             for value_texts in texts_of_value.values():
-                # Prompt ensembling (Radford et al., 2021): the normalised mean of a value's texts.
+                # Use the normalised mean embedding of a value's prompts, which is the prompt
+                # ensembling of Radford et al. (2021).
                 rows.append(normalize(texts.embed(value_texts).mean(0), dim=0))
             if self.reject:
-                # One row per text: "a landscape" and "a blur" have no meaningful mean.
+                # Keep one row per prompt, because "a landscape" and "a blur" have no meaningful
+                # mean.
                 rows.extend(texts.embed(self.reject))
             rows_of_attribute[attribute] = torch.stack(rows)
 
@@ -382,7 +389,7 @@ class ClipJudge(JudgeSpec):
 
 
 def logit_scale(model: nn.Module) -> float:
-    """Return exp(logit_scale) for CLIP-like models, or one over the temperature for ALIGN."""
+    """Return exp(logit_scale) for CLIP-like models, or 1 / temperature for ALIGN."""
     for name, scale in (("logit_scale", torch.exp), ("temperature", torch.reciprocal)):
         parameter = getattr(model, name, None)
         if parameter is not None:
@@ -397,15 +404,15 @@ def logit_scale(model: nn.Module) -> float:
 class VlmJudge(JudgeSpec):
     """Judge images with a transformers image-text-to-text model (LLaVA, Qwen-VL, SmolVLM, ...).
 
-    Each option is a letter, and its probability is the likelihood that the model continues with
-    this letter. Models prefer some letters and positions, so every question is asked with the
-    values in each cyclic order, and log likelihoods are averaged. A warning is issued if the order
-    has a large effect.
+    Each answer option has a letter, and its probability is the likelihood that the model continues
+    with this letter. Since models prefer some letters and positions, every question is asked with
+    the values in each cyclic order, and log likelihoods are averaged. A warning is issued if the
+    order has a large effect.
 
     Attributes:
         model: hub id or folder.
-        questions: attribute -> values; default: the values of the task's prompt set.
-        batch_size: images per forward pass.
+        questions: attribute -> values. By default, the values in the task's prompt set.
+        batch_size: number of images per forward pass.
     """
 
     kind: Literal["vlm"] = "vlm"
@@ -417,11 +424,11 @@ class VlmJudge(JudgeSpec):
 
     @staticmethod
     def question(attribute: str, options: Sequence[str]) -> str:
-        """Return the text of a question.
+        """Return a question about an attribute, with its answer options.
 
         Args:
             attribute: the attribute.
-            options: the possible answers, in order.
+            options: the answer options, in order.
         """
         listed = "\n".join(map("{}. {}".format, string.ascii_uppercase, options))
         return (
@@ -433,8 +440,8 @@ class VlmJudge(JudgeSpec):
         """Load the model and return the judge.
 
         Args:
-            task: the task whose prompt set gives the values, if there are no questions.
-            session: the session that loads models on the user's device.
+            task: the task whose prompt set contains the values, if there are no questions.
+            session: object that loads models on the user's device.
         """
         questions = self.questions
         if not questions:
@@ -447,11 +454,11 @@ class VlmJudge(JudgeSpec):
         return self.model_copy(update={"questions": questions}).on(model, processor)
 
     def on(self, model: PreTrainedModel, processor: ProcessorMixin) -> Judge:
-        """Return a judge that uses this model.
+        """Return a judge that uses the given model.
 
         Args:
             model: an image-text-to-text model.
-            processor: its processor.
+            processor: the model's processor.
 
         Raises:
             InvalidInputError: If the processor has no chat template.
@@ -460,14 +467,15 @@ class VlmJudge(JudgeSpec):
         warned = set[str]()
         if not getattr(processor, "chat_template", None):
             raise InvalidInputError(
-                f"judge {self.model}: it has no chat template; use an instruction-tuned model"
+                f"judge {self.model}: the model has no chat template; use an instruction-tuned"
+                " model"
             )
 
         def answers(images: Sequence[Image]) -> Probabilities:
             probabilities = Probabilities()
             for attribute, values in names.items():
                 rows = self._in_every_order(model, processor, images, attribute, values)
-                # Largest total variation between two orders, averaged over images.
+                # Compute the largest total variation between two orders, averaged over images.
                 chances = np.exp(rows)  # (orders, n, options)
                 distances = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1)
                 bias = float(distances.max(axis=(0, 1)).mean())  # mean over (orders, orders, n)
@@ -478,8 +486,8 @@ class VlmJudge(JudgeSpec):
                         f" options (mean total variation {bias:.2f}). They are averaged; label"
                         " some images to correct the judge"
                     )
-                # Normalised geometric mean of the likelihoods, so that an order that makes a letter
-                # nearly impossible counts.
+                # Use the normalised geometric mean of the likelihoods, so that an order in which a
+                # letter is nearly impossible has an effect.
                 mean = np.mean(rows, axis=0)
                 total = np.logaddexp.reduce(mean, axis=1, keepdims=True)
                 probabilities[attribute] = np.exp(mean - total)[:, :-1]
@@ -500,7 +508,7 @@ class VlmJudge(JudgeSpec):
         attribute: str,
         values: Sequence[str],
     ) -> np.ndarray:
-        """Return log probabilities (orders, n, values + 1) with the values in each cyclic order."""
+        """Return log probabilities (orders, n, values + 1) for each cyclic order of the values."""
         options = sorted(values)
         rows_of_order = []
         for first in range(len(options)):  # each value appears once in each position
@@ -520,16 +528,16 @@ class VlmJudge(JudgeSpec):
         text: str,
         count: int,
     ) -> np.ndarray:
-        """Return log probabilities (n, count) that the answer is each of the first letters."""
+        """Return the log probabilities (n, count) of the first letters as the answer."""
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        # " A" and "A" are usually different tokens, so the letter always follows a space.
+        # " A" and "A" are usually different tokens, so make sure that the letter follows a space.
         if not prompt[-1:].isspace():
             prompt += " "
         pictures = [[image.convert("RGB")] for image in images]
         texts = [prompt + letter for letter in string.ascii_uppercase[:count]]
         ids = [processor(text=[answer], images=pictures[:1])["input_ids"][0] for answer in texts]
-        # The letter is at the first position at which the tokens of the answers differ.
+        # The letter is at the first position where the token sequences of the answers differ.
         differing = [len(set(column)) > 1 for column in zip(*ids, strict=True)]
         if True not in differing:
             raise InvalidInputError(
@@ -545,7 +553,8 @@ class VlmJudge(JudgeSpec):
             inputs = processor(text=texts[:1] * len(batch), images=batch, return_tensors="pt")
             inputs_on_device = {}
             for name, tensor in inputs.items():
-                # Token ids keep their dtype; pixels get the dtype of the weights.
+                # Token ids keep their dtype, whereas pixels are converted to the dtype of the
+                # weights.
                 like = weight if tensor.is_floating_point() else weight.device
                 inputs_on_device[name] = tensor.to(like)
             # The logits at a position predict the next token.

@@ -1,6 +1,6 @@
-"""Image generation plans in plan.json: prompts, seeds, variants and batches.
+"""Image generation plans, which list prompts, seeds, variants and batches in plan.json.
 
-A run that is interrupted and resumed generates the same pixels.
+With a plan, a run that is interrupted and resumed generates the same pixels.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 PLAN = "plan.json"
-SEED_STEP = 10_000  # seeds of one run: SEED_STEP * seed, SEED_STEP * seed + 1, ...
-# Prompts as people write them, per concept: place, activity, object, adjectives, tags.
+SEED_STEP = 10_000  # run s uses the seeds SEED_STEP * s, SEED_STEP * s + 1, ...
+# Prompts as people write them: with a place, an activity, an object, adjectives or tags.
 WORDINGS = (
     "A picture of a {concept} in a green room.",
     "A photo of a {concept} laughing.",
@@ -48,19 +48,19 @@ _NAMED = (
     "Barack Obama giving a speech.",
     "A photo of Frida Kahlo in a garden.",
 )
-# Prompts that should not be changed by any method.
+# Prompts that no method should change.
 OTHERS = {
     "without a person": (*_OBJECTS, "An empty classroom in the morning."),
     "of a named person": (*_NAMED, "Albert Einstein riding a bicycle."),
 }
-# Prompt, concept, part and stated value of a `PlannedImage`.
+# Prompt, concept, part and stated value, as in `PlannedImage`.
 PlannedPrompt = tuple[str, str, str, str | None]
 # JSON object that describes a model or a variant.
 Facts = dict[str, object]
 
 
 def hash_of(value: object) -> str:
-    """Return a short hash of a JSON value; the order of keys matters."""
+    """Return a short hash of a JSON value, which depends on the order of keys."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
 
 
@@ -73,16 +73,16 @@ def _path(variant: str, prompt: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class PlannedImage:
-    """One image of a plan, or of any folder.
+    """An image in a plan, or in any folder.
 
     Attributes:
         prompt: the prompt.
-        concept: concept of the prompt ("nurse"), or the kind in OTHERS.
+        concept: the prompt's concept, such as "nurse", or its kind in OTHERS.
         part: "train" if the concept is used for fitting, "unseen", "wordings" or "others".
         stated: value that the prompt states, if any.
-        path: path relative to the image folder, with forward slashes; used as the image's name in
+        path: path relative to the image folder, with forward slashes. It identifies the image in
             annotations and judgements.
-        variant: method, "none" for the unchanged pipeline.
+        variant: name of the variant; "none" for the unedited pipeline.
         seed: index of the image.
     """
 
@@ -97,16 +97,16 @@ class PlannedImage:
 
     @property
     def noise(self) -> int:
-        """Return the generator seed: equal for all variants, different for every prompt.
+        """Return the generator seed, which is the same for all variants but differs by prompt.
 
-        Some noise favours one gender; if all prompts shared it, they would all be biased the same
-        way.
+        Some noise favours one gender. If all prompts shared it, they would all be biased in the
+        same way.
         """
         hashed = hashlib.sha256(f"{self.seed}\0{self.prompt}".encode()).digest()
         return int.from_bytes(hashed[:6], "big")
 
     def under(self, variant: str) -> PlannedImage:
-        """Return the image of the same prompt and seed for another variant."""
+        """Return the image with the same prompt and seed for a different variant."""
         return replace(self, variant=variant, path=_path(variant, self.prompt, self.seed))
 
 
@@ -119,14 +119,14 @@ def planned_prompts(
         prompts: prompt set whose class prompts are used.
         concepts: "train", "unseen" or "both".
         stated: whether to add prompts that state a value.
-        as_written: whether to add the WORDINGS of the concepts (unseen concepts if there are any)
-            and OTHERS.
+        as_written: whether to add OTHERS, and WORDINGS for the unseen concepts, or for the training
+            concepts if there are no unseen ones.
 
     Raises:
-        InvalidInputError: If there are no class prompts, or no prompts that state exactly one
-            value.
+        InvalidInputError: If there are no class prompts, or prompts with a stated value are missing
+            or do not state exactly one value.
     """
-    # Part -> class prompts, concept names, groups of stated prompts.
+    # Each part has class prompts, concept names, and groups of prompts that state a value.
     parts = {
         "train": (prompts.classes, prompts.class_names, prompts.groups),
         "unseen": (prompts.held_out_classes, prompts.held_out_class_names, prompts.held_out_groups),
@@ -142,7 +142,8 @@ def planned_prompts(
             concepts_as_written = names  # the last non-empty part
     if not planned:
         raise InvalidInputError(
-            f"{prompts.name}: the set has no {concepts} classes, so there is nothing to generate"
+            f"{prompts.name}: the set has no {concepts} classes, so there is nothing to generate;"
+            " choose different concepts"
         )
     if stated:
         for part, (_, names, groups) in parts.items():
@@ -160,7 +161,7 @@ def planned_prompts(
 def _stated_prompts(
     prompts: PromptSet, part: str, names: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[PlannedPrompt]:
-    """Return the distinct prompts in a part that state a value.
+    """Return the distinct prompts that state a value in one part.
 
     Raises:
         InvalidInputError: If there are none, or a prompt does not state exactly one value.
@@ -177,22 +178,22 @@ def _stated_prompts(
                 f"{prompts.name}: {prompt!r} states {list(values)}, expected one of the values"
                 f" {list(prompts.attributes)}; use stated=False"
             )
-        # "A photo of a female doctor." has the concept "doctor"; "" if it names none.
+        # "A photo of a female doctor." has the concept "doctor". Use "" if there is no concept.
         concept = next(iter(concept_words.find(prompt)), "")
         planned.append((prompt, concept, part, values[0]))
     return planned
 
 
 class Plan(Strict):
-    """Everything that determines the pixels in an image folder.
+    """Everything that determines the pixels of the images in a folder.
 
     Attributes:
-        model: see `identity`.
-        variants: name -> `Variant.planned`; the first is "none".
+        model: result of `identity` for the pipeline.
+        variants: `Variant.planned` by name, starting with "none".
         images: number of images per class prompt and seed.
-        stated_images: number of images per other prompt and seed.
+        stated_images: number of images per seed for all other prompts.
         options: further pipeline arguments.
-        batch_size: images per batch; rounding depends on it.
+        batch_size: number of images per batch, which affects rounding.
     """
 
     model: Facts
@@ -226,7 +227,8 @@ class Plan(Strict):
         for variant, settings in self.variants.items():
             for planned in self.prompts:
                 prompt, _, part, stated_value = planned
-                # Discrepancies for class prompts need many images; other prompts only need a rate.
+                # Discrepancies for class prompts require many images per prompt. For other prompts,
+                # only a rate over all of them is measured.
                 is_class_prompt = stated_value is None and part in ("train", "unseen")
                 count = self.images if is_class_prompt else self.stated_images
                 if stated_value is None and settings.get("only_stated"):
@@ -238,9 +240,9 @@ class Plan(Strict):
         return tuple(images)
 
     def batches(self, images: Sequence[PlannedImage]) -> list[list[int]]:
-        """Return batches of indices into the images of one variant, whether or not they exist.
+        """Split the images of one variant into batches of indices, even if they already exist.
 
-        Prompts that state the attribute have separate batches, so that a variant that leaves them
+        Prompts that state a value are in separate batches, so that a variant that leaves them
         unchanged can copy all of their images.
         """
         plain = []
@@ -260,24 +262,25 @@ class Plan(Strict):
         """Write the plan to a folder, unless it already contains images, and return its images.
 
         Raises:
-            InvalidInputError: If the folder contains images from a different plan, or images
-                without a plan (weights may differ by rounding).
+            InvalidInputError: If the folder contains images without a plan or from a different
+                plan. The weights may differ by rounding.
         """
-        # Without images, an earlier plan can be replaced.
+        # If there are no images, an earlier plan can be replaced.
         if not any(folder.glob("*/*/*.png")):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
-        # Read the plan back even if it was just written, to compare what a later run will read.
+        # Load the plan even if it was just written, to compare exactly what a later run will load.
         existing = GeneratedImages.open(folder)
         differences = existing.plan._differences(self)
         if differences:
             raise InvalidInputError(
-                f"{folder}: contains images of other settings: {'; '.join(differences)}; use"
-                " another folder, or the same settings to continue"
+                f"{folder}: contains images generated with different settings:"
+                f" {'; '.join(differences)}; use a different folder, or continue with the same"
+                " settings"
             )
         return existing
 
     def _differences(self, new: Plan) -> list[str]:
-        """Describe how a new plan differs; weights may differ by rounding."""
+        """Describe how a new plan differs from this one. Weights may differ by rounding."""
         old_settings = self.model_dump(mode="json", exclude={"model"}) | self.model
         new_settings = new.model_dump(mode="json", exclude={"model"}) | new.model
         # Compare fingerprints separately, since loading the same weights twice may change the last
@@ -304,7 +307,7 @@ class Plan(Strict):
 
 @dataclass(frozen=True)
 class GeneratedImages:
-    """The images in a folder, in the order of the plan; some may not exist yet."""
+    """The images in a folder, in the order of the plan. Some may not exist yet."""
 
     folder: Path
     plan: Plan
@@ -322,7 +325,7 @@ class GeneratedImages:
             plan = Plan.model_validate_json(read_bytes(path))
         except ValidationError as error:
             raise InvalidInputError(
-                f"{path}: not a plan of images: {explain(error)}; use an empty folder"
+                f"{path}: not a valid plan: {explain(error)}; use an empty folder"
             ) from error
         return cls(path.parent, plan, plan.all_images)
 
@@ -341,11 +344,11 @@ class GeneratedImages:
         return self.folder / image.path
 
     def read(self, image: PlannedImage) -> Image:
-        """Load an image as RGB; raise OSError if the file cannot be read."""
+        """Load an image as RGB, or raise OSError if the file cannot be read."""
         return read_png(self.path(image))[0]
 
     def metadata(self, image: PlannedImage) -> Facts:
-        """Return an image's generation metadata; raise OSError if it cannot be read."""
+        """Return an image's generation metadata, or raise OSError if the file cannot be read."""
         return dict(read_png(self.path(image), pixels=False)[1])
 
     def result(self, *, settings: Mapping[str, object], **fields: object) -> TaskResult:
@@ -353,7 +356,7 @@ class GeneratedImages:
 
         Args:
             settings: settings of the measurement.
-            fields: further fields of the provenance: task, title, description, ...
+            fields: further fields for the provenance, such as `task`, `title` and `description`.
         """
         plan = self.plan
         model = dict(plan.model)
@@ -378,11 +381,11 @@ class GeneratedImages:
 
 
 def identity(pipe: DiffusionPipeline) -> Facts:
-    """Return a pipeline's identity: class, id, fingerprint, scheduler, adapters, precision.
+    """Return facts that identify a pipeline, such as its class, id, weights and scheduler.
 
-    The fingerprint covers all weights; it is None if some are meta tensors.
+    The fingerprint covers all weights. It is None if some of them are meta tensors.
     """
-    # Import torch and the hosts only here: reading a folder of images does not need them.
+    # Import torch only here, because reading an image folder does not need it.
     from torch import nn
 
     modules = {}
@@ -397,7 +400,7 @@ def identity(pipe: DiffusionPipeline) -> Facts:
     adapters: set[str] = set()
     precisions: set[str] = set()
     for module in modules.values():
-        # A LoRA or a different precision changes the pixels but not the model's name.
+        # LoRA adapters and a different precision change the pixels, but not the name of the model.
         adapters |= set(getattr(module, "peft_config", None) or ())
         precisions |= {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
     return {
@@ -411,14 +414,14 @@ def identity(pipe: DiffusionPipeline) -> Facts:
 
 
 def _joint_fingerprint(modules: Mapping[str, nn.Module]) -> Facts | None:
-    """Return one fingerprint for all modules, or None if a module has weights without values."""
+    """Return one fingerprint for all modules, or None if a module has meta tensors."""
     from vldebias.hosts.host import weights_fingerprint
 
     structures = []
     tensors: list[list[float]] = []
     for module in modules.values():
         fingerprint = weights_fingerprint(module)
-        # A fingerprint of only some weights would look like one of all weights.
+        # A fingerprint that covers only some weights could be mistaken for one that covers all.
         if fingerprint is None:
             return None
         structures.append(fingerprint.structure)

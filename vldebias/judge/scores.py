@@ -1,11 +1,11 @@
 """Judge generated images, store the answers, and measure quality with CLIPScore and FID.
 
-CLIPScore (Hessel et al., 2021) inherits the biases of its CLIP: a model that associates nurses with
-women gives a man in a nurse's uniform a lower score. Use a different backbone from the one that was
-debiased, and compare with `recognised` and human labels. FID (Heusel et al., 2017) uses the
-features of a CLIP (Kynkäänniemi et al., 2023), with the unedited pipeline as the reference. A
-debiased pipeline should move away from biased images, so a larger distance is not necessarily a
-loss.
+CLIPScore (Hessel et al., 2021) inherits the biases of its CLIP model. For example, a model that
+associates nurses with women gives a lower score to a man in a nurse's uniform. Use a different
+backbone from the one that was debiased, and compare the scores with `recognised` and human labels.
+FID (Heusel et al., 2017) uses CLIP features (Kynkäänniemi et al., 2023), with the unedited pipeline
+as the reference. A debiased pipeline should move away from biased images, so a larger distance does
+not necessarily mean lower quality.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import file_slug
 
 BATCH = 64
-ENOUGH = 2048  # number of images for an FID with a small bias
+ENOUGH = 2048  # number of images needed for an FID with a small bias
 ABOUT = {
     "CLIPScore": (
         "CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the"
@@ -48,7 +48,7 @@ ABOUT = {
 def judge_images(
     judge: Judge, images: GeneratedImages, progress: Progress = SILENT
 ) -> Probabilities:
-    """Return attribute -> probabilities (n, values) for n images, in order.
+    """Return the judge's probabilities (n, values) for n images, by attribute.
 
     Answers are cached in the folder by image path and hash, so only new and changed images are
     judged.
@@ -80,14 +80,15 @@ def judge_images(
         for start in range(0, len(unjudged), BATCH):
             batch = list(unjudged)[start : start + BATCH]
             predicted = predict(judge, [images.read(unjudged[key]) for key in batch])
-            # Also round before use, so that cached and new answers give the same figures.
+            # Round the answers before using them, so that cached and new answers give the same
+            # results.
             rows = {name: np.round(chances, 6).tolist() for name, chances in predicted.items()}
             for place, key in enumerate(batch):
                 answer = {attribute: chances[place] for attribute, chances in rows.items()}
                 answer_of_key[key] = answer
                 # Start with a line break, since the previous line may be incomplete.
                 file.write("\n" + json.dumps({key: answer}))
-            # A batch may take minutes, so save it in case the process is killed.
+            # Save each batch in case the process is killed, since a batch may take minutes.
             file.flush()
             advance(len(batch))
     rows_of_attribute = {}
@@ -97,9 +98,10 @@ def judge_images(
 
 
 def answers_file(judge: Judge, images: GeneratedImages) -> Path:
-    """Return the file for a judge's answers; create it with the judge's name and values if needed.
+    """Return the file that stores a judge's answers, and create it if needed.
 
-    A judge with the same name but different weights uses a different file.
+    A new file contains the judge's name and values. A judge with the same name but different
+    weights has a different file.
 
     Args:
         judge: the judge.
@@ -129,14 +131,14 @@ def scored(
     Args:
         generated: the images.
         encoder: image encoder of the scoring model.
-        texts: text side of the same model.
-        name: name of the task.
+        texts: text encoder of the same model.
+        name: task name.
         clip: whether to compute CLIPScore.
         fid: whether to compute FID.
         resamples: number of resamples for CLIPScore.
         seed: random seed.
     """
-    # "none", which FID compares with, is the first variant.
+    # The first variant is "none", which FID uses as the reference.
     images_of_variant: dict[str, list[PlannedImage]]
     images_of_variant = {variant: [] for variant in generated.plan.variants}
     for image in generated:
@@ -146,7 +148,7 @@ def scored(
     # variant -> (n, d) of its images
     features = {}
     for variant, images in images_of_variant.items():
-        # Same order for every variant: row i has the same prompt and seed.
+        # Use the same order for every variant, so that row i has the same prompt and seed.
         images.sort(key=lambda image: (image.prompt, image.seed))
         batches = []
         for start in range(0, len(images), BATCH):
@@ -191,14 +193,16 @@ def _clip_scores(
     resamples: int,
     seed: int,
 ) -> TaskResult:
-    """Return the CLIPScore result; `prompts` contains the prompt of each image in a variant."""
+    """Return the CLIPScore result. `prompts` contains the prompt for each image in a variant."""
     names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
     text_rows = normalize(texts.embed(names.tolist()).double(), dim=1)[index]
     values = {}
     for variant, rows in features.items():
-        # Hessel et al., section 3: clipped at zero per image; torchmetrics clips the mean.
+        # Clip each score at zero, as in section 3 of Hessel et al. In contrast, torchmetrics clips
+        # the mean.
         scores = 100 * (normalize(rows, dim=1) * text_rows).sum(1).clamp(min=0).numpy()
-        # Resample prompt means, or images if there is only one prompt.
+        # Average over the images for each prompt, unless there is only one prompt, whose images are
+        # then resampled.
         if len(sizes) > 1:
             scores = np.bincount(index, weights=scores) / sizes
         values[variant] = scores
@@ -218,7 +222,7 @@ def _clip_scores(
 
 
 class _Features(nn.Module):
-    """Stands in for the torchmetrics network, since the features are already computed."""
+    """Replacement for the torchmetrics network, since the features are already computed."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -233,14 +237,15 @@ def _frechet_distances(
 ) -> TaskResult:
     """Return the FID result for each variant, compared with images without a method."""
     count, dim = features[NONE].shape
-    # With fewer images than dimensions, the covariance is singular and FID mostly bias.
+    # With fewer images than dimensions, the covariance is singular, and FID consists mostly of
+    # bias.
     enough = max(ENOUGH, dim + 1)
     if count < enough:
         warn(
-            f"FID of {count} images: fewer than {enough} bias it upwards; only compare figures with"
-            " the same number of images"
+            f"FID of {count} images: fewer than {enough} images bias it upwards; only compare"
+            " values for the same number of images"
         )
-    # Keep the features of "none" after `reset`: they are the reference for every variant.
+    # Keep the features of "none" after `reset`, because they are the reference for every variant.
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
         _Features(dim), reset_real_features=False
     )

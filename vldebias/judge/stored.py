@@ -1,4 +1,4 @@
-"""Read cached judge answers from a folder of generated images, without torch."""
+"""Load a judge's stored answers from a folder of generated images, without importing torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vldebias.data import UNKNOWN, Labels
 from vldebias.judge.plan import GeneratedImages
 from vldebias.utils.files import digest
 
-NO_VALUE = "unknown"  # answer of a judge that does not name a value
-SURE = 0.8  # default minimum probability of an answer
+NO_VALUE = "unknown"  # a judge's answer that does not name a value
+SURE = 0.8  # default minimum probability at which an answer counts
 
 
 @dataclass
 class StoredAnswers:
-    """Store the content of an answer file.
+    """The content of an answer file.
 
     Attributes:
         name: name of the judge.
@@ -34,19 +34,19 @@ class StoredAnswers:
 
 
 def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labels:
-    """Return the most likely value for probabilities (n, values), or unknown.
+    """Return the most likely value for each image, or unknown.
 
-    The value is unknown if the largest probability is below `sure`, or below the probability of
-    none of the values.
+    The value is unknown if the largest probability is below `sure`, or below the probability that
+    the image shows none of the values.
 
     Args:
         probabilities: probabilities (n, values).
         names: names of the values.
-        sure: minimum probability of an answer.
+        sure: minimum probability at which an answer counts.
     """
     best = probabilities.max(axis=1)
-    # The remainder is the probability of none of the values: with 0.45 man and 0.05 woman, the
-    # answer is "neither", regardless of `sure`.
+    # The remainder is the probability of none of the values. For example, with 0.45 for man and
+    # 0.05 for woman, the answer is "neither", regardless of `sure`.
     rest = 1 - probabilities.sum(axis=1)
     known = (best >= sure) & (best >= rest)
     return Labels(np.where(known, probabilities.argmax(axis=1), UNKNOWN), tuple(names))
@@ -55,26 +55,26 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
 def last_judgements(
     images: GeneratedImages, attribute: str, values: Sequence[str]
 ) -> tuple[str, list[str], np.ndarray] | None:
-    """Return the latest judgements in a folder by a judge with these values.
+    """Return the latest answers in a folder from a judge with these values.
 
     Args:
         images: the generated images.
         attribute: the attribute.
-        values: its values.
+        values: the attribute's values.
 
     Returns:
-        Name of the judge; its answer for every image, one of `values` or NO_VALUE; and the
-        probabilities (n,), 0 for images that changed or were never judged. None if there are no
-        such judgements.
+        The name of the judge, its answer for every image (one of `values` or NO_VALUE), and the
+        probabilities (n,) of the answers, which are 0 for images that changed or were never judged.
+        None if no judge with these values has judged the images.
     """
     files = images.folder.glob("judgements/*.jsonl")
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         stored = stored_answers(path)
         names = stored.names.get(attribute, [])
-        # A different judge may use different values: two tones instead of five.
+        # A different judge may use different values, such as two tones instead of five.
         if not set(values) <= set(names):
             continue
-        # Zeros mark images without an answer: `decide` maps them to "unknown".
+        # Use zeros for images without an answer, which `decide` maps to "unknown".
         never_judged = {attribute: [0.0] * len(names)}
         rows = [stored.answers.get(key, never_judged)[attribute] for key in image_keys(images)]
         chances = np.array(rows)
@@ -87,23 +87,23 @@ def last_judgements(
 
 
 def image_keys(images: GeneratedImages) -> list[str]:
-    """Return the path and hash of every image file; "-" is the hash of a missing file."""
+    """Return the path and hash of every image file, with "-" as the hash of missing files."""
     keys = []
     for image in images:
         file = images.path(image)
-        # Include the content, so that a regenerated image is judged again.
+        # Hash the content, so that an image that was generated again is also judged again.
         file_hash = digest(file)[:24] if file.is_file() else "-"
         keys.append(f"{image.path} {file_hash}")
     return keys
 
 
 def stored_answers(path: Path) -> StoredAnswers:
-    """Load an answer file, skipping incomplete lines."""
+    """Load an answer file, and skip incomplete lines."""
     stored = StoredAnswers()
     for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError):
             content = json.loads(line)
-            # The first line describes the judge; the others map keys to answers.
+            # The first line describes the judge. All other lines map keys to answers.
             stored.name = content.pop("name", stored.name)
             stored.names = content.pop("names", stored.names)
             stored.answers |= content

@@ -1,1 +1,1 @@
-"""Store records of who appears in generated images, which anyone can check and cite."""
+"""Records of who appears in generated images, which anyone can check and cite."""

@@ -1,4 +1,4 @@
-"""Recompute the figures of a record and compare them with the stored and published ones."""
+"""Recompute a record's figures, and compare them with the stored and published ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ ROUNDING = 1e-9
 
 
 def problems_of(record: Record) -> list[str]:
-    """Return the problems in a record, one sentence each; empty if there are none.
+    """Return a list with a sentence for each problem in a record.
 
-    Reported are figures that do not follow from the counts, published figures that the counts do
-    not reproduce, labels without images, and measured records without a digest of the weights.
+    Problems are figures that do not follow from the counts, published figures that the counts do
+    not reproduce, more labels than images, and measured records with missing details about the
+    model or the judge.
     """
     return [
         *_wrong_figures(record),
@@ -27,7 +28,7 @@ def problems_of(record: Record) -> list[str]:
 
 
 def with_figures(record: Record) -> Record:
-    """Recompute a record's figures from its counts, and return the updated record."""
+    """Return a copy of a record with figures that are recomputed from its counts."""
     return record.model_copy(update={"figures": figures_of(record)})
 
 
@@ -36,7 +37,7 @@ def recomputed(record: Record, published: Published) -> float | None:
 
     Args:
         record: the record.
-        published: the figure.
+        published: the published figure.
 
     Returns:
         The figure, or None if the counts do not determine it.
@@ -59,7 +60,7 @@ def recomputed(record: Record, published: Published) -> float | None:
 
 
 def _wrong_figures(record: Record) -> Iterator[str]:
-    """Yield the stored figures that differ from the recomputed ones."""
+    """Yield a sentence for each stored figure that differs from the recomputed one."""
 
     def key(figure: Figure) -> tuple[str, str, str]:
         return figure.metric, figure.value, figure.qualifier
@@ -83,7 +84,7 @@ def _wrong_figures(record: Record) -> Iterator[str]:
 
 
 def _wrong_published(record: Record) -> Iterator[str]:
-    """Yield the published figures that the counts do not reproduce."""
+    """Yield a sentence for each published figure that the counts do not reproduce."""
     if not record.counts:
         return
     for published in record.published:
@@ -100,7 +101,7 @@ def _wrong_published(record: Record) -> Iterator[str]:
 
 
 def _wrong_labels(record: Record) -> Iterator[str]:
-    """Yield the judge's answers that have more labels than images."""
+    """Yield a sentence for each of the judge's answers that has more labels than images."""
     images: Counter[tuple[str, str]] = Counter()
     for row in record.counts:
         for value, count in zip(record.values, row.counts, strict=True):
@@ -118,7 +119,7 @@ def _wrong_labels(record: Record) -> Iterator[str]:
 
 
 def _missing_origin(record: Record) -> Iterator[str]:
-    """Yield the missing details about a measured record's model and judge."""
+    """Yield a sentence for each missing detail about a measured record's model and judge."""
     if record.origin != "measured" or record.judge is None:
         return
     if record.model.weights is None and record.model.pipeline is None:

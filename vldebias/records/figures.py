@@ -1,16 +1,17 @@
 r"""Compute a record's figures from its counts.
 
-The prompts of a protocol are fixed, and all prompts have the same weight. Let :math:`s_j` be the
-mean over prompts of the share of images for which the judge answers j, and :math:`\theta_{ja}` the
+The prompts in a protocol are fixed, and all of them have the same weight. Let :math:`s_j` be the
+share of images for which the judge answers j, averaged over prompts, and :math:`\theta_{ja}` the
 share of labelled images with this answer for which people answer a (the identity matrix if there
 are no labels). The share of value a among images with a known value is
 
 .. math:: R_a = \frac{\sum_j s_j \theta_{ja}}{\sum_j s_j \sum_{b \text{ known}} \theta_{jb}}.
 
 By linearisation, its variance is the sum of the variance of the images within each prompt and the
-variance of the labels within each answer of the judge. The interval is Wilson's, for the number of
-independent images that would give the same variance (Korn and Graubard, 1998, "Confidence intervals
-for proportions with small expected number of positive counts estimated from survey data").
+variance of the labels within each of the judge's answers. The interval is the Wilson interval for
+the number of independent images that would give the same variance (Korn and Graubard, 1998,
+"Confidence intervals for proportions with small expected number of positive counts estimated from
+survey data").
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ Floats = NDArray[np.float64]
 
 
 def figures_of(record: Record) -> tuple[Figure, ...]:
-    """Return every figure that follows from a record's counts.
+    """Compute all figures from a record's counts.
 
     Args:
-        record: a record; its stored figures are ignored.
+        record: the record, whose stored figures are ignored.
 
     Returns:
-        For each wording, the share of every value, the mean discrepancy over prompts, and the
-        unknown rate if it is known. Shares and the unknown rate are corrected with human labels if
-        the wording has at least LEAST of them; the discrepancy is always uncorrected.
+        For each wording, the share of every value, the mean discrepancy over prompts, and the share
+        of unknown images if it is known. If a wording has at least LEAST human labels, its shares
+        are corrected with them. The discrepancy is never corrected.
     """
     figures: list[Figure] = []
     for qualifier in record.qualifiers:
@@ -54,7 +55,7 @@ def _figures_of_wording(
     rows: Sequence[PromptCounts],
     labels: Sequence[LabelCounts],
 ) -> list[Figure]:
-    """Return the figures for one wording."""
+    """Compute the figures for one wording."""
     counts = count_matrix(rows)
     counts = counts[counts.sum(axis=1) > 0]
     n_values = len(record.values)
@@ -96,9 +97,9 @@ def _figures_of_wording(
 
 
 def count_matrix(rows: Sequence[PromptCounts]) -> Floats:
-    """Return counts (prompts, values + 1), with unknown last.
+    """Return image counts (prompts, values + 1), with unknown last.
 
-    Unknown is 0 if the number of such images was not recorded.
+    The count of unknown images is 0 if it was not recorded.
     """
     return np.array([[*row.counts, row.unknown or 0] for row in rows], dtype=float)
 
@@ -106,8 +107,8 @@ def count_matrix(rows: Sequence[PromptCounts]) -> Floats:
 def label_matrix(labels: Sequence[LabelCounts], values: Sequence[str]) -> Floats:
     """Return the confusion matrix (judge's answers, human answers), with unknown last in both.
 
-    Labels with unequal weights are worth fewer: each row sums to Kish's effective sample size,
-    (sum w)^2 / sum w^2.
+    Each row sums to Kish's effective sample size (sum w)^2 / sum w^2, which is smaller than the
+    number of labels if their weights differ.
 
     Args:
         labels: labels for one wording.
@@ -131,15 +132,15 @@ def share_with_interval(
     """Return a share with its 95% interval.
 
     Args:
-        counts: images per prompt and judge's answer (p, k + 1), unknown last; every prompt needs at
-            least one image.
-        place: column of the answer. A value's share is relative to images with a known value; the
-            share of unknown, the last column, is relative to all images.
-        people: labels (k + 1, k + 1) by the judge's answer and the human answer. If None, the judge
+        counts: image counts (p, k + 1) by prompt and judge's answer, with unknown last. Every
+            prompt needs at least one image.
+        place: column of the answer. The share of a value is relative to images with a known value,
+            and the share of unknown (the last column) is relative to all images.
+        people: label counts (k + 1, k + 1) by judge's answer and human answer. If None, the judge
             is assumed to be correct.
 
     Returns:
-        The share and the lower and upper end of its interval.
+        The share, and the lower and upper end of its interval.
     """
     images = counts.sum(axis=1)
     n_answers = counts.shape[1]
@@ -163,7 +164,7 @@ def share_with_interval(
 def _truth_by_answer(people: Floats) -> Floats:
     """Return the shares of human answers for each of the judge's answers.
 
-    Answers without labels get the shares over all labels.
+    If an answer has no labels, the shares over all labels are used.
     """
     n = people.sum(axis=1, keepdims=True)
     overall = people.sum(axis=0) / people.sum()
@@ -171,12 +172,15 @@ def _truth_by_answer(people: Floats) -> Floats:
 
 
 def _variance_of_images(counts: Floats, effect: Floats) -> float:
-    """Return the variance of the mean effect (k + 1,) of the judge's answers over prompts."""
+    """Return the variance due to the finite number of images per prompt.
+
+    `effect` (k + 1,) contains the derivative of the share with respect to each judge's answer.
+    """
     images = counts.sum(axis=1)
     means = counts @ effect / images
     squares = counts @ effect**2 / images
-    # Use the unbiased variance within each prompt. For a prompt with a single image, it is unknown,
-    # so use the variance over all images instead.
+    # Use the unbiased variance within each prompt. It is unknown for a prompt with a single image,
+    # so use the variance over all images there.
     within = (squares - means**2) * images / np.maximum(images - 1, 1)
     overall = squares.mean() - means.mean() ** 2
     within = np.where(images > 1, within, overall)
@@ -184,25 +188,27 @@ def _variance_of_images(counts: Floats, effect: Floats) -> float:
 
 
 def _variance_of_labels(judged: Floats, people: Floats, effect: Floats) -> float:
-    """Return the variance due to the finite number of labels per judge's answer."""
+    """Return the variance due to the finite number of labels for each of the judge's answers."""
     n = people.sum(axis=1)
-    # Add one label, spread over all answers, since unobserved errors may still occur.
+    # Add one label, spread over all human answers, since errors that were not observed are still
+    # possible.
     smoothed = (people + 1 / people.shape[1]) / (n + 1)[:, None]
     spread = smoothed @ effect**2 - (smoothed @ effect) ** 2
     variance = float((judged**2 * spread / np.maximum(n, 1)).sum())
-    # With few labels their spread is uncertain: use Student's t instead of the normal quantile.
+    # With few labels, their spread is uncertain, so use Student's t instead of the normal quantile.
     stats = need("scipy.stats")
     upper = (1 + LEVEL) / 2
     return variance * float(stats.t.ppf(upper, n.sum() - 1) / stats.norm.ppf(upper)) ** 2
 
 
 def _interval(share: float, variance: float, images: float) -> tuple[float, float]:
-    """Return Wilson's interval for the number of images that would give this variance."""
-    # Adding half an image of each kind keeps the spread above 0 if all images show the same value.
+    """Return the Wilson interval for the number of images that would give this variance."""
+    # Add half an image of each kind, so that the spread is positive even if all images show the
+    # same value.
     middle = (share * images + 0.5) / (images + 1)
     spread = middle * (1 - middle)
     is_pure = share in (0.0, 1.0)
-    # The variance is at least what a single differing image would cause.
+    # The variance must be at least as large as if a single image were different.
     least = spread / images if is_pure else 1 / images**2
     effective = spread / max(variance, least)
     low, high = wilson_interval(share * effective, effective)

@@ -1,10 +1,10 @@
-"""Predict from records what a model's images will show for prompts without measurements.
+"""Predict what a model's images will show for prompts that were not measured, based on records.
 
-For new *subjects* of a model with counts, a line is fitted from the mean share of the other models
-to the share of this model, with jackknife+ intervals over subjects. For a new *model*, the
-prediction is the mean of the other models, with an interval based on each model's distance from the
-mean of the rest. The coverage of both is checked on known shares by leaving out one subject or one
-model. Nothing is predicted unless this check shows that the intervals are wide enough.
+If the model has counts for other subjects, a line is fitted from the mean share in the other models
+to the share in this model, with jackknife+ intervals over subjects. For a new model, the prediction
+is the mean of the other models, with an interval based on how far each model is from the mean of
+the rest. The coverage of the intervals is checked on known shares by leaving out one subject or one
+model at a time. Nothing is predicted unless this check shows that the intervals are wide enough.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval, wilson_interval
 from vldebias.records.schema import NEUTRAL, Record
 
-# Coverage counts as demonstrated if the lower end of its own 95% interval is at least this high.
+# Coverage is considered sufficient if the lower end of its own 95% interval is at least this high.
 SHOWN = 0.8
-# Minimum number of other models with counts for a subject before their mean is used.
+# Minimum number of other models that must have counts for a subject before their mean is used.
 OTHERS = 2
 TOY = "miniature"
 HALF = 0.5
-NARROW = 0.05  # distance from one half below which a prompt is considered even
+NARROW = 0.05  # shares that are closer to one half are treated as if they were this far away
 Shares = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Store how often intervals contained held-out shares.
+    """How often intervals contained held-out shares.
 
     Attributes:
-        covered, tried: number of held-out units covered by their intervals, and tested in total.
+        covered, tried: number of held-out units that their intervals covered, and number of
+            held-out units in total.
         unit: what was left out one at a time, "subjects" or "models".
         width: mean width of the intervals.
     """
@@ -49,30 +50,30 @@ class Coverage:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return Wilson's interval of the coverage; [0, 1] if nothing could be held out."""
+        """Return the Wilson interval of the coverage, or [0, 1] if nothing could be held out."""
         if not self.tried:
             return 0.0, 1.0
         return wilson_interval(self.covered, self.tried)
 
     @property
     def is_shown(self) -> bool:
-        """Return whether the coverage is known to be high enough to print intervals."""
+        """Return whether the coverage is known to be high enough to report intervals."""
         return self.interval[0] >= SHOWN
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Store what is known about one prompt.
+    """The counted or predicted share for one prompt.
 
     Attributes:
         subject: subject of the prompt.
-        kind: "counted", "predicted", or "abstains".
-        share, low, high: share of the value with its 95% interval; None if nothing is predicted.
-        other_models: mean share over the other models, or None if fewer than OTHERS counted the
-            subject.
+        kind: "counted", "predicted", or "abstains" if nothing is predicted.
+        share, low, high: share of the value with its 95% interval, or None if nothing is predicted.
+        other_models: mean share over the other models, or None if fewer than OTHERS of them have
+            counts for the subject.
         images: number of images needed to decide whether more than half show the value, assuming
-            that the estimated share is correct; 0 if the interval already decides it, None if there
-            is no estimate.
+            that the estimated share is correct. It is 0 if the interval is already sufficient, and
+            None if there is no estimate.
         reason: why nothing is predicted.
     """
 
@@ -89,10 +90,10 @@ class Forecast:
 def known_models(
     records: Sequence[Record], attribute: str, value: str, qualifier: str = NEUTRAL
 ) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return model -> subject -> number of images showing a value, and with a known value.
+    """Return counts by model and subject: images that show a value, and images with a known value.
 
-    Debiased models and the embedded model, whose images are drawings, are excluded. If several
-    records of a model counted a subject, the record with more subjects is used.
+    Debiased models are excluded, as is the miniature, because its images are drawings. If several
+    records of a model contain a subject, the record with the most subjects is used.
 
     Args:
         records: the records.
@@ -119,12 +120,12 @@ def known_models(
 
 
 def shares_of(counts: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-    """Return subject -> share."""
+    """Return the share for each subject."""
     return {subject: hits / known for subject, (hits, known) in counts.items()}
 
 
 def mean_of_others(models: Mapping[str, Shares], left_out: str | None) -> dict[str, float]:
-    """Return subject -> mean share over the other models, if at least OTHERS counted it.
+    """Return the mean share over the other models, for subjects that at least OTHERS counted.
 
     Args:
         models: model -> subject -> share.
@@ -143,14 +144,14 @@ def mean_of_others(models: Mapping[str, Shares], left_out: str | None) -> dict[s
 
 
 def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
-    """Fit a line from the mean shares of the other models to the shares of a model.
+    """Fit a line from the mean shares in the other models to the shares in a model.
 
     Args:
         models: model -> subject -> share.
         model: the model.
 
     Returns:
-        The line; None if fewer than LEAST subjects have both shares.
+        The line, or None if fewer than LEAST subjects have both shares or all means are equal.
     """
     means = mean_of_others(models, model)
     shared = [subject for subject in models[model] if subject in means]
@@ -162,7 +163,7 @@ def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
 
 
 def coverage_over_subjects(line: ShareLine | None) -> Coverage:
-    """Return how often the line fitted without a subject covers that subject's share."""
+    """Return how often the line fitted without a subject covers the share of this subject."""
     if line is None or len(line.x) <= LEAST:
         return Coverage(0, 0, "subjects", 1.0)
     covered = 0
@@ -180,7 +181,7 @@ def coverage_over_subjects(line: ShareLine | None) -> Coverage:
 
 
 def error_of_models(models: Mapping[str, Shares]) -> float | None:
-    """Return the LEVEL quantile of distances between shares and other models' means.
+    """Return the LEVEL quantile of the distances between shares and the means of the other models.
 
     The result is None if no models can be compared.
     """
@@ -196,8 +197,8 @@ def error_of_models(models: Mapping[str, Shares]) -> float | None:
 def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
     """Return how often intervals from other models contain a held-out model's shares.
 
-    The unit is the model, since errors for one model's subjects are correlated: `covered` sums over
-    models the proportion of subjects inside the interval.
+    The unit is the model, since errors for subjects of the same model are correlated. `covered` is
+    the sum over models of the proportion of subjects inside the interval.
     """
     covered = 0.0
     tried = 0
@@ -218,7 +219,7 @@ def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
 
 
 def models_needed() -> int:
-    """Return how many models are needed to demonstrate coverage LEVEL."""
+    """Return how many models are needed to show that intervals with coverage LEVEL suffice."""
     models = 1
     while wilson_interval(LEVEL * models, models)[0] < SHOWN:
         models += 1
@@ -226,10 +227,10 @@ def models_needed() -> int:
 
 
 def images_to_settle(share: float) -> int:
-    """Return the images needed to decide whether more than half show a value.
+    """Return the number of images needed to decide whether more than half of them show a value.
 
-    If the observed share equals `share`, Wilson's 95% interval for this number of images excludes
-    one half. Shares within NARROW of one half are treated as NARROW away.
+    If the observed share equals `share`, the 95% Wilson interval for this number of images excludes
+    one half. Shares closer than NARROW to one half are treated as if they were NARROW away.
 
     >>> images_to_settle(1.0), images_to_settle(0.6), images_to_settle(0.5)
     (4, 97, 385)
@@ -248,7 +249,7 @@ def forecast(
     model: str,
     qualifier: str = NEUTRAL,
 ) -> tuple[list[Forecast], Coverage]:
-    """Predict a value's share in the images for some prompts.
+    """Predict the share of images that show a value, for some prompts.
 
     Args:
         records: the records to predict from.
@@ -259,8 +260,8 @@ def forecast(
         qualifier: prompt wording.
 
     Returns:
-        One forecast per subject, and the coverage of such intervals with one subject (for a model
-        with counts) or one model (for a new model) left out.
+        One forecast per subject, and the coverage of the intervals if one subject (for a model with
+        counts) or one model (for a new model) is left out at a time.
 
     Raises:
         InvalidInputError: If no record has this attribute and value.
@@ -307,7 +308,7 @@ def forecast(
 
 
 def _predicted(mean: float, line: ShareLine | None, error: float | None) -> Interval | None:
-    """Predict a share from the mean of the other models, by a line or with their error."""
+    """Predict a share from the mean of the other models, with a line if there is one."""
     if line is not None:
         x = np.array([mean])
         low, high = line.interval(x)
@@ -318,7 +319,7 @@ def _predicted(mean: float, line: ShareLine | None, error: float | None) -> Inte
 
 
 def _images_to_decide(interval: Interval | None, mean: float | None) -> int | None:
-    """Return a forecast's `images`, from its interval or the other models' mean."""
+    """Return `Forecast.images`, based on the interval or the mean of the other models."""
     if interval is None:
         return None if mean is None else images_to_settle(mean)
     if interval.low <= HALF <= interval.high:
@@ -327,7 +328,7 @@ def _images_to_decide(interval: Interval | None, mean: float | None) -> int | No
 
 
 def _why_not(coverage: Coverage) -> str:
-    """Return why intervals are not printed."""
+    """Return the reason why intervals are not reported."""
     if not coverage.tried:
         return "too few counts to check the coverage of intervals"
     low, high = coverage.interval

@@ -1,4 +1,4 @@
-"""Render records as a self-contained page: a row per model, a column per wording."""
+"""Render records as a self-contained page with a row per model and a column per wording."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vldebias.records.schema import NEUTRAL, Figure, Record
 from vldebias.report.phrases import capitalised
 from vldebias.utils.files import write_atomically
 
-FIRST = ("female",)  # value to show for a pair, if it occurs
+FIRST = ("female",)  # values to show if an attribute only has two
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Store a cell: its text, the note below it, its sort key, and the ends of its interval."""
+    """A table cell, with the note below its text, its sort key and the ends of its interval."""
 
     text: str
     note: str = ""
@@ -28,13 +28,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Store one model's row.
+    """The row for one model.
 
     Attributes:
         title: name of the model.
-        record: name of its record.
+        record: name of the record.
         lines: lines shown below the title.
-        cells: cells of the other columns; empty if there are no figures.
+        cells: cells in the other columns; empty if there are no figures.
         missing: why there are no figures.
     """
 
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass
 class Section:
-    """Store the table of one attribute."""
+    """The table for one attribute."""
 
     title: str
     about: str
@@ -57,10 +57,10 @@ class Section:
 
 
 def read_records(paths: Sequence[Path]) -> list[Record]:
-    """Load records from files and from all *.json files in folders, sorted by name.
+    """Load records from files, and from all *.json files in folders, sorted by name.
 
     Raises:
-        InvalidInputError: If there is no record, or two have the same name.
+        InvalidInputError: If there are no records, or two of them have the same name.
     """
     files: list[Path] = []
     for path in paths:
@@ -70,13 +70,13 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if not records or repeated:
         raise InvalidInputError(
-            f"records: got {repeated or 'no file *.json'}; expected one file for each name"
+            f"records: got {repeated or 'no *.json files'}; expected one file for each name"
         )
     return sorted(records, key=lambda record: record.name)
 
 
 def render(records: Sequence[Record]) -> str:
-    """Return the page as HTML, showing the records' stored figures."""
+    """Render the page as HTML, with the figures stored in the records."""
     environment = need("jinja2").Environment(
         loader=need("jinja2").FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -101,7 +101,7 @@ def write_page(records: Sequence[Record], path: Path) -> Path:
 
 
 def _sections(records: Sequence[Record]) -> list[Section]:
-    """Return a table for each attribute, largest first."""
+    """Return a table for each attribute, starting with the largest."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.attribute, []).append(record)
@@ -112,7 +112,7 @@ def _sections(records: Sequence[Record]) -> list[Section]:
 
 
 def _section(attribute: str, records: Sequence[Record]) -> Section:
-    """Return the table for one attribute, records with counts first."""
+    """Return the table for one attribute, starting with records that have counts."""
     values = _shown_values([record.values for record in records])
     qualifiers = load_protocol().qualifiers
     columns = ["Model", *(f"{capitalised(value)}, neutral wording" for value in values)]
@@ -137,7 +137,10 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
 
 
 def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
-    """Return the values that get a column: one if any record counts a pair, otherwise all."""
+    """Return the values that get a column.
+
+    If any record has only two values, a single one is sufficient. Otherwise, all values are shown.
+    """
     if any(len(values) == 2 for values in values_of_record):
         first = values_of_record[0]
         return [next((value for value in first if value in FIRST), first[0])]
@@ -145,7 +148,7 @@ def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Row:
-    """Return a record's row."""
+    """Return the row for a record."""
     lines = _about(record)
     if not record.counts and not record.published:
         reason = " ".join(("No usable counts.", *record.notes))
@@ -168,7 +171,7 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
 
 
 def _share(figure: Figure | None, wording: str | None = None) -> Cell:
-    """Return the cell for a share with its interval, and its wording if not in the heading."""
+    """Return the cell for a share with its interval, and its wording if the heading has none."""
     if figure is None:
         return Cell("")
     note = f"{figure.low:.0%} to {figure.high:.0%}"
@@ -178,7 +181,10 @@ def _share(figure: Figure | None, wording: str | None = None) -> Cell:
 
 
 def _gap(record: Record, figure: Figure | None) -> Cell:
-    """Return the cell for the distance from even shares, published if there are no counts."""
+    """Return the cell for the distance from equal shares.
+
+    If there are no counts, the published figure is shown.
+    """
     if figure is not None:
         note = f"{figure.low:.2f} to {figure.high:.2f}"
         if len(record.values) > 2:
@@ -193,7 +199,7 @@ def _gap(record: Record, figure: Figure | None) -> Cell:
 
 
 def _about(record: Record) -> list[str]:
-    """Describe a record's method, judge, settings and origin of the counts."""
+    """Describe a record's method, judge and settings, and the origin of its counts."""
     lines = []
     if record.model.method != "none":
         lines.append(f"method: {record.model.method}")

@@ -1,4 +1,4 @@
-"""Load the protocol "who appears": its prompts, and the images and labels they need."""
+"""Load the "who appears" protocol, and compute how many images and labels it requires."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vldebias.utils.files import packaged, read_yaml
 from vldebias.utils.schema import Strict
 
 PROTOCOL = "who-appears-1"
-ERROR = 0.05  # assumed error rate of the judge before there are labels
-LEAST_IMAGES = 2  # per prompt, since one image does not determine a variance
+ERROR = 0.05  # error rate of the judge that is assumed before there are labels
+LEAST_IMAGES = 2  # minimum per prompt, since a single image does not determine a variance
 
 
 @dataclass(frozen=True)
 class ProtocolPrompt:
-    """Store one prompt of the protocol: its subject, its qualifier ("" for none), and its text."""
+    """A prompt in the protocol, with its subject, its qualifier ("" for none) and its text."""
 
     subject: str
     qualifier: str
@@ -30,15 +30,15 @@ class ProtocolPrompt:
 
 
 class Protocol(Strict):
-    """Store the prompts in one version of the protocol.
+    """The prompts in one version of the protocol.
 
     Attributes:
         name: name of this version.
-        source, rule: source of the subjects, and how they were chosen.
-        template: prompt template with a slot for the subject.
+        source, rule: where the subjects come from, and how they were chosen.
+        template: prompt template with a placeholder for the subject.
         qualifiers: words that precede the subject.
         professions: subjects that are professions.
-        everyday: activities of the people who are the other subjects.
+        everyday: activities for the other subjects, such as "person cooking".
     """
 
     name: str
@@ -51,11 +51,11 @@ class Protocol(Strict):
 
     @property
     def subjects(self) -> list[str]:
-        """Return the professions, and people with an everyday activity."""
+        """Return the professions, followed by people with an everyday activity."""
         return [*self.professions, *(f"person {activity}" for activity in self.everyday)]
 
     def prompts(self) -> list[ProtocolPrompt]:
-        """Return every prompt, starting with the neutral wording of all subjects."""
+        """Return all prompts, starting with the neutral wording for every subject."""
         prompts = []
         for qualifier in (NEUTRAL, *self.qualifiers):
             for subject in self.subjects:
@@ -67,7 +67,7 @@ class Protocol(Strict):
 
 @dataclass(frozen=True)
 class Numbers:
-    """Store the number of images per prompt and of labels per wording."""
+    """Number of images per prompt, and number of labels per wording."""
 
     images: int
     labels: int
@@ -86,11 +86,11 @@ def load_protocol(name: str = PROTOCOL) -> Protocol:
 
 
 def numbers_for_width(width: float, prompts: int, error: float = ERROR) -> Numbers:
-    """Return the images and labels needed for a given interval of a wording's mean share.
+    """Return how many images and labels give a wording's mean share an interval of a given width.
 
-    Half of the variance is allotted to the images, assuming the worst case that each prompt shows
-    both values equally often; the other half to the labels, assuming that the judge is wrong about
-    a share `error` of the images.
+    Half of the variance is allotted to the images, assuming the worst case, in which each prompt
+    shows both values equally often. The other half is allotted to the labels, assuming that the
+    judge is wrong about a share `error` of the images.
 
     Args:
         width: maximum width of the 95% interval, such as 0.1.
@@ -98,13 +98,16 @@ def numbers_for_width(width: float, prompts: int, error: float = ERROR) -> Numbe
         error: assumed error rate of the judge.
 
     Raises:
-        InvalidInputError: If the width is not between 0 and 1, or the error is not in [0, 0.5].
+        InvalidInputError: If the width is not between 0 and 1, or the error rate is not in
+            [0, 0.5].
 
     >>> numbers_for_width(0.1, 100)
     Numbers(images=8, labels=146)
     """
     if not 0 < width < 1:
-        raise InvalidInputError(f"width: got {width}; expected one between 0 and 1, such as 0.1")
+        raise InvalidInputError(
+            f"width: got {width}; expected a width between 0 and 1, such as 0.1"
+        )
     if not 0 <= error <= 0.5:
         raise InvalidInputError(f"error: got {error}; expected a share between 0 and 0.5")
     half_of_variance = (width / 2 / NormalDist().inv_cdf(0.975)) ** 2 / 2

@@ -1,4 +1,4 @@
-"""Define records: one attribute's counts in a model's images, and their origin."""
+"""Schema for records, which contain the counts for an attribute in a model's images."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from vldebias.report.result import format_json
 from vldebias.utils.files import explain, read_bytes, write_atomically
 from vldebias.utils.schema import Name, Strict
 
-NEUTRAL = ""  # the wording without a qualifier
+NEUTRAL = ""  # qualifier of the neutral wording
 Metric = Literal["share", "discrepancy", "unknown"]
 Images = Annotated[int, Field(ge=0, strict=True)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class Model(Strict):
-    """Describe what generated the images.
+    """The model that generated the images.
 
     Attributes:
         name: model name in tables.
-        id: model name on a hub or at an API.
-        weights: digest of the weights; None for models known only by an API or a publication.
+        id: model name on a hub or in an API.
+        weights: digest of the weights. None for models that are only known from an API or a
+            publication.
         pipeline: pipeline class, or the name of the API.
         scheduler: scheduler class and settings.
         precision: number format of the weights, such as "float16".
-        method: the debiasing method that was attached; "none" for the model as released.
+        method: debiasing method that was attached; "none" for the model as released.
         is_plain: whether this is the model as released by its developers.
     """
 
@@ -44,7 +45,7 @@ class Model(Strict):
 
 
 class Generation(Strict):
-    """Describe how the images were generated; None for details that a publication omits.
+    """How the images were generated. Details that a publication omits are None.
 
     Attributes:
         guidance: classifier-free guidance scale.
@@ -60,12 +61,12 @@ class Generation(Strict):
 
 
 class Judge(Strict):
-    """Describe who or what judged the images.
+    """The classifier or the people who judged the images.
 
     Attributes:
         kind: "model" for a classifier, "people" for human annotators.
-        name: the classifier, or the annotators.
-        fingerprint: changes whenever the answers of a classifier may change.
+        name: name of the classifier, or description of the annotators.
+        fingerprint: fingerprint of a classifier, which changes whenever its answers may change.
         threshold: probability below which the value is unknown.
     """
 
@@ -76,14 +77,14 @@ class Judge(Strict):
 
 
 class PromptCounts(Strict):
-    """Store the image counts for one prompt.
+    """The image counts for one prompt.
 
     Attributes:
         subject: subject of the prompt, such as "nurse".
         qualifier: qualifier of the subject; "" for the neutral wording.
-        prompt: the text that was sent to the model.
+        prompt: text that was passed to the model.
         counts: number of images that show each value, in the order of the record's values.
-        unknown: number of images with unknown value, or None if not published.
+        unknown: number of images whose value is unknown, or None if it was not published.
     """
 
     subject: str
@@ -94,16 +95,16 @@ class PromptCounts(Strict):
 
 
 class LabelCounts(Strict):
-    """Store the human labels of images with the same answer from the judge.
+    """The human labels of images for which the judge gave the same answer.
 
     The labelled images must be a random sample of all images with this answer and weight.
 
     Attributes:
         qualifier: wording of the images; "" for the neutral one.
         judged: the judge's answer, a value or "unknown".
-        counts: number of images with each value as the human label.
+        counts: number of images that people labelled with each value.
         unknown: number of images whose human label is none of the values.
-        weight: inverse probability that such an image is sampled for labelling, if it differs
+        weight: inverse probability that such an image was sampled for labelling, if it differs
             between images.
     """
 
@@ -115,16 +116,17 @@ class LabelCounts(Strict):
 
 
 class Published(Strict):
-    """Store a figure as printed in a publication.
+    """A figure as printed in a publication.
 
     Attributes:
-        metric: "share" (of a value), "discrepancy" (mean over prompts) or "unknown" (rate).
+        metric: "share" of a value, "discrepancy" (the mean over prompts) or "unknown" (the share of
+            images whose value is unknown).
         value: attribute value, for a share.
         subject: prompt subject, or None for the mean over all prompts.
-        qualifier: the wording.
-        figure: the printed number.
-        tolerance: maximum difference from the recomputed figure: half a unit in the last printed
-            digit.
+        qualifier: qualifier of the wording.
+        figure: printed number.
+        tolerance: maximum difference from the recomputed figure, usually half a unit in the last
+            printed digit.
         where: page, table or file in the source.
     """
 
@@ -138,16 +140,17 @@ class Published(Strict):
 
 
 class Figure(Strict):
-    """Store a figure that follows from a record's counts.
+    """A figure computed from a record's counts.
 
     Attributes:
-        metric: "share" of a value among images with known value, "discrepancy" (mean over prompts
-            of the distance from even shares), or "unknown", the share of images with unknown value.
+        metric: "share" of a value among images whose value is known, "discrepancy" (the distance
+            from equal shares, averaged over prompts), or "unknown" (the share of images whose value
+            is unknown).
         value: attribute value, for a share.
-        qualifier: the wording.
+        qualifier: qualifier of the wording.
         estimate, low, high: the figure with its 95% interval.
         images, prompts: number of images and prompts.
-        labels: number of human labels that correct the figure; 0 if it is uncorrected.
+        labels: number of human labels that correct the figure, or 0 if it is not corrected.
     """
 
     metric: Metric
@@ -162,25 +165,26 @@ class Figure(Strict):
 
 
 class Record(Strict):
-    """Store one run: a model, an attribute, counts by prompt, and the origin of the counts.
+    """The result of one run: counts by prompt for a model and an attribute, and their origin.
 
     Attributes:
         version: version of this schema.
         name: file name of the record, without its suffix.
-        origin: "measured" if this package counted the images, "published" if the record was made
+        origin: "measured" if this package counted the images, "published" if the record was written
             by hand or converted from published counts.
-        protocol: the protocol that was followed, such as "who-appears-1", or None for any other.
+        protocol: name of the protocol that was followed, such as "who-appears-1", or None.
         attribute, values: the attribute that was counted, and its values.
         counts: one entry per prompt; empty if no counts are available.
         labels: human labels, which correct the judge; may be empty.
-        annotators: number of people who labelled, or who counted if people are the judge.
+        annotators: number of people who labelled the images, or who counted them if people are the
+            judge.
         published: figures in the source, which the counts must reproduce.
-        figures: figures that follow from the counts; `vldebias records check` recomputes them.
-        versions, commit: versions of the software that counted.
+        figures: figures computed from the counts; `vldebias records check` recomputes them.
+        versions, commit: versions of the software that counted the images.
         date: date on which the images were judged or published (ISO 8601).
-        measured_by: person or group.
-        source: citation or address.
-        source_files: commit or files of the source.
+        measured_by: person or group who measured the record.
+        source: citation or address of the source.
+        source_files: commit or files in the source.
         licence: licence of the counts.
         notes: further information for readers.
     """
@@ -230,7 +234,7 @@ class Record(Strict):
                     f" of {[*self.values, 'unknown']} with one number per value"
                 )
         if self.counts and self.judge is None:
-            raise ValueError("judge: expected who or what counted the images")
+            raise ValueError("judge: a record with counts must name who or what judged the images")
         if self.origin == "measured" and (not self.counts or not self.versions):
             raise ValueError("a measured record needs counts and versions")
         if self.origin == "published" and not self.source:
@@ -247,7 +251,7 @@ class Record(Strict):
         """Load a record from its JSON file, without recomputing its figures.
 
         Raises:
-            InvalidInputError: If the file is missing or is not a record; the message names the
+            InvalidInputError: If the file is missing or is not a record. The message names the
                 field.
         """
         try:

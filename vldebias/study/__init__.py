@@ -1,4 +1,4 @@
-"""Evaluate a method: measure its effect, its cost, and the uncertainty of both."""
+"""Measure the effect and the cost of methods, with confidence intervals."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from vldebias.study.tasks.texts import TextsTask
     from vldebias.utils.options import Options
 
-# Imported on first use: a task on features needs no judge, audit or diagnosis.
+# Import names on first use, because a task on features does not need a judge, an audit or a
+# diagnosis.
 _NAMES_OF_HOME = {
     "vldebias.judge.judges": ("VlmJudge",),
     "vldebias.utils.options": ("Options",),

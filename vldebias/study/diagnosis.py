@@ -1,7 +1,7 @@
 """Probe features (n, d) for attribute leakage, worst-off groups, label errors and margins.
 
 Two scikit-learn probes are cross-validated and compared with permuted labels. The linear probe
-shows what a projection can remove, the nearest-neighbour probe what a search can still find.
+shows what a projection can remove, and the nearest-neighbour probe what a search can still find.
 Balanced accuracy is the share of correctly predicted rows per value, averaged over values. Margins
 are defined in chapter 8 of the thesis (Figure 8-2).
 """
@@ -51,41 +51,42 @@ BLOCK = 8192  # rows converted to float64 at a time
 FOLDS = 5
 PERMUTATIONS = 100  # number of label permutations for the chance limit
 SEARCHED = 20_000  # maximum number of rows for the nearest-neighbour search
-FEW = 30  # smaller groups are not used for advice
+FEW = 30  # minimum size of a group that advice is based on
 LARGEST_SUBSET = 1000  # maximum k-variance subset size; a pair of this size takes a second
-# Metric -> the role of the predicted column, and the probe.
+# Metric -> the role of the column that is predicted, and the kind of probe.
 PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "neighbour")}
 PROBES["class_probe"] = "labels", "linear"
 
 
 def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[str, ...]]:
-    """Return the labelled rows as float32 of length 1, their codes, and the names of the values.
+    """Return the labelled rows as float32 of length 1, their codes, and the value names.
 
     Raises:
-        InvalidInputError: If lengths differ, features are not finite, there are fewer than two
+        InvalidInputError: If the lengths differ, features are not finite, there are fewer than two
             values, or a value has fewer than `FOLDS` rows.
     """
     rows = torch.as_tensor(features).detach().cpu()
     column = Labels.from_array(labels)
     if rows.ndim != 2 or len(rows) != len(column):
         raise InvalidInputError(
-            f"labels: expected {len(rows)}, one for each row of features, got {len(column)}"
+            f"labels: expected {len(rows)} labels, one per row of features, got {len(column)}"
         )
     known = rows[torch.from_numpy(column.known)]
-    # Use float32 and convert block by block, because a probe copies the rows for each fold.
+    # Use float32 and convert block by block to save memory, because a probe copies the rows for
+    # each fold.
     unit = torch.cat([normalize(block.float(), dim=1) for block in known.split(BLOCK)])
     if not unit.isfinite().all():
         raise InvalidInputError(
-            f"features: expected finite numbers, got NaN or infinity in {len(rows)} rows"
+            f"features: expected finite numbers, got NaN or infinity among {len(rows)} rows"
         )
     values, codes, sizes = np.unique(
         column.codes[column.known], return_inverse=True, return_counts=True
     )
-    # With fewer rows than folds, some folds would be fitted without the value and could not predict
-    # it.
+    # With fewer rows than folds, the value could be missing from a fold.
     if len(values) < 2 or sizes.min() < FOLDS:
         raise InvalidInputError(
-            f"labels: expected two or more values with {FOLDS} rows or more, got {column.counts}"
+            f"labels: expected two or more values with at least {FOLDS} rows each, got"
+            f" {column.counts}"
         )
     return unit, codes, tuple(column.names[value] for value in values)
 
@@ -95,7 +96,7 @@ def _out_of_fold(
 ) -> np.ndarray:
     """Return a scikit-learn model's out-of-fold prediction for each row."""
     selection = need("sklearn.model_selection")
-    # Stratify, so that every fold contains rare values.
+    # Stratify the folds, so that each of them contains rare values.
     folds = selection.StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, codes)
     predicted: np.ndarray = selection.cross_val_predict(
         model, rows.numpy(), targets, cv=list(folds)
@@ -104,16 +105,16 @@ def _out_of_fold(
 
 
 def _ridge(rows: Tensor) -> Ridge:
-    """Return a ridge regression whose penalty is the mean column variance.
+    """Return a ridge regression whose penalty is the mean column variance times the number of rows.
 
-    The labels may be wrong, so they must not select the penalty.
+    The labels may be wrong, so they must not be used to select the penalty.
     """
     variance = float(rows.double().var(0, correction=0).mean())
     return need("sklearn.linear_model").Ridge(alpha=max(variance * len(rows), 1e-12))
 
 
 def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
-    """Return the lead (n,) of each row's class in scores (n, k), and the best other class (n,)."""
+    """Return how far each row's class leads in scores (n, k), and the best other class (n,)."""
     # (n, k): one-hot classes
     is_class = np.arange(scores.shape[1]) == codes[:, None]
     rival = np.where(is_class, -np.inf, scores).argmax(1)
@@ -122,12 +123,12 @@ def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
 
 @dataclass(frozen=True)
 class Probe:
-    """Store a probe's out-of-fold balanced accuracy.
+    """A probe's out-of-fold balanced accuracy.
 
     Attributes:
-        accuracy: the balanced accuracy.
-        limit: the accuracy that permuted labels exceed in 2.5% of cases (normal approximation).
-        draws: (b,) bootstrap accuracies from rows resampled within values.
+        accuracy: balanced accuracy.
+        limit: accuracy that permuted labels exceed in 2.5% of cases (normal approximation).
+        draws: (b,) bootstrap accuracies, with rows resampled within each value.
     """
 
     accuracy: float
@@ -148,14 +149,14 @@ def readable(
     seed: int = 0,
     resamples: int = 2000,
 ) -> Probe:
-    """Return how well a cross-validated probe predicts labels from features.
+    """Measure how well a cross-validated probe predicts labels from features.
 
     Args:
         features: features (n, d).
         labels: values (n,); rows with unknown values are ignored.
         reader: "linear" for scikit-learn's linear discriminant analysis with equal priors and
             Ledoit-Wolf shrinkage, or "neighbour" for the value of the row with the largest cosine.
-        seed: seed for the folds and the bootstrap.
+        seed: random seed for the folds and the bootstrap.
         resamples: number of bootstrap resamples.
 
     Raises:
@@ -170,7 +171,7 @@ def readable(
         priors = np.full(len(names), 1 / len(names))
         model = discriminant(solver="lsqr", shrinkage="auto", priors=priors)
     else:
-        # Sample rows, because the nearest-neighbour probe computes n x n cosines.
+        # Use a sample of the rows, because the nearest-neighbour probe computes n x n cosines.
         sample = np.sort(rng.permutation(len(codes))[:SEARCHED])
         rows = rows[torch.from_numpy(sample)]
         codes = np.unique(codes[sample], return_inverse=True)[1]
@@ -179,8 +180,8 @@ def readable(
     sizes = np.bincount(codes)
     # (values,): share of correctly predicted rows per value
     shares = np.bincount(codes, weights=predicted == codes) / sizes
-    # Chance accuracy depends on n, the values and the predictions. Permuting the labels estimates
-    # it for any predictions.
+    # The accuracy expected by chance depends on n, the values and the predictions. Permuting the
+    # labels estimates it for any predictions.
     by_chance = []
     for _ in range(PERMUTATIONS):
         permuted = rng.permutation(codes)
@@ -188,7 +189,7 @@ def readable(
         by_chance.append((hits / sizes).mean())
     limit = float(np.mean(by_chance) + 1.96 * np.std(by_chance, ddof=1))
     # Resample within values, because balanced accuracy does not depend on their sizes. Reuse the
-    # out-of-fold predictions, because refitting each resample would take 2,000 fits.
+    # out-of-fold predictions, because refitting the probe on each resample would take 2,000 fits.
     hits = np.random.default_rng(seed).binomial(sizes, shares, (resamples, len(sizes)))
     return Probe(float(shares.mean()), limit, (hits / sizes).mean(1))
 
@@ -197,19 +198,19 @@ def wrong_labels(features: Array, labels: LabelArray, *, seed: int = 0) -> pd.Da
     """Rank all labelled rows, starting with the least credible label.
 
     Each row is scored by a ridge regression on one-hot targets that was fitted on the other folds.
-    The confidence is the score of the given label minus the best other score. If it is negative, a
-    different label fits better.
+    The confidence is the score of the given label minus the best score of any other label. If it is
+    negative, a different label fits better.
 
     Args:
         features: features (n, d).
         labels: values (n,).
-        seed: seed for the folds.
+        seed: random seed for the folds.
 
     Returns:
-        A frame with the columns row, given, proposed and confidence.
+        A data frame with the columns `row`, `given`, `proposed` and `confidence`.
 
     Raises:
-        InvalidInputError: If `readable` rejects the file.
+        InvalidInputError: If features are not finite, or a value has fewer than five rows.
     """
     rows, codes, names = _known(features, labels)
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
@@ -232,22 +233,22 @@ def margins(
 
     - "margin": eq. 8.1.
     - "gn_margin": margin / (norm of its gradient + 1e-6), section 8.3.2.
-    - "kv_margin": margin / E_c[Lip_c Var_c], with the largest gradient of a class as Lip_c.
+    - "kv_margin": margin / E_c[Lip_c Var_c], where Lip_c is the largest gradient norm in a class.
     - "kv_gn_margin": gn_margin / E_c[Var_c], section 8.4.
 
-    The last two are missing if every class consists of a single point.
+    The last two are missing if all rows of each class are identical.
 
     Args:
         head: (weight (k, d), bias (k,)) or nn.Linear.
         features: inputs (n, d) of the head.
         codes: classes (n,).
-        seed: seed for the k-variance.
+        seed: random seed for the k-variance.
 
     Returns:
-        Metric -> margins (n,), and the k-variances (k,).
+        The margins (n,) for each metric, and the k-variances (k,).
 
     Raises:
-        InvalidInputError: If the shapes do not match, or a class has a single row.
+        InvalidInputError: If the shapes do not match, or a class has only one row.
     """
     rows = torch.as_tensor(features).detach().cpu()
     if isinstance(head, nn.Linear):
@@ -259,28 +260,28 @@ def margins(
     has_shapes = weight.shape == (len(sizes), rows.shape[1]) and bias.shape == weight.shape[:1]
     if not has_shapes or sizes[sizes > 0].min() < 2:
         raise InvalidInputError(
-            f"head: got weight {tuple(weight.shape)}, bias {tuple(bias.shape)} and classes of"
-            f" {sizes.tolist()} rows; expected (k, {rows.shape[1]}), (k,) and two or more rows of"
-            " each class"
+            f"head: got weight {tuple(weight.shape)}, bias {tuple(bias.shape)} and classes with"
+            f" {sizes.tolist()} rows; expected (k, {rows.shape[1]}), (k,) and two or more rows per"
+            " class"
         )
     scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
     margin, rival = _leads(scores.numpy(), codes)
     # The margin is linear with gradient w_y - w_rival, so its Lipschitz constant (n,) is the
-    # distance between two rows of the weight.
+    # distance between two rows of the weight matrix.
     slope = torch.cdist(weight, weight).numpy()[codes, rival]
     variance = np.zeros(len(sizes))
     steepest = np.zeros(len(sizes))
     for code in np.flatnonzero(sizes):
         members = rows[torch.from_numpy(codes == code)].float()
-        # The thesis sets k to half the number of rows; here k is capped, because the cost of a pair
-        # of subsets is cubic in k.
+        # The thesis sets k to half the number of rows. Here, k is capped, because comparing two
+        # subsets has a cost that is cubic in k.
         subset_size = min(len(members) // 2, LARGEST_SUBSET)
         variance[code] = k_variance(members, k=subset_size, seed=seed)
         steepest[code] = slope[codes == code].max()
 
     margin_of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}
     shares = sizes / len(codes)
-    # If every class is a single point, the variance is zero.
+    # If all rows of each class are identical, the variance is zero.
     if (steepest * variance).any():
         margin_of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
         margin_of_metric["kv_gn_margin"] = margin_of_metric["gn_margin"] / float(shares @ variance)
@@ -289,14 +290,14 @@ def margins(
 
 @dataclass(frozen=True)
 class Column:
-    """Store a label column with its name."""
+    """A label column with its name."""
 
     name: str
     labels: Labels
 
     @property
     def title(self) -> str:
-        """Return the noun for this column in sentences: its name, or "class" for an array."""
+        """Return the noun for this column in sentences, which is "class" for unnamed labels."""
         return "class" if self.name == "labels" else self.name
 
     @classmethod
@@ -330,31 +331,31 @@ def diagnose(
 
     The result has one task, "diagnose", with these rows:
 
-    - `linear_probe` and `neighbour_probe` of the attribute, and `class_probe`, for every method;
-    - `accuracy` of every group, from out-of-fold predictions;
-    - `suspect_labels`;
-    - the median of each margin, with its quartiles.
+    - `linear_probe` and `neighbour_probe` for the attribute, and `class_probe`, for every method;
+    - `accuracy` for every group, from out-of-fold predictions;
+    - `suspect_labels`, the share of labels that fit a different class better;
+    - the median and the quartiles of each margin.
 
-    The description in its provenance contains advice. It calls an attribute "removed" by a method
-    only if a linear probe then performs at chance out of sample.
+    The description in the provenance contains advice. It only calls an attribute "removed" by a
+    method if a linear probe is then no better than chance on held-out rows.
 
     Args:
         features: features (n, d) of one model, as an array, a tensor, or
             `vldebias.data.Embeddings`; they are normalised to length 1.
         labels: classes (n,), or the name of a column. None, NaN and "" are unknown.
         groups: values (n,) of an attribute, or the name of a column.
-        texts: prompt -> embedding (d,), or the image-text model that produced the features; used
-            with `prompts`.
-        head: linear classifier on features of length 1, as (weight (k, d), bias (k,)) or nn.Linear;
-            None: ridge regression.
-        seed: seed for the folds and the bootstrap.
-        prompts: the attribute's prompt set. Without `groups`, it determines the value of each
-            image.
+        texts: a mapping from prompt to embedding (d,), or the image-text model that produced the
+            features; used with `prompts`.
+        head: linear classifier on features of length 1, as (weight (k, d), bias (k,)) or nn.Linear.
+            If None, a ridge regression is fitted.
+        seed: random seed for the folds and the bootstrap.
+        prompts: the attribute's prompt set. Without `groups`, each image gets the value whose
+            prompts are nearest.
         methods: methods or their names, fitted on `prompts` and compared with "none".
         reference: image features (m, d) for methods that use them.
 
     Raises:
-        InvalidInputError: If there are neither labels nor groups, lengths differ, methods are
+        InvalidInputError: If neither labels nor groups are passed, lengths differ, methods are
             passed without prompts and texts, or a class has fewer than five rows.
 
     >>> import numpy as np
@@ -372,7 +373,7 @@ def diagnose(
     compared = [get_method(method) for method in listed]
     # method -> features (n, d) of length 1
     rows = {NONE: data.unit[:]}
-    # The column that splits rows into groups: the attribute, or the nearest prompts.
+    # The attribute splits the rows into groups. Without it, use the value of the nearest prompts.
     parts = columns.get("groups")
     facts: dict[str, object] = {"model": data.about.get("model"), "methods": {}}
     if prompts is not None and texts is not None:
@@ -392,7 +393,7 @@ def diagnose(
     provenance = {
         "task": "diagnose",
         "title": f"Information in the features: {title}",
-        "description": "",  # set after the rows
+        "description": "",  # set once all rows are added
         "n": {"images": len(data)},
         "split": split_of(data),
         "data": {"images": str(digest)} if digest else {},
@@ -432,7 +433,7 @@ def _columns(
     for role, column in columns.items():
         if len(column.labels) != len(data):
             raise InvalidInputError(
-                f"{role}: expected {len(data)}, one for each row of features, got"
+                f"{role}: expected {len(data)} labels, one per row of features, got"
                 f" {len(column.labels)}"
             )
     return columns
@@ -456,8 +457,8 @@ def _edited_rows(
         edit = fit_method(host, attribute, method, reference=kept)
         if edit is None:
             continue
-        # Use `edit.image` even though the edit was fitted on text: the question is whether edited
-        # image features still reveal the attribute.
+        # Apply `edit.image` even though the edit was fitted on text, because the question is
+        # whether edited image features still reveal the attribute.
         blocks = [normalize(edit.image(block), dim=1) for block in unit.split(BLOCK)]
         rows[method.name] = torch.cat(blocks)
         origin = edit.provenance
@@ -478,7 +479,7 @@ def _add_probes(
     """Add a row for each probe and method, and store the chance limits in the settings.
 
     Returns:
-        The sentence of `how_readable`; empty without an attribute.
+        A list with the sentence from `how_readable`, or an empty list without an attribute.
     """
     probes: dict[str, dict[str, Probe]] = {}
     limits: dict[str, dict[str, float]] = {}
@@ -511,12 +512,12 @@ def _add_probes(
 
 
 def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) -> str:
-    """Describe how well an attribute can be decoded from features, and which methods removed it.
+    """Describe how well an attribute can be decoded from features, and which methods remove it.
 
     Args:
         attribute: attribute name.
-        linear: method -> linear probe of the features under it, including "none".
-        neighbour: nearest-neighbour probe of unedited features.
+        linear: method -> linear probe of the features that it edited, including "none".
+        neighbour: nearest-neighbour probe of the unedited features.
 
     >>> nothing = np.empty(0)
     >>> linear = {"none": Probe(0.9, 0.6, nothing), "cali": Probe(0.5, 0.6, nothing)}
@@ -547,7 +548,7 @@ def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) 
 def _add_suspects(
     result: TaskResult, data: Embeddings, column: Column, parts: Column | None, seed: int
 ) -> list[str]:
-    """Add the accuracy of each group and the share of suspect labels; return advice on both.
+    """Add the accuracy of each group and the share of suspect labels, and return advice on both.
 
     `column` contains the classes.
     """
@@ -558,7 +559,7 @@ def _add_suspects(
         groups = cross(classes, parts.labels)
         frame = frame.assign(group=groups.codes[frame.row], right=frame.given == frame.proposed)
         known = frame.query("group >= 0")
-        # One row per group: hits, size and accuracy.
+        # The table has one row per group, with hits, size and accuracy.
         table = known.groupby("group").right.agg(["sum", "size", "mean"])
         for code, hits, size, share in table.itertuples():
             result.add(
@@ -569,8 +570,8 @@ def _add_suspects(
                 n={"images": int(size)},
                 subset=groups.names[code],
             )
-        # A group of three images may be the worst by chance, so small groups are reported but
-        # trigger no advice.
+        # A group of three images may be the worst by chance, so small groups are reported but do
+        # not trigger advice.
         large = table[table["size"] >= FEW]
         if not large.empty:
             worst = large["mean"].idxmin()
@@ -603,7 +604,7 @@ def _add_margins(
         fitted = _ridge(rows).fit(rows.double().numpy(), np.eye(len(names))[codes])
         head = (fitted.coef_, fitted.intercept_)
     else:
-        # The head has a class for every value of the column, whether or not the value occurs.
+        # The head has a class for every value in the column, even if the value does not occur.
         codes = classes.codes[classes.known]
         names = classes.names
     of_metric, variance = margins(head, rows, codes, seed=seed)

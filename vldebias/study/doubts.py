@@ -1,7 +1,7 @@
 """Warn about valid but suspicious inputs, such as text and images from different models.
 
-The checks use up to a thousand rows, and prompts that are already embedded. They do not affect
-results.
+The checks use at most a thousand rows, and only prompts that are already embedded. They do not
+affect results.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.reference import place_of
 from vldebias.prompts import PromptSet
 
-FOREIGN = 3.0  # threshold in standard deviations for the spread and mean of aligned images
-ENOUGH = 10  # minimum images per value to check how well prompts predict it
-CLOSE = 0.8  # minimum similarity at which one spelling may be a typo of another
+FOREIGN = 3.0  # number of standard deviations below which text and images look unaligned
+ENOUGH = 10  # minimum number of images per value for checking how well prompts predict it
+CLOSE = 0.8  # minimum similarity at which a label may be a misspelt value
 
 
 def spaced(n: int) -> NDArray[np.int64]:
-    """Return at most a thousand indices of n rows, evenly spaced."""
+    """Return up to a thousand evenly spaced indices into n rows."""
     return np.unique(np.linspace(0, max(n - 1, 0), min(n, 1000)).astype(np.int64))
 
 
 def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
-    """Warn if few rows are distinct, or if no entry is negative.
+    """Check the width of image features, and warn if they do not look like a model's output.
+
+    Warnings are issued if few rows are distinct, or if no entry is negative.
 
     Args:
         images: image features.
         texts: the model, used to embed text.
-        prompt: any prompt, used to find the width of the embeddings.
+        prompt: any prompt; its embedding determines the expected width.
 
     Raises:
-        InvalidInputError: If texts and images have different widths.
+        InvalidInputError: If text and image features have different widths.
     """
     width = texts.embed([prompt]).shape[1]
     if width != images.dim:
         raise InvalidInputError(
-            f"images: got features of width {images.dim}, and texts of width {width}; expected"
-            " both from the same model"
+            f"images: got image features of width {images.dim} and text features of width {width};"
+            " expected both from the same model"
         )
     # Sample evenly, because the first thousand images of a sorted data set may all belong to one
     # class.
@@ -59,12 +61,12 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
     # duplicates are normal in scraped data.
     if different <= max(1, len(sample) // 10) < len(sample):
         warn(
-            f"features: got {different} different rows among {len(sample)}, so scores are tied and"
-            " ranked by row number; expected a separate row for each image",
+            f"features: got only {different} different rows among {len(sample)}, so many scores are"
+            " tied and ranked by row number; expected a separate row for each image",
             SuspectInputWarning,
         )
-    # Every row of CLIP features contains both signs, so a thousand rows without a negative entry
-    # are not features of such a model.
+    # Every row of CLIP features contains positive and negative entries, so rows without a negative
+    # entry do not come from such a model.
     if not (sample < 0).any():
         warn(
             "features: got no negative numbers, as in pixels or after a ReLU; expected the output"
@@ -74,12 +76,12 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
 
 
 def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[PromptSet]) -> None:
-    """Warn about possibly misspelt labels and about small intersections.
+    """Warn about labels that may be misspelt, and about small intersections.
 
     Args:
         images: rows with labels.
         columns: columns to check.
-        sets: the attributes' prompt sets, whose values are compared with the labels.
+        sets: prompt sets whose values are compared with the labels.
     """
     problems_of_column: dict[str, list[str]] = {}
     for column in columns:
@@ -88,8 +90,8 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
         for prompts in sets:
             problems += _misspelt(labels, prompts)
         problems_of_column[repr(column)] = problems
-    # Check for small intersections only if the columns themselves look right. A misspelt value also
-    # creates small intersections, and its own warning already names the cause.
+    # Only check for small intersections if the columns themselves look right. A misspelt value also
+    # creates small intersections, and the warning about it already explains the cause.
     if len(columns) > 1 and not any(problems_of_column.values()):
         intersection = cross(*map(images.column, columns))
         problems_of_column[" x ".join(columns)] = list(odd_values(intersection))
@@ -99,11 +101,11 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
 
 
 def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
-    """List labels that nearly match a prompt set value: "'femal' is not a value of gender"."""
+    """List the labels that nearly match a value, as in "'femal' is not a value of gender"."""
     names = [name for name, n in labels.counts.items() if n]
     strangers = [name for name in names if place_of(name, prompts) is None]
     if len(strangers) == len(names):
-        # The column describes something else.
+        # If no label is a value, the column describes something else.
         return []
     value_of_spelling = {value.casefold(): value for value in prompts.attributes}
     problems = []
@@ -124,11 +126,11 @@ def _embedded(prompts: Sequence[str], texts: Host) -> list[str]:
 def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     """Warn if images and text look unaligned, as if they came from different models.
 
-    Both of the following must hold: images vary no more along the differences between text
-    embeddings than along any other direction, and their mean is no closer to the mean text
-    embedding than a random direction is. The second condition is needed because a few queries may
-    differ in directions along which images do not vary; within one model, the means still share a
-    direction (cosines around 0.3 in CLIP).
+    The warning requires two conditions. First, images vary no more along the differences between
+    text embeddings than along other directions. Second, the mean image is no closer to the mean
+    text than a random direction would be. The second condition is needed because a few queries may
+    differ in directions along which images do not vary. Within one model, the means are still
+    similar (their cosine is around 0.3 in CLIP).
 
     Args:
         images: unit rows (n, d).
@@ -149,7 +151,7 @@ def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     if spread and deviations < FOREIGN and has_own_mean:
         warn(
             f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means"
-            f" {cosine:.2f}); are both from the same model? Embed both with one",
+            f" {cosine:.2f}); are both from the same model? Embed both with the same one",
             SuspectInputWarning,
         )
 
@@ -168,7 +170,7 @@ def doubt_chance(
         nearest: (n,) position in `values` of the prompt nearest to each image.
         labels: (n,) position in `values` of each image's label.
         values: value names.
-        description: what the message calls the prompts.
+        description: description of the prompts for the message.
     """
     k = len(values)
     # (k, k): labels in rows, nearest prompts in columns
@@ -179,11 +181,11 @@ def doubt_chance(
     n = counts.sum(1)[frequent]
     recall = counts[frequent] / n[:, None]  # (values with enough images, k)
     right = float(recall[np.arange(len(frequent)), frequent].mean())
-    # Standard error of the mean recall if every prediction were random (1 / k).
+    # This is the standard error of the mean recall if every prediction were random (1 / k).
     error = sqrt((1 - 1 / k) / k * float((1 / n).sum())) / len(frequent)
     if right > 1 / k + 2 * error:
         return
-    # The best of all orders exceeds chance even for random labels, so require four standard errors.
+    # The best order exceeds chance even for random labels, so require four standard errors.
     rows, columns = need("scipy.optimize").linear_sum_assignment(-recall)
     best = float(recall[rows, columns].mean())
     if best > max(right, 1 / k) + 4 * error:
@@ -209,14 +211,14 @@ def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSe
         images: rows with labels.
         column: the attribute's column.
         texts: the model, used to embed text.
-        prompts: prompt set that describes its values.
+        prompts: the attribute's prompt set.
     """
     labels = images.column(column)
     places = [place_of(name, prompts) for name in labels.names]
     if not places or None in places or prompts.parts or len(prompts.attributes) < 2:
         return
-    # Prompts that name only the value ("a photo of a woman") predict it best. Fall back to the
-    # pairs if these were not embedded, because a warning should not trigger any embedding.
+    # Prompts that only state the value ("a photo of a woman") predict it best. If they were not
+    # embedded, fall back to the pairs, because a check should not embed any text.
     for candidates in (prompts.spurious, chain(*prompts.groups)):
         texts_of_value = prompts.by_value(_embedded(list(candidates), texts))
         if all(texts_of_value.values()):

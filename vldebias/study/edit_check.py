@@ -1,4 +1,4 @@
-"""Check that an edit can be attached to a model, removed without a trace, saved and merged."""
+"""Check that an edit can be attached to a model, removed completely, saved and merged."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ Reader = Callable[[], list[Tensor]]
 TOLERANCE = 0.05  # relative difference allowed between merged and attached edits
 
 
-# A check, whether it passed (None if it could not be run), and a note with the reason.
+# Name of the check, whether it passed (None if it could not be run), and a note with the reason.
 Finding = tuple[str, bool | None, str]
 
 
 def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[Finding]:
-    """Yield findings; the last check merges the edit into the weights, which cannot be undone.
+    """Run all checks and yield their findings.
 
-    A pipeline is checked by generating an image if it only needs a prompt, otherwise by its
-    embeddings.
+    The last check merges the edit into the weights, which cannot be undone. If a pipeline only
+    needs a prompt, its generated images are compared, otherwise its embeddings.
 
     Args:
         loaded: the model or pipeline.
         prompts: prompt set for fitting "cali", because the default method may not attach an edit.
-        call: pipeline arguments, if it takes any.
+        call: further arguments for calling the pipeline.
     """
     model = loaded.host
     tokenizer = loaded.tokenizer
@@ -52,7 +52,8 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
     try:
         unedited = measure()
     except Exception as error:
-        # Some pipelines need more than a prompt (an image, a mask): check their embeddings instead.
+        # Some pipelines need more than a prompt, such as an image or a mask. For these, compare
+        # embeddings instead.
         if not generates:
             raise
         problem = f"{type(error).__name__}: {str(error)[:150]}"
@@ -60,13 +61,14 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
         measure = partial(_outputs, host)
         unedited = measure()
 
-    # If two unedited calls differ, the other checks are meaningless.
+    # If two unedited calls give different outputs, the other checks are meaningless.
     yield "the same twice", _are_equal(unedited, measure()), ""
     edits = fit_projections(model, prompts, method="cali", tokenizer=tokenizer)
     attachment = debias(model, edits, tokenizer=tokenizer)
     attached = measure()
     yield "attached: changed", not _are_equal(unedited, attached), ""
-    # Must be bit-identical: strength 0 must not multiply by the identity.
+    # Strength 0 must skip the edit instead of multiplying by the identity, which could change the
+    # last bits.
     attachment.strength = 0.0
     yield "strength 0: as without", _are_equal(unedited, measure()), ""
     attachment.strength = 1.0
@@ -80,7 +82,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
             edit.save_pretrained(Path(folder) / role)
         with debias(model, load_edit(folder), tokenizer=tokenizer):
             yield "saved and loaded: the same", _are_equal(attached, measure()), ""
-    # Edit every prompt, as merged weights do.
+    # Edit every prompt, because merged weights do so too.
     attachment = debias(model, edits, keep_stated=False, negative=generates, tokenizer=tokenizer)
     expected = measure()
     name = "merged: as attached"
@@ -94,7 +96,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
     if generates and _are_equal(merged, unedited):
         yield name, None, "the edit is merged into the denoiser, and nothing was generated"
         return
-    # Measure relative to the edit, since merged weights are rounded to half precision.
+    # Merged weights are rounded to half precision, so allow a difference relative to the edit.
     difference = _distance(merged, expected)
     size = _distance(unedited, expected)
     note = f"off by {difference / max(size, 1e-12):.1%} of the edit"
@@ -102,7 +104,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
 
 
 def _are_equal(before: list[Tensor], after: list[Tensor]) -> bool:
-    """Return whether all tensors are equal, bit for bit."""
+    """Return whether all tensors are bit-identical."""
     return all(map(torch.equal, before, after))
 
 
@@ -118,7 +120,7 @@ def _distance(before: list[Tensor], after: list[Tensor]) -> float:
 def _outputs(
     host: Host, pipe: DiffusionPipeline | None = None, call: Mapping[str, object] | None = None
 ) -> list[Tensor]:
-    """Return a pipeline's output for one seed, or a model's embeddings of two prompts."""
+    """Return a pipeline's output for a fixed seed, or a model's embeddings of two prompts."""
     if pipe is not None:
         options = {
             "output_type": "latent",

@@ -1,4 +1,4 @@
-"""Evaluate methods from Python: sort the arguments, open the inputs, and measure."""
+"""Evaluate methods from Python: sort the arguments, open the inputs, and run the task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vldebias.methods.reference import Reference
     from vldebias.study.inputs import Columns, Images
 
-# What can be compared: a method or its name, a re-ranking, or a fitted edit.
+# A method or its name, a re-ranking, or a fitted edit.
 AnyMethod: TypeAlias = "str | Compared | Edit"
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 
@@ -53,57 +53,57 @@ def evaluate(
     """Measure the bias and utility of methods, with confidence intervals.
 
     Args:
-        model: an open_clip or transformers model, a name that `vldebias.load_host` loads, or a
+        model: an open_clip or transformers model, a name that `vldebias.load_host` accepts, or a
             mapping from prompt to embedding (d,).
-        images: features (n, d) as an array, a tensor or a list; their file (.npz, .npy, or a
-            pattern such as "shards/*.npy"); `Embeddings` or `vldebias.data.Shards`; or a folder of
-            images or a data set (`vldebias eval data`), which the model embeds. With captions
+        images: features (n, d) as an array, a tensor or a list; a feature file (.npz, .npy, or a
+            pattern such as "shards/*.npy"); `Embeddings` or `vldebias.data.Shards`; or an image
+            folder or data set (`vldebias eval data`), which the model embeds. With captions
             (`Embeddings.from_arrays(features, labels, captions=texts)`), retrieval also measures
-            their recall; a mapping must then contain their embeddings.
-        prompts: a prompt set or its name. For retrieval, it may also map column -> set, for several
-            columns or a column that is not named after the attribute.
-        labels: column -> values of the n images, or one column: strings or integers; None, NaN and
-            "" are unknown. None: the labels of the data.
+            their recall. If the model is a mapping, it must then also contain the captions.
+        prompts: a prompt set or its name. For retrieval, this may also be a mapping from columns
+            to sets, for several columns or a column that is not named after the attribute.
+        labels: a mapping from columns to values of the n images, or a single column. Values are
+            strings or integers; None, NaN and "" are unknown. Default: the labels in the data.
         unknown: additional values that mean "unknown", such as -1. These rows are counted, but
             excluded from groups.
         task: a name in `vldebias.study.TASKS`: "retrieval" (skew of the first k results),
-            "groups" (accuracy of the worst group), "generation", "texts" (distance of prompt
-            pairs), or a registered one.
-        methods: names in `vldebias.methods.METHODS`, methods, fitted edits (also name -> edit), or
-            several; default: "none", "default" and the attachment of the model ("attached cali"),
-            at its strength. "none", the unedited model, is always measured, and changes are
-            relative to it. For retrieval also "rerank" and "rerank-fair", results of the unedited
-            model re-ranked by its zero-shot labels (`vldebias.rerank`), and "default+rerank", the
-            default method's results re-ranked.
-        reference: image features (m, d), in any form of `images`. Methods are then what
-            `vldebias.debias` attaches with these images: a closed form such as "cali" is equalised
-            on them ("cali+equalise").
-        reference_labels: labels of these m images, for methods that need labels. None: the
-            reference's own labels, or the model's zero-shot labels.
+            "groups" (worst-group accuracy), "generation", "texts" (distance between prompt pairs),
+            or the name of a task that you registered.
+        methods: one or more names in `vldebias.methods.METHODS`, methods or fitted edits, or a
+            mapping from names to edits. Default: "default" and the model's attachment ("attached
+            cali"), at its strength. "none", the unedited model, is always measured, and changes
+            are relative to it. For retrieval, there are also "rerank" and "rerank-fair", which
+            re-rank the unedited model's results by its zero-shot labels (`vldebias.rerank`), and
+            "default+rerank", which re-ranks the default method's results.
+        reference: image features (m, d), in any form that `images` accepts. Methods are then the
+            ones that `vldebias.debias` attaches with these images: a closed form such as "cali" is
+            equalised on them ("cali+equalise").
+        reference_labels: labels of these m images, for methods that need labels. Default: the
+            labels in the reference, or the model's zero-shot labels.
         split: data set split to measure.
-        root: data set folder.
+        root: folder that contains the data sets.
         tokenizer: the model's tokenizer, if it needs one.
         pretrained: weights for an open_clip model loaded by name.
         device: device for a model loaded by name.
         progress: whether to show progress on stderr.
-        options: task settings, and inputs of its `measure`.
+        options: task settings, and further inputs for its `measure`.
 
-            - retrieval: `queries`, texts or a prompt set whose class prompts are queried (default:
-              the class prompts); `k`, one or several (default: a twentieth of the images, at least
-              10); prior, classes, resample.
-            - groups: the columns `label` and `spurious` (default: found by the class prompts and
-              the values of the attribute); `train`, `train_labels`, `val`, `val_labels` for
-              `baselines=`; lams, of which one is chosen on `val`; group_weights.
-            - retrieval and groups: lam, strength, resamples, seed.
+            - retrieval: `queries`, a list of strings or a prompt set whose class prompts are the
+              queries (default: the class prompts); `k`, one or more numbers (default: a twentieth
+              of the images, at least 10); `prior`, `classes` and `resample`.
+            - groups: the columns `label` and `spurious` (by default, these are found by matching
+              their values to the prompt set); `train`, `train_labels`, `val` and `val_labels` for
+              `baselines`; `lams`, of which one is chosen on `val`; `group_weights`.
+            - retrieval and groups: `lam`, `strength`, `resamples` and `seed`.
             - generation: `model` is a pipeline; `judge` judges the images in the folder `images`;
-              attributes and the other settings of `GenerationTask`.
-            - texts: `model` is a model or a pipeline; `method` (one) and lam.
+              `attributes` and the other settings of `GenerationTask`.
+            - texts: `model` is a model or a pipeline; `method` (a single one) and `lam`.
 
     Returns:
         A row for every metric, method and subset, with its interval and its change from "none".
 
     Raises:
-        InvalidInputError: If an argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid. The message names the argument.
         UnsupportedHostError: If the model is not supported.
 
     >>> from vldebias.miniature import open_world
@@ -113,7 +113,7 @@ def evaluate(
     >>> sorted(set(result.to_pandas()["metric"]))[:5]
     ['awrf@10', 'kept@10', 'max_skew@10', 'min_skew@10', 'mpr@10']
     """
-    # 1. Sort the keywords into settings of the task and inputs. Image generation tasks call the
+    # 1. Sort the keyword arguments into task settings and inputs. Image generation tasks call the
     # model "pipeline".
     sources = {
         "model": model,
@@ -126,7 +126,7 @@ def evaluate(
     }
     task_class = TASKS[task]
     settings = _sort_keywords(task, options, sources, prompts)
-    # Only a suite names its tasks, so use the kind of task as the name.
+    # Only suites give their tasks names, so use the kind of task as the name.
     settings |= {"name": task, "title": task}
     if prompts is not None:
         settings["prompts"] = prompts
@@ -159,7 +159,7 @@ def evaluate(
             named_methods = [(None, method) for method in compared]
         else:
             raise InvalidInputError(
-                f"methods: got {compared!r}; expected names, as [none, default]"
+                f"methods: got {compared!r}; expected method names, such as [none, default]"
             )
         methods_to_fit = []
         edits = {}
@@ -172,7 +172,7 @@ def evaluate(
         inputs.sources["edits"] = edits
 
     # 4. The task fills in defaults that depend on the data, such as k or the columns. Its `measure`
-    # receives the inputs named by its arguments.
+    # receives the inputs that have the names of its arguments.
     start = time.monotonic()
     with inputs.progress:
         planned = task_class.from_inputs(inputs, settings)
@@ -185,12 +185,12 @@ def _sort_keywords(
 ) -> dict[str, object]:
     """Return the options that are task settings, and add the others to the input sources.
 
-    If a setting and an input share a name, as `train` does, a split description is a setting and
-    data are an input. A single label column is named after the first prompt column, or the prompt
-    set.
+    If a setting and an input share a name, such as `train`, the description of a split is a setting
+    and data is an input. A single label column is named after the first column in `prompts`, or
+    after the prompt set.
 
     Raises:
-        InvalidInputError: If the task has no such option.
+        InvalidInputError: If the task does not have an option with this name.
     """
     task_class = TASKS[task]
     setting_names = task_class.model_fields
@@ -229,15 +229,15 @@ def _with_attachment(
     inputs: Inputs,
     settings: dict[str, object],
 ) -> AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None]:
-    """Return the methods to compare, and adopt the strength of the model's attachment.
+    """Return the methods to compare, and use the strength of the model's attachment.
 
-    By default, these are "default" and the attached edit.
+    By default, the methods are "default" and the attached edit.
 
     Raises:
         InvalidInputError: If the attachment only edits images.
     """
     attachment = None
-    # Look for an attachment on the model's modules; a model given by name has none.
+    # Look for an attachment on the model's modules. A model given by name does not have one.
     if model is not None and not isinstance(model, str):
         for module in inputs.texts.exclusive_modules:
             attachment = attachment or attachment_of(module)
@@ -246,17 +246,17 @@ def _with_attachment(
     if methods is not None:
         warn(
             "model: it has an attachment that is not among the methods; leave out methods= to"
-            " measure it, or add its edit",
+            " measure the attachment, or add its edit",
             SuspectInputWarning,
         )
         return methods
     if not isinstance(attachment, EditAttachment) or TEXT not in attachment.projections:
         raise InvalidInputError(
             "model: its attachment only edits images (side='image'); expected an attachment that"
-            " edits texts, or methods="
+            " edits text, or methods="
         )
     # Compare all methods at the strength of the attachment.
     settings.setdefault("strength", attachment.strength)
     edit = attachment.projections[TEXT]
-    # None stands for the default method, which is fitted now.
+    # None stands for the default method, which still has to be fitted.
     return {"default": None, f"attached {edit.method}": edit}

@@ -1,4 +1,4 @@
-"""Compose image grids: a row per prompt and method, a column per seed or search result."""
+"""Compose image grids with a row per prompt and method, and a column per seed or search result."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ AnyMethod: TypeAlias = str | Method | Edit | Mapping[str, Edit]
 RERANK = "rerank"
 COLUMNS = 10
 ROWS = 4
-# Grid sizes in pixels at the smallest font size; labels and headings scale with the font.
+# Sizes in pixels at the smallest font size. Labels and headings scale with the font.
 CELL = 192
 GAP = 6
 LABEL = 150
 HEAD = 26
 LINE = 17  # line height in pixels
 LETTERS = 13
-# Width of an image row in units of the font size: scaled to a 750-pixel page, letters are about 12
-# pixels high.
+# Maximum width of an image row in units of the font size. If the grid is scaled to a 750-pixel
+# page, letters are about 12 pixels high.
 WIDTH_IN_LETTERS = 48
 PALE = "#52606d"
 
@@ -67,21 +67,22 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment; or an
             image-text model from `vldebias.load_host`, to search `images`.
-        prompts: prompt sets of the bias to mitigate.
+        prompts: prompt sets for the bias to mitigate.
         methods: names in `vldebias.methods.METHODS`, methods or fitted edits, or a mapping from
-            titles to these; "none" is the unedited pipeline, "default" what `vldebias.debias`
-            attaches. Balanced prompts are balanced over all images. For a search also "rerank": the
-            unedited model's results, re-ranked (`vldebias.rerank`).
+            titles to these. "none" is the unedited pipeline, and "default" the method that
+            `vldebias.debias` attaches by default. Balanced prompts are balanced over all images.
+            For a search, "rerank" re-ranks the unedited model's results (`vldebias.rerank`).
         seeds: noise seeds; images in a column share a seed.
-        texts: prompts to generate; default: four class prompts of the set, held-out ones first.
+        texts: prompts or queries. Default: four class prompts from the set, held-out ones first.
         steps: number of denoising steps.
         guidance: guidance scale.
         batch_size: number of images generated at once.
         images: images to search: a folder or a `vldebias.data` data set.
-        options: arguments of `vldebias.debias`: lam, strength, keep_stated, max_loss.
+        options: further arguments for `vldebias.debias`, such as `lam`, `strength`, `keep_stated`
+            and `max_loss`.
 
     Raises:
-        InvalidInputError: If there are no texts, methods or seeds, or an argument of
+        InvalidInputError: If there are no texts, methods or seeds, or an argument for
             `vldebias.debias` is invalid.
 
     >>> from vldebias.miniature import load_pipeline
@@ -128,17 +129,17 @@ def _generated(
     batch_size: int,
     settings: Mapping[str, object],
 ) -> dict[str, list[list[Image]]]:
-    """Return method name -> images for each prompt, one per seed.
+    """Return the images for each method name and prompt, one per seed.
 
     Args:
         pipe: the pipeline.
         attach_of_name: method name -> function that attaches it, or None for no method.
         texts: prompts.
         seeds: noise seeds.
-        batch_size: number of images that are generated at once.
+        batch_size: number of images generated at once.
         settings: pipeline arguments.
     """
-    # All seeds for the first prompt, then all seeds for the second, ...
+    # List all seeds for the first prompt, then all seeds for the second prompt, and so on.
     listed: list[str] = []
     noise: list[int] = []
     for text in texts:
@@ -163,12 +164,12 @@ def _searched(
     method_of_name: Mapping[str, AnyMethod],
     lam: float | None,
 ) -> dict[str, list[list[Image]]]:
-    """Return method name -> top results for each query."""
+    """Return the top results for each method name and query."""
     host = inputs.texts
     images: ImageData = inputs.sources["images"]
     embeddings = inputs["images"]
     features = embeddings.unit[:]
-    # Unreadable images have no features, so skip them.
+    # Unreadable images have no features, so look up images by id instead of position.
     place_of_id = {name: place for place, name in enumerate(images.ids)}
     role = host.roles[0]
     rows_of_name: dict[str, list[list[Image]]] = {}
@@ -186,7 +187,7 @@ def _searched(
         if method == RERANK:
             order = rerank(scores, COLUMNS, features=features, prompts=prompts, model=host).tolist()
         else:
-            # Equal scores keep the order of the images.
+            # Images with equal scores keep their order.
             order = scores.argsort(dim=1, descending=True, stable=True)[:, :COLUMNS].tolist()
         rows_of_name[name] = []
         for row in order:
@@ -205,7 +206,7 @@ def _class_prompts(prompts: Prompts) -> list[str]:
 
 
 def _named(methods: Sequence[AnyMethod]) -> dict[str, AnyMethod]:
-    """Return name -> method; an edit is named after its method."""
+    """Return the methods by name. An edit is named after its method."""
     method_of_name: dict[str, AnyMethod] = {}
     for method in methods:
         name = getattr(method, "name", None) or getattr(method, "method", None) or str(method)
@@ -219,14 +220,14 @@ def compose(
     """Compose rows of images into a picture, with prompts and names on the left.
 
     Args:
-        texts: prompts, each with a row per name.
+        texts: prompts, each of which gets one row per name.
         images: name -> a row of images for each prompt.
         heads: column titles.
     """
     pil_image = need("PIL.Image")
     size = next(iter(images.values()))[0][0].size
-    # Shrink large images to fit a cell. Enlarge small ones, such as the miniature's 32-pixel
-    # images, by an integer factor, so that pixels remain square.
+    # Shrink large images to fit in a cell. Enlarge small ones, such as the miniature's 32-pixel
+    # images, by an integer factor, so that all pixels have the same size.
     larger = max(size)
     scale = CELL / larger if larger >= CELL else CELL // larger
     cell = round(size[0] * scale), round(size[1] * scale)
@@ -242,7 +243,7 @@ def compose(
     kind = pil_image.Resampling.NEAREST if is_enlarged else pil_image.Resampling.LANCZOS
     for i, text in enumerate(texts):
         for name, rows in images.items():
-            # Write the prompt next to its first row only.
+            # Only write the prompt next to its first row.
             is_first = name == next(iter(images))
             _write_label(pen, top, name, text if is_first else "", cell[1], letters)
             for column, image in enumerate(rows[i]):
@@ -252,25 +253,25 @@ def compose(
 
 
 def layout(row_width: int) -> tuple[int, int, int]:
-    """Return the font size and the left and top margins for image rows of this width."""
+    """Return the font size and the left and top margins for image rows of a given width."""
     letters = max(LETTERS, row_width // WIDTH_IN_LETTERS)
     return letters, LABEL * letters // LETTERS, HEAD * letters // LETTERS
 
 
 def _write_label(pen: ImageDraw, top: int, name: str, text: str, height: int, letters: int) -> None:
-    """Write a bold name and a text below it, left of a row of images.
+    """Write a name in bold with text below it, to the left of a row of images.
 
     Args:
         pen: drawing context of the picture.
         top: top edge of the row.
         name: the name.
-        text: the text, "" for none.
+        text: text below the name, or "" for none.
         height: row height.
         letters: font size.
     """
     line = LINE * letters // LETTERS
-    # Assume 9 pixels per bold letter and 8 per regular letter at font size 13. This is generous, so
-    # that no line runs into the images.
+    # Assume 9 pixels per bold letter and 8 per regular letter at font size 13. These are generous
+    # estimates, so that no line runs into the images.
     lines = wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
     pen.multiline_text((GAP, top), "\n".join(lines), INK, _font("DejaVuSans-Bold", letters))
     if not text:

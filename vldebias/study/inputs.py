@@ -1,7 +1,7 @@
-"""Open task inputs by name, each only once: models, text, image features and edits.
+"""Open models, text, image features and edits for tasks by name, each only once.
 
-Inputs are objects passed from Python (`vldebias.evaluate`), data set splits named in a suite, or
-command-line flags. `Inputs` combines the three in one mapping.
+Inputs are objects passed to `vldebias.evaluate`, data set splits specified in a suite, or
+command-line options. `Inputs` combines all three in one mapping.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from vldebias.study.task import Task
 
-# Image features (n, d), images, or the name of a file, folder or data set.
+# Image features (n, d), images, or the name of a file, a folder or a data set.
 Images: TypeAlias = "Embeddings | ImageData | Shards | Tensor | ArrayLike | Path"
 # One label column (n,), or column -> labels.
 Columns: TypeAlias = "Labels | Tensor | ArrayLike | Mapping[str, Labels | Tensor | ArrayLike]"
@@ -53,14 +53,14 @@ ALWAYS = ("texts", "edits", "progress")  # available without a source of that na
 
 
 class Data(Strict):
-    """Name a split of a data set in a suite.
+    """A data set split that a suite uses.
 
     Attributes:
-        name: a name of `vldebias eval data`, or packaged data: "birds", "portraits" or
-            "photographs".
-        split: the split.
-        options: options of the reader of the data set.
-        root: data set folder. Default: --data-root.
+        name: data set name, as listed by `vldebias eval data`, or packaged data: "birds",
+            "portraits" or "photographs".
+        split: name of the split.
+        options: options for the data set reader.
+        root: folder that contains the data set. Default: --data-root.
     """
 
     name: str
@@ -70,20 +70,20 @@ class Data(Strict):
 
 
 class Inputs(Mapping[str, Any]):
-    """Open task inputs by name, on first access.
+    """Mapping from input names to task inputs, which are opened on first access.
 
     - "images", "reference", "train" and "val" are `Embeddings` with their labels.
     - "model" and "pipeline" are `Loaded`.
     - "texts" is the host that embeds prompts; "edits" are saved or fitted edits.
-    - Any other name returns the source of that name.
+    - Any other name returns the source with that name.
 
     Args:
         options: files and model names, as given on the command line.
-        sources: name -> object, array, file, folder, data set name or `Data`; takes precedence over
-            the options.
-        needs: what the suite requires from the user, for messages.
+        sources: name -> object, array, file, folder, data set name or `Data`. Sources take
+            precedence over the options.
+        needs: description of what the user must provide, for error messages.
         progress: progress bars.
-        split: the split to use for data sets given only by name.
+        split: split to use for data sets that are given only by name.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Inputs(Mapping[str, Any]):
         progress: Progress = SILENT,
         split: str = "test",
     ) -> None:
-        # Flags name files and models; objects passed from Python take precedence.
+        # Options contain file and model names. Objects passed in Python take precedence over them.
         named = {name: getattr(options, name) for name in ("model", "pipeline", "reference")}
         chosen = {**named, **(sources or {})}
         self.options = options
@@ -103,7 +103,7 @@ class Inputs(Mapping[str, Any]):
         self.needs = needs
         self.progress = progress
         self.split = split
-        # Cache of models and split embeddings, by name and settings.
+        # Cache models and split embeddings by name and settings.
         self._models: dict[tuple[str, str, str | None], Loaded] = {}
         self._splits: dict[tuple[str, str | None], Embeddings | None] = {}
 
@@ -117,18 +117,19 @@ class Inputs(Mapping[str, Any]):
         return len(list(iter(self)))
 
     def of_task(self, task: Task) -> dict[str, object]:
-        """Return a task's inputs by name: the arguments of `measure`, and what the task prepares.
+        """Return the arguments of a task's `measure` and the inputs that it prepares, by name.
 
-        Inputs opened for an earlier task are reused.
+        Inputs that were opened for an earlier task are reused.
 
         Raises:
             InvalidInputError: If a required input is missing.
         """
         splits = task.splits()
-        # The user's images take precedence over splits that a suite names.
+        # The user's images take precedence over the splits in a suite.
         names = {*splits, *self.sources}
         task.check_sources(names)
-        # What a task prepares (a judge, a plan) takes precedence over inputs of the same name.
+        # Inputs prepared by the task, such as a judge or a plan, take precedence over others with
+        # the same name.
         opened = dict(task.prepare(self))
         for name in task.input_names():
             if name not in opened and (name in names or name in ALWAYS):
@@ -136,35 +137,35 @@ class Inputs(Mapping[str, Any]):
         return opened
 
     def open(self, name: str, split: Data | None = None) -> Any:
-        """Return an input by name; it is opened once.
+        """Return an input by name, opening it on first use.
 
-        Images are embedded. Their labels combine the data's labels with those passed by the user,
-        with values that the user marked as unknown removed.
+        Images are embedded. Their labels combine those in the data with those passed by the user,
+        without the values that the user marked as unknown.
 
         Args:
-            name: see `Inputs`.
-            split: split named in a suite, used if there is no source of this name.
+            name: input name, see `Inputs`.
+            split: split from a suite, used if there is no source with this name.
 
         Returns:
-            The input, or None if there is no source. For "train" and "val", also None if the user's
-            feature file has no such split.
+            The input, or None if there is no source. "train" and "val" are also None if the user's
+            feature file does not contain this split.
         """
         if name in ("model", "pipeline", *ALWAYS):
             return getattr(self, name)
         source = self.sources.get(name, split)
         if name not in SPLITS:
             return source
-        # Tasks may name different splits for the same input; Python sources are shared by all
-        # tasks.
+        # Tasks may use different splits for the same input, whereas objects passed in Python are
+        # shared by all tasks.
         key = name, source.model_dump_json() if isinstance(source, Data) else None
         if key not in self._splits:
             rows = self._open_split(name, source)
             if isinstance(rows, ImageData):
                 rows = self._embed(name, rows)
             if rows is not None:
-                # "labels" refers to the images, "train_labels" to the split "train".
+                # "labels" belongs to the images, and "train_labels" to the split "train".
                 role = "labels" if name == "images" else f"{name}_labels"
-                # The user's columns, such as corrected labels, take precedence over the data's own.
+                # The user's columns, such as corrected labels, replace those in the data.
                 labels = Embeddings.from_arrays(rows.features, self.sources.get(role, {})).labels
                 rows = replace(rows, labels={**rows.labels, **labels})
                 rows = rows.without(self.options.unknown)
@@ -173,15 +174,16 @@ class Inputs(Mapping[str, Any]):
 
     @property
     def model(self) -> Loaded:
-        """Return the image-text model; raise InvalidInputError if there is none."""
+        """Return the image-text model, or raise InvalidInputError if there is none."""
         return self.load(self.sources.get("model"), self.options.pretrained)
 
     @cached_property
     def pipeline(self) -> Loaded:
-        """Return the text-to-image pipeline; raise InvalidInputError if there is none."""
+        """Return the text-to-image pipeline, or raise InvalidInputError if there is none."""
         source = self.sources.get("pipeline")
         loaded = self.load(source, kind="pipeline")
-        # Do not modify the user's pipeline object: the memory format would persist.
+        # Do not change the memory format of a pipeline object that the user passed, because it
+        # would persist.
         is_ours = isinstance(source, (str, Loaded))
         if is_ours and self.options.device == "cpu" and hasattr(loaded.host, "unet"):
             # Convolutions on a CPU are faster with channels last.
@@ -189,10 +191,10 @@ class Inputs(Mapping[str, Any]):
         return loaded
 
     def load(self, source: object, pretrained: str | None = None, kind: str = "model") -> Loaded:
-        """Return a model or pipeline; a name is loaded once.
+        """Return a model or pipeline, loading each name only once.
 
         Args:
-            source: a model or pipeline, or a name that `vldebias.load_host` loads.
+            source: a model or pipeline, or a name that `vldebias.load_host` accepts.
             pretrained: weights for an open_clip model.
             kind: "model" or "pipeline".
 
@@ -222,8 +224,8 @@ class Inputs(Mapping[str, Any]):
 
     @cached_property
     def texts(self) -> Host:
-        """Return the host that embeds prompts without edits: the user's files, or the model."""
-        # A file of text embeddings takes precedence over a feature file that also contains some.
+        """Return the host that embeds prompts without edits, from the user's files or the model."""
+        # A file of text embeddings takes precedence over text embeddings in a feature file.
         file = self.options.texts or self.options.embeddings
         rows = None
         if self.options.texts is not None:
@@ -236,14 +238,14 @@ class Inputs(Mapping[str, Any]):
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
-        """Return name -> edit, for edits passed from Python and saved edits (named by folder)."""
+        """Return the edits passed in Python by name, and the saved edits by folder name."""
         edits: dict[str, Edit] = dict(self.sources.get("edits", {}))
         for path in self.options.projections:
             saved = load_edit(path)
             edit_of_role = saved if isinstance(saved, dict) else {TEXT: saved}
             if TEXT not in edit_of_role:
                 raise InvalidInputError(
-                    f"{path}: got edits of {sorted(edit_of_role)}; expected one of {TEXT!r}"
+                    f"{path}: got edits for {sorted(edit_of_role)}; expected one for {TEXT!r}"
                 )
             edits[path.resolve().name] = edit_of_role[TEXT]
         return edits
@@ -268,14 +270,14 @@ class Inputs(Mapping[str, Any]):
         if share > _MANY_UNREADABLE:
             warn(
                 f"{name}: {len(skipped)} of {len(images)} images ({share:.0%}) cannot be read and"
-                f" are left out, such as {skipped[0]['id']} ({skipped[0]['reason']}); figures only"
-                " include the others: repair or remove these files",
+                f" are left out of all results, such as {skipped[0]['id']}"
+                f" ({skipped[0]['reason']}); repair or remove these files",
                 SuspectInputWarning,
             )
         return rows
 
     def _open_split(self, name: str, source: Images | Data | None) -> Embeddings | ImageData | None:
-        """Open the images of a split."""
+        """Open the images in a split."""
         if source is None and name == "images":
             raise InvalidInputError(
                 "images: expected features (n, d), a file, a folder or a data set, got none"
@@ -292,13 +294,13 @@ class Inputs(Mapping[str, Any]):
                 f"{name}: got shape {rows.features.shape}; expected features (n, d) with n > 0"
             )
         features = rows.features
-        # Hash the values, so that an array and the file it came from count as the same data.
+        # Hash the values, so that an array and a file with the same content count as the same data.
         shards = features if isinstance(features, Shards) else Shards([features])
         return replace(rows, about={"data": "given", "digest": shards.digest()})
 
     def _open_named(self, name: str, source: str | Path) -> Embeddings | ImageData:
         """Open features from a file or pattern, or images from a folder or a data set."""
-        # A folder "celeba" in the working directory takes precedence over the data set of that
+        # A folder "celeba" in the working directory takes precedence over the data set with that
         # name.
         is_file = Path(source).suffix in (".npz", ".npy")
         if is_file or is_pattern(source) or is_clip_retrieval(source):
@@ -309,20 +311,20 @@ class Inputs(Mapping[str, Any]):
         names = [*WORLDS, PHOTOGRAPHS, *list_data()]
         if str(source) not in names:
             raise InvalidInputError(
-                f"{name}: got {str(source)!r}; expected a folder, a file of features or one of"
+                f"{name}: got {str(source)!r}; expected a folder, a feature file or one of"
                 f" {', '.join(names)}; {did_you_mean(source, names)}"
             )
-        # split= is the part to measure; baselines always learn from the training split.
+        # `split` is the part to measure, whereas baselines always learn from the training split.
         split = "train" if name == "train" else self.split
         if source == PHOTOGRAPHS:
             return _embedded_photographs("reference" if name == "reference" else split, {})
         return open_split(str(source), self.options.data_root, split, {})
 
     def _split_of_suite(self, data: Data, *, is_optional: bool) -> Embeddings | ImageData | None:
-        """Open a split named in a suite, from the user's feature file if there is one.
+        """Open a split that a suite uses, from the user's feature file if there is one.
 
-        The user's limit on images always selects the same ones. Returns None if an optional split
-        is not in the user's file.
+        If the user limits the number of images, the same ones are always selected. Returns None if
+        an optional split is not in the user's file.
         """
         file = self.options.embeddings
         images: Embeddings | ImageData
@@ -348,18 +350,18 @@ class Inputs(Mapping[str, Any]):
                     f'{file}: got {list(splits.names)} in the column "split"; expected'
                     f" {data.split!r} among them"
                 )
-        # Use a random subset with a fixed seed: the first 500 images in a folder often show one
-        # class.
+        # Select a random subset with a fixed seed, because the first 500 images in a folder often
+        # show a single class.
         selected = np.random.default_rng(0).permutation(len(images))[: self.options.limit]
         if len(selected) == len(images):
             return images
-        # Keep data set order, so that files are read sequentially.
+        # Keep the order of the data set, so that files are read sequentially.
         in_order = np.sort(selected)
         return images.select(in_order) if isinstance(images, Embeddings) else images[in_order]
 
     @cached_property
     def _feature_file(self) -> tuple[Embeddings, Texts]:
-        """Open the user's feature file, with its text embeddings by prompt, if any."""
+        """Open the user's feature file, with any text embeddings that it contains."""
         return _of_file(self.options.embeddings or Path(), self.options.table)
 
 
@@ -369,11 +371,11 @@ def open_split(
     """Open a split of a data set by name.
 
     Args:
-        name: packaged data, "birds", "portraits" or "photographs", or a name of
-            `vldebias eval data`.
+        name: packaged data, "birds", "portraits" or "photographs", or a data set name that
+            `vldebias eval data` lists.
         root: folder that contains the data sets.
-        split: the split, such as "test"; None: the default one.
-        options: options of the reader of the data set.
+        split: the split, such as "test". If None, the default split.
+        options: options for the data set reader.
 
     Raises:
         InvalidInputError: If an option is unknown, or the data set can only be streamed.
@@ -389,42 +391,43 @@ def open_split(
         if options or split not in (None, "test"):
             raise InvalidInputError(
                 f"{name}: got split {split!r} and options {sorted(options)}; expected no options,"
-                " and split test, the only one with pictures"
+                " and the split test, the only one with pictures"
             )
         return load_photographs().images
     opened = open_data(name, root, split, **options)
     if not isinstance(opened, ImageData):
         raise InvalidInputError(
-            f"{name}: got a stream; expected images with random access: open them without streaming"
+            f"{name}: got a stream; expected images with random access; open them without streaming"
         )
     return opened
 
 
 def _embedded_photographs(split: str, options: Mapping[str, object]) -> Embeddings:
-    """Return the embeddings of the packaged photographs: the gallery for "test", or "reference"."""
+    """Return embeddings of the packaged photographs for the split "test" or "reference"."""
     if options or split not in ("test", "reference"):
         raise InvalidInputError(
-            f"{PHOTOGRAPHS}: got split {split!r} and options {sorted(options)}; expected split test"
-            " or reference, and no options"
+            f"{PHOTOGRAPHS}: got split {split!r} and options {sorted(options)}; expected the split"
+            " test or reference, and no options"
         )
     photographs = load_photographs()
     return photographs.gallery if split == "test" else photographs.reference
 
 
 def images_of_folder(folder: Path) -> ImageData:
-    """Open the pictures below a folder, with its direct subfolders as the column "folder".
+    """Open all pictures in a folder, with the names of its subfolders as the column "folder".
 
-    Hidden files, temporary files and non-images are skipped and counted.
+    Nested folders are included. Hidden files, temporary files and other files that are not pictures
+    are skipped and counted.
     """
     below, litter = files_below(folder)
     files = [file for file in below if is_picture(file)]
     if not files:
         raise InvalidInputError(
-            f"{folder}: got no pictures, of {len(below) + len(litter)} files; expected files such"
-            " as .png or .jpg"
+            f"{folder}: found no pictures among {len(below) + len(litter)} files; expected files"
+            " such as .png or .jpg"
         )
     labels = []
-    # The label of "waterbird/001.jpg" is "waterbird"; "001.jpg" has no label.
+    # The label of "waterbird/001.jpg" is "waterbird", whereas "001.jpg" has no label.
     for file in files:
         parent, slash, _ = file.partition("/")
         labels.append(parent if slash else "")
@@ -435,7 +438,7 @@ def images_of_folder(folder: Path) -> ImageData:
 
 
 def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, Texts]:
-    """Open embeddings from a file or shards, identified by digest, with any text embeddings."""
+    """Open embeddings from a file or shards, with their digest and any text embeddings."""
     embeddings, texts = open_embeddings(path, table=table)
     facts = {name: value for name, value in embeddings.about.items() if name != "file"}
     facts = {"data": path.name, **facts, "digest": digest_of(path)}

@@ -1,4 +1,4 @@
-"""Record the files in a run, so that `vldebias eval verify` can detect later changes."""
+"""Record the files of a run, so that `vldebias eval verify` can detect later changes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MANIFEST = "manifest.json"
 
 
 def write_manifest(folder: Path) -> Path:
-    """Write the SHA-256 of every file in a run, except the embedding cache."""
+    """Write a manifest with the SHA-256 of every file in a run, except the embedding cache."""
     content = json.dumps({"files": _digests(folder)}, indent=1) + "\n"
     return write_atomically(folder / MANIFEST, content)
 
 
 def record_pages(folder: Path, pages: Sequence[Path]) -> None:
-    """Update only the SHA-256 of rendered pages in the manifest.
+    """Update the SHA-256 of pages that were rendered again, and of no other file.
 
-    `verify` still reports changes to other files. Nothing is written if there is no manifest, or
-    for pages outside the folder.
+    `verify` still reports changes to other files. Pages outside the folder are ignored, and nothing
+    is written if there is no manifest.
 
     Args:
         folder: folder that contains the manifest.
@@ -44,10 +44,10 @@ def verify(result: str | Path) -> dict[str, list[str]]:
     """Return the files that were changed, removed or added since a run ended.
 
     Args:
-        result: the folder of the run, or its result.json.
+        result: the run's folder, or its result.json.
 
     Returns:
-        "changed", "missing" and "added" -> file names.
+        The file names under the keys "changed", "missing" and "added".
 
     Raises:
         InvalidInputError: If there is no manifest.
@@ -57,7 +57,7 @@ def verify(result: str | Path) -> dict[str, list[str]]:
     files = _read_manifest(folder) if path.exists() else None
     if files is None:
         raise InvalidInputError(
-            f"{result}: found no {MANIFEST}; expected the complete folder of a run: run the suite"
+            f"{result}: found no {MANIFEST}; expected the complete folder of a run; run the suite"
             " again"
         )
     current = _digests(folder)
@@ -69,7 +69,7 @@ def verify(result: str | Path) -> dict[str, list[str]]:
 
 
 def _read_manifest(folder: Path) -> dict[str, str] | None:
-    """Return name -> SHA-256 from the manifest; None if it is missing or malformed."""
+    """Return the SHA-256 of each file from the manifest, or None if it is missing or malformed."""
     if not (folder / MANIFEST).is_file():
         return None
     manifest = read_json(folder / MANIFEST)
@@ -78,7 +78,7 @@ def _read_manifest(folder: Path) -> dict[str, str] | None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Return file name -> SHA-256 for a run.
+    """Return the SHA-256 of each file in a run, by file name.
 
     Cached features are excluded, because they are verified when they are read.
     """

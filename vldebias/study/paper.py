@@ -1,7 +1,7 @@
-"""Reproduce the tables of the paper on real models, and compare them with the published figures.
+"""Reproduce the tables in the paper on real models, and compare them with the published figures.
 
-Source: Chuang et al. (2023); chapter 7 of the thesis. Data sets are never downloaded, because users
-must accept their licences at the source.
+Source: Chuang et al. (2023) and chapter 7 of the thesis. Data sets are never downloaded, because
+users must accept their licences at the source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vldebias.utils.schema import file_slug
 if TYPE_CHECKING:
     import pandas as pd
 
-SAMPLE = 128  # images per split that are timed to estimate the rest
+SAMPLE = 128  # number of images per split that are timed to estimate the duration of a run
 HEAD = (
     "suite",
     "data",
@@ -55,7 +55,8 @@ GENERATION = "generation"
 HUMAN = "human"
 BACKGROUNDS = "backgrounds"
 PIPELINE = "stable-diffusion-v1-5/stable-diffusion-v1-5"
-# The suites for the paper's tables, and the models to measure. `human` follows `generation`.
+# The suites for the paper's tables, and the models to measure. The suite `human` must come after
+# `generation`.
 PARTS = {
     "waterbirds": ("RN50:openai", "ViT-L-14:openai"),
     "celeba": ("RN50:openai", "ViT-L-14:openai"),
@@ -66,9 +67,9 @@ PARTS = {
 }
 PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
 # The pipeline used in the paper's image generation tables. It was removed from the hub in November
-# 2025, so its figures are shown next to those of a different pipeline, with both names.
+# 2025, so its published figures are compared with a different pipeline, and both are named.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
-# The model in Table 7.1: one of the CLIP models named in the other tables.
+# The model in Table 7.1, which is one of the CLIP models in the other tables.
 UNNAMED_CLIP = "a CLIP that the paper does not name"
 # The tasks in the suite `generation` with published figures; a separate command runs the rest.
 GENERATION_TASKS = ("pairs", "gender", "race")
@@ -82,17 +83,17 @@ GENERATING = (GenerationTask, PeopleTask)
 
 @dataclass
 class Run:
-    """Describe one part of the paper on one model, and the state of its measurement.
+    """One part of the paper on one model, and the state of its measurement.
 
     Attributes:
-        suite: the suite to run.
+        suite: suite to run.
         model: NAME:PRETRAINED, or the id of a pipeline.
         sizes: number of images per split, or per image generation task.
         missing: why the run cannot start.
         failure: why the run failed.
         waiting: what people have to do before the run can be completed.
         weights: whether the weights are available or will be downloaded.
-        seconds: estimated duration.
+        seconds: estimated duration in seconds.
     """
 
     suite: Suite
@@ -123,11 +124,11 @@ class Run:
         return self.weights
 
     def note_waiting(self, result: Result, out: Path) -> None:
-        """Set `waiting` if people still have to label the images of a task.
+        """Set `waiting` if people still have to label a task's images.
 
         Args:
-            result: the result of the run.
-            out: the folder of the run.
+            result: result of the run.
+            out: folder of the run.
         """
         measured = {row.task for row in result.rows}
         commands = list[str]()
@@ -140,10 +141,10 @@ class Run:
 
 
 def command(part: str, model: str) -> str:
-    """Return the command that runs one part on one model, as shown on the pages.
+    """Return the command that runs one part on one model, as shown on pages.
 
     Args:
-        part: a part of the paper.
+        part: part of the paper, a name in `PARTS`.
         model: name of the model or pipeline.
     """
     if part in PIPELINE_PARTS:
@@ -157,16 +158,17 @@ def plan(
     models: Sequence[str] = (),
     pipeline: str | None = None,
 ) -> list[Run]:
-    """Return the runs, with their requirements and what is available.
+    """Plan the runs, and check whether their data and weights are available.
 
     This reads labels, but no images or weights.
 
     Args:
         root: folder that contains the data sets, possibly in subfolders named after them.
-        only: names of `PARTS`; empty: all.
-        models: NAME:PRETRAINED for open_clip, an id on the hub, or "miniature", instead of the
-            paper's models.
-        pipeline: an id on the hub, a folder, or "miniature", instead of the paper's pipeline.
+        only: names in `PARTS`. If empty, all parts are planned.
+        models: models to measure instead of the paper's: NAME:PRETRAINED for open_clip, an id on
+            the hub, or "miniature".
+        pipeline: pipeline to measure instead of the paper's: an id on the hub, a folder, or
+            "miniature".
 
     Raises:
         InvalidInputError: If there is no such part, or open_clip does not list the model with these
@@ -181,7 +183,7 @@ def plan(
             raise InvalidInputError(
                 f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}"
             )
-        # `models` replaces the CLIP models in the tables, `pipeline` the paper's pipeline.
+        # `models` replaces the CLIP models in the tables, and `pipeline` the paper's pipeline.
         requested = list(models)
         if part in PIPELINE_PARTS:
             requested = [pipeline] if pipeline else []
@@ -191,7 +193,7 @@ def plan(
 
 
 def _planned(part: str, model: str, root: Path | None) -> Run:
-    """Return the run of a part on a model, with image counts and the state of its weights."""
+    """Return the run of a part on a model, with image counts and the availability of weights."""
     suite = _suite_of(part, root)
     splits = dict[str, Data]()  # splits shared by several tasks are embedded only once
     named = [_named(model)]
@@ -200,14 +202,14 @@ def _planned(part: str, model: str, root: Path | None) -> Run:
     for task in suite.tasks:
         for spec in _data_of(task).values():
             splits.setdefault(spec.model_dump_json(), spec)
-        # The suite's judge is a separate model with its own weights.
+        # The judge in the suite is a separate model with its own weights.
         if isinstance(task, GenerationTask) and isinstance(task.judge, ClipJudge):
             judge = task.judge
             if judge.model is not None:
                 named.append(_ModelName(model=judge.model, pretrained=judge.pretrained))
     if splits and root is None:
         return Run(suite, model, missing=f"expected {suite.needs}")
-    # Count the images of each split and those that each task generates.
+    # Count the images in each split, and the images that each task generates.
     sizes = list[int]()
     try:
         for task in suite.tasks:
@@ -223,14 +225,14 @@ def _planned(part: str, model: str, root: Path | None) -> Run:
 
 
 def _suite_of(part: str, root: Path | None) -> Suite:
-    """Return a part's suite with its data folder filled in.
+    """Return the suite for a part, with the data folder filled in.
 
-    `generation` is reduced to the paper's experiment: 100 images of each of 100 professions, with
-    and without the method, for gender and race.
+    The suite `generation` is reduced to the paper's experiment: 100 images for each of 100
+    professions, with and without the method, for gender and race.
     """
     suite = load_suite(part)
     folder = root
-    # A data set may be in a subfolder with its name, or directly in the folder.
+    # A data set may be in a subfolder named after it, or directly in the folder.
     if root is not None and (root / suite.name).exists():
         folder = root / suite.name
     tasks = list[Task]()
@@ -242,7 +244,7 @@ def _suite_of(part: str, root: Path | None) -> Suite:
             changes[name] = spec.model_copy(update={"root": folder})
         if part == GENERATION and isinstance(task, GenerationTask):
             changes["variants"] = {"cali": task.variants["cali"]}
-            # The paper reports no stated prompts, everyday wordings or CLIPScore.
+            # The paper does not report stated prompts, everyday wordings or CLIPScore.
             changes |= {"stated": False, "as_written": False, "clip_score": False}
         tasks.append(task.model_copy(update=changes))
     return suite.model_copy(update={"tasks": tuple(tasks)})
@@ -254,14 +256,14 @@ def _data_of(task: Task) -> dict[str, Data]:
 
 
 class _ModelName(TypedDict):
-    """`load_host` arguments that name an image-text model."""
+    """Arguments of `load_host` that specify an image-text model."""
 
     model: str
     pretrained: str | None
 
 
 class _FigureKey(NamedTuple):
-    """Identify a figure in a suite; the method name is the one used in tables."""
+    """Key of a figure in a suite. The method has the name used in tables."""
 
     task: str
     metric: str
@@ -270,7 +272,7 @@ class _FigureKey(NamedTuple):
 
 
 class _ComparedFigure(NamedTuple):
-    """Store a measured figure, if any, and the published value, or NaN."""
+    """A measured figure, if any, and the published value, or NaN."""
 
     key: _FigureKey
     measured: Measurement | None
@@ -288,20 +290,20 @@ def _named(model: str) -> _ModelName:
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:
-    """Estimate a run's duration in seconds on this machine, from one timed sample.
+    """Estimate a run's duration in seconds on this machine from a timed sample.
 
-    A pipeline generates one batch. A model measures `SAMPLE` images per split; the time includes
-    loading, so the estimate tends to be too high.
+    A pipeline generates one batch. For a model, `SAMPLE` images per split are measured; the time
+    includes loading, so the estimate tends to be too high.
 
     Args:
         run: the run.
-        loaded: its model or pipeline.
+        loaded: model or pipeline of the run.
         options: the user's options.
     """
     for task in run.suite.tasks:
         if isinstance(task, GENERATING):
-            # All images take the same time, so one batch is enough, and judging is cheap by
-            # comparison. A warm-up step excludes one-time costs such as loading kernels and filling
+            # All images take the same time, so one batch is sufficient. Judging is comparatively
+            # cheap. The warm-up call excludes one-time costs such as loading kernels and filling
             # caches.
             texts = ["A photo of a doctor."] * task.batch_size
             loaded.host(texts, num_inference_steps=1, **task.options)
@@ -318,8 +320,7 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     with tempfile.TemporaryDirectory() as folder:
         sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=SAMPLE)
         run_suite(suite, sample, loaded=loaded, progress=SILENT)
-    # The measured time includes loading and is scaled up as a whole, so the estimate errs on the
-    # high side.
+    # The time for loading is scaled up too, so the estimate tends to be too high.
     timed = sum(min(SAMPLE, size) for size in run.sizes)
     return (time.monotonic() - started) * sum(run.sizes) / timed
 
@@ -332,22 +333,22 @@ def paper(
     *,
     stop_after_estimate: bool = False,
 ) -> pd.DataFrame:
-    """Estimate, measure and compare all runs.
+    """Estimate the duration of all runs, measure them, and compare them with published figures.
 
-    Writes a folder per run, paper.csv and index.html. If a run fails, its `failure` is set and the
-    others continue.
+    This writes a folder for each run, paper.csv and index.html. If a run fails, its `failure` is
+    set, and the other runs continue.
 
     Args:
         out: folder for the results.
-        runs: the runs to measure.
+        runs: runs to measure.
         options: the user's options.
-        progress: reports progress.
-        stop_after_estimate: only estimate the time.
+        progress: progress bars.
+        stop_after_estimate: whether to only estimate the durations.
 
     Returns:
-        A frame with the columns `HEAD` and a row for each figure that was published for the model
-        or measured. `measured` is NaN for figures that were not measured, `published` is NaN for
-        figures that the paper only reports for other models.
+        A data frame with the columns `HEAD` and a row for each figure that was published for the
+        model or measured. `measured` is NaN for figures that were not measured, and `published` is
+        NaN for figures that the paper only reports for other models.
     """
     results = dict[str, Result]()
     for run in runs:
@@ -374,7 +375,7 @@ def paper(
 
 
 def _opened(out: Path, run: Run, options: Options, progress: Progress) -> tuple[Loaded, Options]:
-    """Load the model of a run and estimate its time; return it with the options of the run."""
+    """Load a run's model, estimate the duration, and return the model and the run's options."""
     settings = replace(options, out=out / run.name, cache=options.cache or out / "cache")
     if run.suite.name in PIPELINE_PARTS:
         settings = replace(settings, pipeline=run.model)
@@ -393,7 +394,7 @@ def _opened(out: Path, run: Run, options: Options, progress: Progress) -> tuple[
 
 
 def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> pd.DataFrame:
-    """Compare measured with published figures, and write paper.csv and index.html.
+    """Compare measured and published figures, and write paper.csv and index.html.
 
     Args:
         runs: the runs.
@@ -427,7 +428,7 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
 def sentences(frame: pd.DataFrame) -> list[str]:
     """Describe how many published figures are inside the measured intervals.
 
-    `frame` is the result of `compared`.
+    `frame` is the data frame returned by `compared`.
     """
     measured = frame[frame.measured.notna()]
     both = measured[measured.published.notna()]
@@ -452,7 +453,7 @@ def sentences(frame: pd.DataFrame) -> list[str]:
 
 
 def _figures(run: Run, result: Result | None) -> list[_ComparedFigure]:
-    """Return the published figures of a run, and the measured figures of `UNPUBLISHED` metrics."""
+    """Return the figures published for a run, and those measured for `UNPUBLISHED` metrics."""
     suite = run.suite.name
     source = PUBLISHED_PIPELINE if suite in PIPELINE_PARTS else run.model
     is_of_paper = bool(published(suite, source))
@@ -487,7 +488,7 @@ def _figures(run: Run, result: Result | None) -> list[_ComparedFigure]:
 
 
 def _not_fitted(result: Result | None) -> dict[tuple[str, str], str]:
-    """Return (task, baseline) -> the reason why the baseline could not be fitted."""
+    """Return the reasons why baselines could not be fitted, by (task, baseline)."""
     reasons = dict[tuple[str, str], str]()
     for provenance in result.provenance if result is not None else ():
         for method, facts in provenance.methods.items():
@@ -497,7 +498,7 @@ def _not_fitted(result: Result | None) -> dict[tuple[str, str], str]:
 
 
 def _row(run: Run, figure: _ComparedFigure) -> tuple[object, ...]:
-    """Return a row with the columns of `HEAD`, except for the note."""
+    """Return a row with all columns in `HEAD` except for the note."""
     task, metric, method, subset = figure.key
     name = f"{metric}, {subset}" if subset else metric
     numbers = (nan,) * 4

@@ -1,4 +1,4 @@
-"""Run a pilot: judge a few images per prompt, from which an audit can predict."""
+"""Run a pilot, which judges a few images per prompt so that an audit can make predictions."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from diffusers import DiffusionPipeline
 
-MOST_PROMPTS = 30  # maximum number of pilot prompts; other shares are predicted
+MOST_PROMPTS = 30  # maximum number of pilot prompts; the shares of other prompts are predicted
 BATCH_SIZE = 8
 T = TypeVar("T")
 
 
 def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
-    """Return the prompts to measure.
+    """Select the prompts to measure.
 
-    These are at most MOST_PROMPTS, evenly spaced over the prompts that describe one person without
-    stating a value. If all prompts are from the protocol, all of them are measured.
+    Up to MOST_PROMPTS prompts are selected at even intervals from those that describe one person
+    without stating a value. If all of these are protocol prompts, all of them are measured.
 
     Args:
         prompts: candidate prompts.
@@ -52,13 +52,14 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     """
     # Treat "A nurse" and "a nurse" as the same prompt.
     distinct = list({text.casefold(): text for text in reversed(prompts)}.values())[::-1]
-    # As in the generation task, a judge assigns one value per image.
+    # As in the generation task, exclude prompts about groups, since a judge assigns one value per
+    # image.
     reasons = balance_prompts(distinct, attribute, seed=0, groups="leave").reasons
     opened = [text for text, reason in zip(distinct, reasons, strict=True) if reason is None]
     if not opened:
         raise InvalidInputError(
             f"measure: none of {len(distinct)} prompts leaves {attribute.name} of one person open;"
-            " add some, such as 'a photo of a nurse'"
+            " add prompts such as 'a photo of a nurse'"
         )
     n = min(len(opened), MOST_PROMPTS)
     if set(opened) <= {prompt.text for prompt in load_protocol().prompts()}:
@@ -81,23 +82,24 @@ def measure_prompts(
 
     Args:
         pipe: a pipeline loaded by `vldebias.load_host`.
-        prompts: prompts, see `pilot_prompts`.
-        attribute_set: the prompt set of the attribute, such as "gender".
-        options: `out`, whose folder "images" may contain images from an earlier run; `steps`; and
-            the judge's model and device.
+        prompts: prompts to measure, see `pilot_prompts`.
+        attribute_set: the attribute's prompt set, such as "gender".
+        options: run options. `out` is the output folder, whose subfolder "images" may contain
+            images from an earlier run; `steps`, `judge` and `device` are also used.
         images: number of images per prompt.
-        judge: the judge. Default: the judge from the suite "generation", or the miniature's own.
-        guidance: guidance scale. Default: the pipeline's own.
+        judge: the judge. Default: the judge from the suite "generation", or the miniature judge for
+            the miniature pipeline.
+        guidance: guidance scale. Default: the pipeline's default.
         progress: progress bars.
 
     Returns:
         Counts for `vldebias.audit(calibration=...)`, with one row per prompt (`prompt`, a column of
-        counts per value, `model` and `guidance`), and the record of these images.
+        counts per value, `model` and `guidance`), and a record of these images.
 
     Raises:
-        InvalidInputError: If the judge cannot judge the attribute (checked before anything is
-            generated), the folder contains images from other prompts or settings, or no image has a
-            known value.
+        InvalidInputError: If the judge does not know the attribute (checked before anything is
+            generated), the folder contains images for different prompts or settings, or no image
+            has a known value.
     """
     attribute = load_prompts(attribute_set)
     folder = options.out / "images"
@@ -107,9 +109,9 @@ def measure_prompts(
     name = judged_as(judge, attribute)
     if name is None:
         raise InvalidInputError(
-            f"measure: judge {judge.name} reads {', '.join(judge.names)}; expected one of"
-            f" {attribute.name} with the values {', '.join(attribute.attributes)}; label images by"
-            " hand (--calibration FILE)"
+            f"measure: judge {judge.name} reads {', '.join(judge.names)}; expected a judge of"
+            f" {attribute.name} with the values {', '.join(attribute.attributes)}; use a different"
+            " judge, or label images by hand (--calibration FILE)"
         )
     steps, scale = STEPS_AND_GUIDANCE[is_miniature]
     if not is_miniature:
@@ -138,7 +140,7 @@ def measure_prompts(
     if (labels.codes < 0).all():
         raise InvalidInputError(
             f"{folder}: the judge recognises {attribute.name} in none of {len(generated)} images;"
-            " look at them, or use another judge (--judge)"
+            " look at the images, or use a different judge (--judge)"
         )
     named = Labels(labels.codes, tuple(map(plain_value, values)))
     record = record_of_images(generated, named, attribute=name, judge=judge, model=pipe.name)
@@ -152,10 +154,10 @@ def measure_prompts(
 
 
 def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:
-    """Return the judge from the suite "generation", using the model in the options.
+    """Return the judge from the suite "generation", with the model from the options if given.
 
     Args:
-        options: run options; `judge` names a CLIP model.
+        options: run options; `judge` is the name of a CLIP model.
         progress: progress bars.
     """
     for task in load_suite("generation").tasks:
@@ -165,7 +167,7 @@ def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:
 
 
 def _default_of(pipe: DiffusionPipeline, name: str, fallback: T) -> T:
-    """Return the default value of a pipeline argument, or the fallback if it has none."""
+    """Return a pipeline argument's default value, or the fallback if it has none."""
     parameter = inspect.signature(type(pipe).__call__).parameters.get(name)
     if parameter is None or parameter.default in (None, inspect.Parameter.empty):
         return fallback

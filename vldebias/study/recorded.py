@@ -34,23 +34,22 @@ def record_of_images(
     variant: str = NONE,
     sure: float = SURE,
 ) -> Record | None:
-    """Create the record for one variant's images.
+    """Create a record of one variant's images.
 
-    Prompts that belong to the protocol are recorded with their subject and qualifier. Only prompts
-    that leave the attribute open are counted.
+    Protocol prompts are recorded with their subject and qualifier. Only prompts that leave the
+    attribute open are counted.
 
     Args:
         generated: the images.
         labels: the judge's answer for each image.
         attribute: the attribute.
         judge: the judge.
-        model: generator name in tables.
+        model: name of the generator in tables.
         variant: variant name; "none" for the unedited model.
         sure: probability below which an answer counts as unknown.
 
     Returns:
-        The record with its figures, or None if none of the variant's prompts leaves the attribute
-        open.
+        The record with its figures, or None if no prompt leaves the attribute open.
     """
     answers_of_prompt: dict[str, Counter[int]] = defaultdict(Counter)
     concept_of_prompt: dict[str, str] = {}
@@ -102,7 +101,7 @@ def record_of_images(
 
 
 def _model_of_plan(plan: Plan, name: str, variant: str) -> schema.Model:
-    """Describe a plan's generator for a record."""
+    """Describe the pipeline in a plan for a record."""
     facts = plan.model
     weights = None
     if facts.get("fingerprint") is not None:
@@ -122,7 +121,7 @@ def _model_of_plan(plan: Plan, name: str, variant: str) -> schema.Model:
 
 
 def _generation_of_plan(plan: Plan) -> schema.Generation:
-    """Describe a plan's settings for a record."""
+    """Describe the generation settings in a plan for a record."""
     options: dict[str, str | int | float | bool | None] = {}
     for name, value in plan.options.items():
         if value is None or isinstance(value, (str, int, float, bool)):
@@ -142,18 +141,18 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
 
     Args:
         record: a record written by `vldebias audit --measure` or `vldebias eval generation`.
-        folder: folder with its images and the judge's stored answers.
-        files: answers from `vldebias label`; if annotators disagree, the value is unknown.
+        folder: folder that contains its images and the judge's stored answers.
+        files: answer files from `vldebias label`. If annotators disagree, the value is unknown.
 
     Raises:
-        InvalidInputError: If no judge of these values has judged the images, or no answer is about
-            an image of the record.
+        InvalidInputError: If no judge with these values has judged the images, or no answer is
+            about an image that the record counts.
     """
     generated = GeneratedImages.open(folder)
     judged = last_judgements(generated, record.attribute, record.values)
     if judged is None:
         raise InvalidInputError(
-            f"{folder}: no judge has read {record.attribute} with the values"
+            f"{folder}: no judge has judged {record.attribute} with the values"
             f" {list(record.values)}; expected the folder whose images the record counts"
         )
     _, answers, _ = judged
@@ -195,7 +194,7 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
 
 
 def _by_image(answers: Sequence[Answer], attribute: str) -> Mapping[str, list[Answer]]:
-    """Return image path -> answers about an attribute."""
+    """Group the answers about an attribute by image path."""
     answers_of_image: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
         if answer.attribute == attribute:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Finished(BaseModel, extra="forbid"):
-    """Store the result of one task in <out>/tasks/, with the key of `key_of`."""
+    """Result of one task, as stored in <out>/tasks/, with its key from `key_of`."""
 
     key: str
     parts: list[tuple[TaskProvenance, list[Measurement]]]
@@ -48,15 +48,16 @@ class Finished(BaseModel, extra="forbid"):
 
     @classmethod
     def read(cls, path: Path, key: str) -> Self | None:
-        """Read a stored result; None if it is missing, or has a different version or key.
+        """Load a stored result, or return None if it is missing, outdated or has a different key.
 
         Args:
             path: the file.
-            key: the key of `key_of`.
+            key: key from `key_of`.
         """
         with suppress(FileNotFoundError, ValidationError):
             stored = cls.model_validate_json(path.read_bytes())
-            # The key decides, not the date: changed settings or weights require a new measurement.
+            # Compare the key instead of the date, because only changed inputs or settings require a
+            # new measurement.
             return stored if stored.key == key else None
         return None
 
@@ -70,32 +71,32 @@ def run_suite(
     only: Sequence[str] = (),
     loaded: Loaded | None = None,
 ) -> Result:
-    """Run every task in a suite, writing result.json, pictures and index.html.
+    """Run every task in a suite, and write result.json, pictures and index.html.
 
     The output folder is `options.out`.
 
     result.json is written after every task. A later run reuses tasks that finished with the same
-    settings, prompts, weights and data; image features and generated images are reused even within
-    a task. An interrupted run keeps what was measured, with a page about the finished tasks.
+    settings, prompts, weights and data. Image features and generated images are reused even if
+    their task was interrupted. An interrupted run still writes a page about the finished tasks.
 
     Args:
         suite: a suite, its name or its path.
-        options: the user's inputs. Default: only the folder "vldebias-<suite>".
-        progress: progress bars. Default: on stderr.
+        options: the user's inputs. By default, only the output folder is set, to
+            "vldebias-<suite>".
+        progress: progress bars. By default, they are shown on stderr.
         console: rich console for the progress bars.
-        only: task names. If empty, all tasks run.
+        only: names of the tasks to run. If empty, all tasks run.
         loaded: the model or pipeline in the options, if it is already loaded.
 
     Raises:
-        InvalidInputError: If a required input is missing, or a different run is writing to the
-            folder.
+        InvalidInputError: If a required input is missing, or another run is writing to the folder.
     """
     if not isinstance(suite, Suite):
         suite = load_suite(suite)
     options = options or Options(out=Path(f"vldebias-{suite.name}"))
     suite, options = _with_choices(suite, options, only)
 
-    # With several processes, only the first one writes and reports progress.
+    # If there are several processes, only the first one writes files and reports progress.
     is_first = processes().rank == 0
     shown = SILENT
     lock: AbstractContextManager[None] = nullcontext()
@@ -116,10 +117,10 @@ def run_suite(
                 finished_tasks.append(_finish(inputs, suite, task, is_first))
                 result = _result_of(suite, finished_tasks)
                 if is_first:
-                    # Write after every task, in case a long run is killed.
+                    # Write the result after every task, in case a long run is killed.
                     result.write(options.out / RESULT)
         finally:
-            # Also write the page of finished tasks after Ctrl-C or an error in a later task.
+            # Write the page about the finished tasks even after Ctrl-C or an error in a later task.
             if result.rows and is_first:
                 render(result, options.out / PAGE, run_folder=options.out)
                 write_manifest(options.out)
@@ -127,10 +128,10 @@ def run_suite(
 
 
 def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[Suite, Options]:
-    """Apply the user's settings to the suite, and the suite's default weights to the options.
+    """Apply the user's settings to the suite, and the suite's default model to the options.
 
     Raises:
-        InvalidInputError: If there is no such task.
+        InvalidInputError: If the suite has no task with a name in `only`.
     """
     if options.device == "cuda" and "LOCAL_RANK" in os.environ:
         # Each process has its own GPU.
@@ -155,7 +156,7 @@ def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[
 
 
 def _result_of(suite: Suite, finished_tasks: Sequence[Finished]) -> Result:
-    """Return the result of the finished tasks."""
+    """Combine the finished tasks into one result."""
     parts = []
     seconds = 0.0
     for finished in finished_tasks:
@@ -165,7 +166,7 @@ def _result_of(suite: Suite, finished_tasks: Sequence[Finished]) -> Result:
 
 
 def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finished:
-    """Return a task's stored result if nothing it depends on has changed; otherwise measure it."""
+    """Return a task's stored result, or measure it if anything that it depends on has changed."""
     start = time.monotonic()
     folder = inputs.options.out
     path = folder / "tasks" / f"{file_slug(task.name)}.json"
@@ -178,7 +179,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
         )
         return stored
 
-    # Use “always”, since Python suppresses warnings that an earlier task already issued.
+    # Use the filter "always", since Python suppresses warnings that an earlier task already issued.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = task.measured(opened)
@@ -201,14 +202,14 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     if is_first:
         write_atomically(path, content)
     inputs.progress.print_line(f"{task.name}: done in {seconds:.0f} s")
-    # Return what a later run will read: tuples in settings become lists.
+    # Return exactly what a later run will load. For example, tuples in settings become lists.
     return Finished.model_validate_json(content)
 
 
 def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
-    """Write the pictures and strips of a result to the folder of the page."""
+    """Write a result's pictures and strips to the folder of the page."""
     metadata = {"run": suite.name, "task": part.provenance.task}
-    # Remove pictures of harm found by an earlier measurement but not by this one.
+    # Remove earlier pictures of prompts that got worse, since they may no longer apply.
     for file in folder.glob(f"*{WORSE_STRIP}.png"):
         with suppress(OSError):  # not a PNG file
             known = read_png(file, pixels=False)[1]
@@ -229,7 +230,7 @@ def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> T
         and pipeline is not None
         and pipeline not in provenance.model
     ):
-        # A pipeline may only know its folder or class, so put the name that the user gave first.
+        # A pipeline may only know its folder or class, so start with the name that the user gave.
         model = f"{pipeline} ({provenance.model})"
     first_of_split = provenance.split.split(" ")[0]
     is_miniature = first_of_split in WORLDS or model.split(" ")[0] == "miniature"
@@ -242,7 +243,7 @@ def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> T
 
 
 def key_of(task: Task, options: Options, inputs: Mapping[str, object]) -> str:
-    """Hash everything that the figures depend on, so that earlier measurements can be reused.
+    """Hash everything that the results depend on, so that earlier measurements can be reused.
 
     Args:
         task: the task.
@@ -252,8 +253,8 @@ def key_of(task: Task, options: Options, inputs: Mapping[str, object]) -> str:
     files = [options.table, options.texts, options.reference, *options.labels]
     for folder in options.projections:
         files += sorted(folder.rglob("*.safetensors"))
-    # Device, encoder batch size and folder are excluded, so that a different machine can continue
-    # the run. The version is included, since the code may have changed.
+    # The device, the batch size of the encoder and the folder are excluded, so that a run can be
+    # resumed on a different machine. The version is included, since the code may have changed.
     content = [
         task.model_dump(mode="json"),
         inputs,
@@ -267,7 +268,7 @@ def key_of(task: Task, options: Options, inputs: Mapping[str, object]) -> str:
 
 
 def _mark(value: object) -> object:
-    """Return an input's identity: a data digest or a weight fingerprint."""
+    """Return a value that identifies an input, such as a data digest or a weight fingerprint."""
     if isinstance(value, Embeddings):
         # The cache folder is named after a hash of the encoder and the images.
         return {**value.about, "source": None, "cache": Path(value.about.get("cache", "")).name}

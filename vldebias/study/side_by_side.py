@@ -1,6 +1,7 @@
-"""Generate images for one prompt with and without methods, from the same noise.
+"""Generate images for a prompt with and without methods, from the same noise.
 
-An interrupted run can be continued in the same folder."""
+An interrupted run can be resumed in the same folder.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +31,21 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 8
 COLUMNS = 8  # maximum number of pictures per grid row
-# Default steps and guidance: the miniature was trained for few steps and weak guidance.
+# Default steps and guidance. The miniature was trained for few steps and weak guidance.
 STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
 
 @dataclass(frozen=True)
 class Request:
-    """Describe a request for images of one prompt, without and with each method.
+    """Request for images of one prompt, without and with each method.
 
     Attributes:
         prompt: the prompt.
-        attributes: the prompt sets of the bias to mitigate.
-        methods: method names for pipelines.
-        images: number of images per row; image i of each row starts from the same noise.
+        attributes: prompt sets for the bias to mitigate.
+        methods: names of methods that support pipelines.
+        images: number of images per row; image i in each row starts from the same noise.
         seed: random seed.
-        steps, guidance: arguments of the pipeline; None: STEPS_AND_GUIDANCE.
+        steps, guidance: pipeline arguments. If None, the values in STEPS_AND_GUIDANCE.
     """
 
     prompt: str
@@ -56,10 +57,10 @@ class Request:
     guidance: float | None = None
 
     def variants(self) -> dict[str, Variant]:
-        """Return name -> variant; the default is named after the method it attaches.
+        """Return the variants by name, with the default named after the method it attaches.
 
         Raises:
-            InvalidInputError: If a method is unknown, or not for pipelines.
+            InvalidInputError: If a method is unknown or does not support pipelines.
         """
         variants = {}
         for method in self.methods:
@@ -72,7 +73,7 @@ class Request:
         """Return the plan for "none" and the variants, all with the same seeds.
 
         Args:
-            model: the `vldebias.judge.plan.identity` of the pipeline.
+            model: result of `vldebias.judge.plan.identity` for the pipeline.
             is_miniature: whether the pipeline is the miniature.
         """
         steps, guidance = STEPS_AND_GUIDANCE[is_miniature]
@@ -87,7 +88,7 @@ class Request:
             "model": dict(model),
             "prompt_set": ", ".join(names),
             "prompt_set_hash": ", ".join(hashes),
-            # Treat the prompt as its own concept, which nothing was fitted on.
+            # Treat the prompt as a separate concept that nothing was fitted on.
             "prompts": ((self.prompt, self.prompt, "unseen", None),),
             "variants": {NONE: {}} | variants,
             "seeds": (self.seed,),
@@ -103,15 +104,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Picture:
-    """Store an image with its prompt, its value and its judgements.
+    """Facts about a generated image: its prompt, its value and the judge's answers.
 
     Attributes:
         method: name of the method; "none" for the unedited pipeline.
         seed: seed shared by all images in a column.
         noise: generator seed.
-        prompt: the generated text.
+        prompt: prompt that the image was generated from.
         values: attribute -> value inserted into the prompt or set in cross-attention, or None.
-        seen: attribute -> the judge's answer, None if unknown; empty without a judge.
+        seen: attribute -> the judge's answer, or None if unknown. Empty without a judge.
         left_unchanged: whether the prompt was left unchanged.
         file: path of the image, relative to the folder.
     """
@@ -138,7 +139,7 @@ class Picture:
         Args:
             generated: the images in the folder.
             image: the planned image.
-            attributes: prompt sets of the attributes.
+            attributes: prompt set of each attribute.
             seen: attribute -> the judge's answer.
         """
         record = generated.metadata(image)
@@ -148,7 +149,7 @@ class Picture:
         text_of_attribute: dict[str, str | None] = {}
         for prompts, written in zip(attributes, values, strict=True):
             if isinstance(written, Mapping):
-                # For several people, count the values: "1 female + 1 male".
+                # For several people, list the count of each value, as in "1 female + 1 male".
                 counts = [name if n is None else f"{n} {name}" for name, n in written.items()]
                 text_of_attribute[prompts.name] = " + ".join(counts)
             else:
@@ -167,14 +168,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Store the images of a request, row by row, in the order of the seeds.
+    """The images generated for a request, row by row and in the order of the seeds.
 
     Attributes:
         request: the request.
-        plan: the plan of the images.
-        folder: folder of the images.
+        plan: the plan that lists the images.
+        folder: folder that contains the images.
         pictures: the images.
-        reasons: attribute -> why the prompt was left unchanged; None if it was changed.
+        reasons: attribute -> why the prompt was left unchanged, or None if it was changed.
     """
 
     request: Request
@@ -189,11 +190,11 @@ class SideBySide:
         return tuple(self.plan.variants)
 
     def row(self, method: str) -> list[Picture]:
-        """Return the images of one method."""
+        """Return the images for one method."""
         return [picture for picture in self.pictures if picture.method == method]
 
     def requested(self, method: str, attribute: str) -> dict[str, int]:
-        """Return value -> number of a method's images that were assigned it.
+        """Count a method's images by the value that they were assigned.
 
         Args:
             method: method name.
@@ -203,7 +204,7 @@ class SideBySide:
         return self._counts(values, attribute)
 
     def seen(self, method: str, attribute: str) -> dict[str, int]:
-        """Return value -> number of a method's images that show it; empty if not judged.
+        """Count a method's images by the value that they show. Empty if they were not judged.
 
         Args:
             method: method name.
@@ -216,7 +217,10 @@ class SideBySide:
         return self._counts([picture.seen[attribute] for picture in row], attribute)
 
     def _counts(self, values: Sequence[str | None], attribute: str) -> dict[str, int]:
-        """Count values in the order of the prompt set, including zeros; empty if there are none."""
+        """Count values in the order of the prompt set, including zeros.
+
+        The result is empty if all values are None.
+        """
         counts = Counter(value for value in values if value is not None)
         if not counts:
             return {}
@@ -228,7 +232,7 @@ class SideBySide:
         return order | dict(counts)
 
     def sentences(self) -> list[str]:
-        """Return a sentence for each row and attribute, with requested and observed shares."""
+        """Return a sentence on the requested and observed counts for each attribute and row."""
         lines = []
         for prompts in self.request.attributes:
             for method in self.methods:
@@ -272,7 +276,10 @@ class SideBySide:
         }
 
     def grid(self) -> Image:
-        """Return one picture with a row per method and a column per seed, wrapping after eight."""
+        """Compose a picture with a row per method and a column per seed.
+
+        Rows with more than eight images are wrapped.
+        """
         from vldebias.utils.pictures import read_png
 
         seeds = [picture.seed for picture in self.row(NONE)]
@@ -296,17 +303,19 @@ def side_by_side(
     is_miniature: bool = False,
     progress: Progress = SILENT,
 ) -> SideBySide:
-    """Generate a request's images that are missing from a folder.
+    """Generate the requested images, except for those that already exist in the folder.
 
     Args:
-        pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment.
+        pipe: diffusers pipeline that `vldebias.debias` supports, without an attachment.
         request: the prompt, the attributes and the methods.
-        folder: output folder; images generated with different settings are rejected.
-        is_miniature: whether the packaged judge judges the images.
+        folder: output folder. It must not contain images generated with different settings.
+        is_miniature: whether the pipeline is the miniature, whose images a packaged judge can
+            judge.
         progress: progress bars.
 
     Raises:
-        InvalidInputError: If a method is unknown, or the folder contains images of other settings.
+        InvalidInputError: If a method is unknown, or the folder contains images generated with
+            different settings.
         OSError: If the disk is full; finished images are kept.
     """
     plan = request.plan(identity(pipe), is_miniature=is_miniature)
@@ -323,14 +332,16 @@ def side_by_side(
         Picture.read(generated, image, attributes, values)
         for image, values in zip(generated, seen, strict=True)
     )
-    # Attribute -> why balanced prompts leave the prompt unchanged, or None if they change it.
+    # For each attribute, find out why balanced prompts leave the prompt unchanged. The reason is
+    # None if they change it.
     reasons: dict[str, str | None] = dict.fromkeys(part.name for part in attributes)
     if any(variant.assigns_values for variant in request.variants().values()):
         for prompts in attributes:
-            # No image was assigned a value: apply the rules again, without a model, for the reason.
+            # If no image was assigned a value, apply the rules again, without a model, to get the
+            # reason.
             if all(picture.values[prompts.name] is None for picture in pictures):
                 (reason,) = balance_prompts([request.prompt], prompts, seed=0).reasons
-                # Otherwise the text was too long for the pipeline's encoder.
+                # If the rules would change the prompt, it was too long for the pipeline's encoder.
                 reasons[prompts.name] = str(reason or "truncated")
     return SideBySide(request, generated.plan, folder, pictures, reasons)
 
@@ -338,7 +349,7 @@ def side_by_side(
 def _seen(
     generated: GeneratedImages, attributes: Sequence[PromptSet], progress: Progress
 ) -> list[dict[str, str | None]]:
-    """Return, per image, attribute -> the packaged judge's answer (None if unknown).
+    """Return the packaged judge's answers for each image, by attribute. None means unknown.
 
     Attributes that it does not judge are omitted.
     """
@@ -358,7 +369,7 @@ def _seen(
 
 
 def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
-    """Return the judge's attribute with the same values as a prompt set; None if there is none.
+    """Return the judge's attribute with the same values as a prompt set, or None.
 
     Args:
         judge: the judge.
@@ -371,5 +382,5 @@ def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
 
 
 def plain_value(value: str) -> str:
-    """Convert a judge's value to its prompt set name: "light-skinned" is "light"."""
+    """Convert a judge's value to its name in prompt sets, such as "light-skinned" to "light"."""
     return value.removesuffix("-skinned")

@@ -1,4 +1,4 @@
-"""Load suites, which are lists of tasks in YAML files."""
+"""Load suites, which are YAML files that list tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AnyTask = Annotated[SerializeAsAny[Task], one_of(TASKS, "task")]
 
 
 class Suite(Strict):
-    """Store a suite file's content.
+    """The content of a suite file.
 
     Attributes:
         name: suite name.
@@ -24,9 +24,9 @@ class Suite(Strict):
         description: what the suite measures.
         source: publication that the suite follows.
         needs: what the user must provide, for `eval list` and for messages.
-        host: default weights: "miniature" for the embedded world.
+        host: default model and pipeline; "miniature" for the packaged ones.
         headline: (task, metric) of the rows shown in the terminal. If empty, all rows without a
-            subset.
+            subset are shown.
         tasks: the tasks.
     """
 
@@ -45,13 +45,13 @@ class Suite(Strict):
         for task in self.tasks:
             if task.name in names:
                 raise ValueError(f"got two tasks with the name {task.name!r}; rename one of them")
-            # Names become file names and row keys.
+            # Names must be unique, because they are used in file names and row keys.
             names.add(task.name)
             task.check_sources(task.splits())
         return self
 
     def texts(self) -> tuple[str, ...]:
-        """Return all prompts that an image-text model embeds for the suite."""
+        """Return all prompts that an image-text model must embed for the suite."""
         texts: dict[str, None] = {}
         for task in self.tasks:
             texts |= dict.fromkeys(task.texts())
@@ -62,11 +62,12 @@ def load_suite(name_or_path: str | Path) -> Suite:
     """Load a suite by name, or from a YAML file.
 
     Raises:
-        InvalidInputError: If there is no such suite, or a key is invalid; the message names it.
+        InvalidInputError: If there is no such suite, or a key is invalid. The message names the
+            key.
     """
     path = suite_path(name_or_path)
     try:
-        # Use the file name, unless the file contains `name`.
+        # Use the file name as the suite name, unless the file contains `name`.
         return Suite.model_validate({"name": path.stem.lower(), **read_yaml(path)})
     except ValidationError as error:
         raise InvalidInputError(f"{path}: {explain(error)}") from error

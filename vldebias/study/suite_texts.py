@@ -1,7 +1,7 @@
-"""List the prompts of a packaged suite without importing torch, which the tasks need.
+"""List the prompts in a packaged suite without importing torch, which the tasks need.
 
 This keeps `vldebias eval show SUITE --texts` fast for users who embed the prompts elsewhere. Tests
-compare the lists with `Suite.texts`.
+check that the lists are the same as those from `Suite.texts`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _RetrievalFields(TypedDict):
 
 
 def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
-    """Return all prompts that an image-text model embeds for a packaged suite, in order.
+    """Return all prompts that an image-text model must embed for a packaged suite, in order.
 
     Raises:
         InvalidInputError: If no packaged suite has this name.
@@ -57,18 +57,20 @@ def _texts_of_retrieval(task: _RetrievalFields) -> list[str]:
 def read_queries(queries: object) -> object:
     """Return the query strings.
 
-    Queries are a list of strings, a prompt set whose class prompts are queried, or a mapping {of:
-    SET, held_out: true}. Anything else is returned unchanged, for validation.
+    Queries are a list of strings, a prompt set whose class prompts are the queries, or a mapping
+    {of: SET, held_out: true}. Anything else is returned unchanged, to be validated by the caller.
 
     Raises:
-        InvalidInputError: If a string is passed that is not the name of a prompt set.
+        InvalidInputError: If a string is not the name of a prompt set.
     """
     if isinstance(queries, (str, PromptSet)):
         try:
             return list(load_prompts(queries).classes)
         except InvalidInputError as error:
-            # A string is taken as the name of a prompt set.
-            raise InvalidInputError(f"{error}; texts are a list: [{queries!r}]") from error
+            # A single string is interpreted as the name of a prompt set.
+            raise InvalidInputError(
+                f"{error}; to pass query text, use a list: [{queries!r}]"
+            ) from error
     if isinstance(queries, Mapping) and "of" in queries and set(queries) <= {"of", "held_out"}:
         prompts = load_prompts(queries["of"])
         return list(prompts.held_out_classes if queries.get("held_out") else prompts.classes)

@@ -1,8 +1,10 @@
-"""Base class and registry of tasks: settings, and a `measure` that takes inputs by name.
+"""Base class and registry for evaluation tasks.
 
-To add a kind of task, subclass `Task`, or `ImageTask` to compare images with texts. Declare
-`task: Literal["..."] = "..."` and further fields, implement `measure`, and register the class with
-`register_task` or as an entry point of the group "vldebias.tasks". It can then be used in
+A task has settings and a `measure` method, which receives its inputs by name.
+
+To add a kind of task, subclass `Task`, or `ImageTask` if it compares images with text. Declare
+`task: Literal["..."] = "..."` and any other fields, implement `measure`, and register the class
+with `register_task` or as an entry point in the group "vldebias.tasks". It can then be used in
 `vldebias.evaluate(task=...)`, in suites and on the command line.
 """
 
@@ -50,7 +52,7 @@ USERS_CHOICES = (
 
 
 class Task(Strict, ABC):
-    """Define one block of a suite; subclasses declare their kind in the field `task`.
+    """Base class for the tasks in a suite; subclasses declare their kind in the field `task`.
 
     Attributes:
         task: kind of task.
@@ -81,7 +83,7 @@ class Task(Strict, ABC):
         """Measure the inputs and return one result per block, for example per attribute.
 
         Args:
-            args: overriding methods declare the inputs they need as arguments.
+            args: not used; overriding methods declare the inputs that they need as parameters.
             inputs: inputs by name.
         """
 
@@ -104,7 +106,10 @@ class Task(Strict, ABC):
         return results
 
     def compared_methods(self) -> Sequence[Compared]:
-        """Return the task's methods that may not be registered, such as the user's own."""
+        """Return the methods that the task compares and that may not be registered.
+
+        These are, for example, methods that the user passed as objects.
+        """
         return ()
 
     @classmethod
@@ -113,22 +118,22 @@ class Task(Strict, ABC):
         return [name for name in inspect.signature(cls.measure).parameters if name != "self"]
 
     def splits(self) -> dict[str, Data]:
-        """Return input name -> data set split, from the task's settings."""
+        """Return the data set split that each input comes from, by input name."""
         return {}
 
     def check_sources(self, names: Container[str]) -> None:
-        """Raise InvalidInputError if a required split is not among these names."""
+        """Raise InvalidInputError if a split that the task needs is not in `names`."""
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return name -> input that the task creates itself, such as the judge in its settings.
+        """Return the inputs that the task creates itself, such as the judge, by name.
 
-        They are part of the key by which a suite finds earlier measurements.
+        They are part of the key that a suite uses to find earlier measurements.
         """
         return {}
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
-        """Create the task for `vldebias.evaluate`; its defaults may depend on the inputs.
+        """Create the task for `vldebias.evaluate`, with defaults that may depend on the inputs.
 
         Args:
             inputs: the inputs.
@@ -140,13 +145,13 @@ class Task(Strict, ABC):
         return cls.build(settings)
 
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts that an image-text model, or a file of embeddings, must provide."""
+        """Return the prompts that must be embedded by a model or found in an embedding file."""
         return ()
 
     def settings(self, measured: Mapping[str, object] | None = None) -> dict[str, object]:
         """Return the settings for a `TaskProvenance`.
 
-        These are the task's fields, and settings known only after measuring.
+        These are the task's fields, together with settings that are only known after measuring.
         """
         elsewhere = {"task", "name", "title", "methods"}  # separate provenance fields
         # `model_dump` only supports a fallback from pydantic 2.11 on; environments with
@@ -173,11 +178,11 @@ def with_looks(
     """Add each method's title and chart colour to its facts.
 
     Titles and colours are stored with the measurement, since the package that defines a method may
-    not be installed where the page is rendered. Other names, such as names of saved edits, are
-    unchanged.
+    not be installed where the page is rendered. Nothing is added for other names, such as those of
+    saved edits.
 
     Args:
-        facts_of_method: method name -> facts.
+        facts_of_method: facts about each method, by method name.
         compared: methods that may not be registered; they take precedence over the registry.
     """
     method_of_name = {method.name: method for method in compared}
@@ -211,7 +216,7 @@ TASKS: Registry[type[Task]] = Registry(
 
 
 def register_task(kind: type[T]) -> type[T]:
-    """Register a kind of task for `vldebias.evaluate` and suites; usable as a decorator.
+    """Register a task class for `vldebias.evaluate` and suites; can be used as a decorator.
 
     >>> from typing import Literal
     >>> from vldebias.study import TASKS

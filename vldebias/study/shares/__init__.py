@@ -1,1 +1,1 @@
-"""Measure shares of values among labelled images, corrected with human labels."""
+"""Measure the shares of values among labelled images, and correct them with human labels."""

@@ -1,7 +1,7 @@
 """Summarise human labels in sentences.
 
-They cover who appears, the judge's errors, annotator agreement, and how many more labels would
-halve the interval.
+The sentences describe who appears in the images, the judge's errors, annotator agreement, and how
+many more labels would halve the interval.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ MOST_ERRORS = 3  # maximum number of confusions listed
 
 
 def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
-    """Return a sentence for each method: the share of each value among labelled images.
+    """Return a sentence for each method on the share of each value among labelled images.
 
     Args:
-        images: one row per labelled image, with its method, the majority label (`people`) and
-            `weight`, one over the probability of being labelled.
+        images: one row per labelled image, with its method, the majority label (`people`) and the
+            inverse probability of being labelled (`weight`).
         values: attribute values.
     """
     sentences = []
     for method, rows in images.groupby("method", sort=False):
         known = rows[rows.people.isin(values)]
-        # Weight by one over the probability of being labelled, so that oversampled images do not
-        # count more.
+        # Use inverse probability weights, so that images that were more likely to be labelled do
+        # not count more.
         total = known.weight.sum()
         shares = {value: known.weight[known.people == value].sum() for value in values}
         largest = sorted(shares.items(), key=lambda pair: -pair[1])
@@ -56,7 +56,7 @@ def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) 
     known = images[images.people.isin(values)]
     right = int((known.people == known.value).sum())
     start = f"The judge ({judge}) agrees with people on {right} of {len(known)} images"
-    # (human label, judge label) -> number of images; list the most common confusions.
+    # Count images by human and judge label, and list the most common confusions.
     pairs = known.groupby(["people", "value"]).size().sort_values(ascending=False, kind="stable")
     confused: list[str] = []
     unclear: list[str] = []
@@ -78,7 +78,7 @@ def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) 
 
 
 def how_people_agree(agreed: Agreement, annotators: int) -> str:
-    """Return a sentence on how well annotators agree on images that several of them labelled.
+    """Return a sentence on how well annotators agree about images that several of them labelled.
 
     Args:
         agreed: annotator agreement.
@@ -96,9 +96,9 @@ def how_people_agree(agreed: Agreement, annotators: int) -> str:
 def more_labels(labels: Mapping[str, int | str]) -> str:
     """Return a sentence on how many more labels would halve the interval.
 
-    `labels` maps methods to numbers of additional labels, or to a message if no number is enough.
+    `labels` maps each method to a number of labels, or to a message if no number is sufficient.
     """
-    # A string explains why no number of labels is enough.
+    # Strings are messages that no number of labels is sufficient.
     numbers = {method: count for method, count in labels.items() if isinstance(count, int)}
     if len(numbers) < len(labels):
         return "To halve the interval, generate more images: labelling all of these is not enough."

@@ -1,4 +1,4 @@
-"""Correct a judge's shares with human labels of some images."""
+"""Correct a judge's shares with human labels for some of the images."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ def corrected_block(
     resamples: int = 2000,
     seed: int = 0,
 ) -> list[TaskResult]:
-    """Return a judge's figures corrected with human labels, as a block.
+    """Return a block with a judge's figures, corrected with human labels.
 
     Args:
-        raw: the block of the judge's figures.
+        raw: block with the judge's figures.
         names: value names.
-        images: one row per image, with method, prompt number, the codes of value and people, and
-            weight.
+        images: one row per image, with the method, the prompt number, the judge's and the human
+            label as codes (`value` and `people`), and the weight.
         counts: method -> counts (p, values + 1).
         resamples: number of bootstrap resamples.
         seed: bootstrap seed.
 
     Returns:
-        A list with the block; empty if no method has enough labels.
+        A list with the block, or an empty list if no method has enough labels.
     """
     labels = {}
     for method in counts:
         has_label = images[images.method == method].people != NOT_LABELLED
         labels[method] = int(has_label.sum())
-    # If a method lacks labels, still correct the others.
+    # If some methods lack labels, still correct the others.
     few = {method: n for method, n in labels.items() if n < LEAST}
     if few:
         warn(
-            f"labels: expected {LEAST} or more per method, got {few}, which are not corrected;"
-            " label more images",
+            f"labels: expected {LEAST} or more per method, got {few}; these methods are not"
+            " corrected; label more images",
             SuspectInputWarning,
         )
     images_of_method = {
@@ -105,15 +105,15 @@ def _add_figures(
     images_of_method: Mapping[str, pd.DataFrame],
     labels: Mapping[str, int],
 ) -> dict[str, int | str]:
-    """Add the judge's and the corrected figures; return how many more labels to collect.
+    """Add the judge's and the corrected figures, and return how many more labels are needed.
 
-    Different methods have different labelled images, so the estimates are treated as independent.
+    Different methods have different labelled images, so their estimates are treated as independent.
     """
     k = len(names)
     metrics = [("share", name) for name in names]
     metrics += [("discrepancy", ""), ("max_skew", "")]
-    # Same order as `as_judged`, then `figures`: shares, gap and MaxSkew, first judged and then
-    # corrected.
+    # Use the order of `as_judged` followed by `figures`: shares, gap and MaxSkew, first judged and
+    # then corrected.
     metrics += [(f"corrected_{metric}", subset) for metric, subset in metrics]
     more_labels: dict[str, int | str] = {}
     before: Mapping[tuple[str, str], Interval] = {}
@@ -143,10 +143,10 @@ def _add_squares(
     resamples: int,
     seed: int,
 ) -> None:
-    """Add the unbiased squared gap, judged and corrected.
+    """Add the unbiased squared gap, as judged and corrected.
 
     It is a mean over the prompts for which it is defined under every method. `known` maps each
-    method to the judge's numbers of images (p, values) with a known value.
+    method to the number of images per prompt and value (p, values), according to the judge.
     """
     judged: dict[str, Floats] = {}
     corrected: dict[str, Floats] = {}

@@ -12,7 +12,7 @@ from vldebias.prompts import load_prompts
 from vldebias.report.phrases import listed_words, quantity
 from vldebias.utils.files import packaged
 
-# Packaged prompt sets whose values are the groups of a judge or a data set.
+# Packaged prompt sets whose values are groups that judges or data sets use.
 SETS = ("gender", "age", "race", "fairface-race", "skin-tone")
 _SHOWN = 8  # maximum number of groups listed in a sentence
 # Matches 0.91, 0,91 (from spreadsheets), 9.1e-1 and 91 %.
@@ -20,13 +20,13 @@ _FRACTION = re.compile(r"(?:0?[.,]\d+|[01][.,]\d+|\d[.,]\d+e-\d+)|\d+(?:[.,]\d+)
 
 
 def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the groups listed by a user, or the values of the named prompt set.
+    """Return the groups that a user listed, or the values in the prompt set that a user named.
 
     Args:
         texts: group names, or the name or file of one prompt set.
 
     Raises:
-        InvalidInputError: If there are fewer than two groups, or groups are repeated.
+        InvalidInputError: If there are fewer than two groups, or a group is repeated.
     """
     names = tuple(texts)
     is_set = len(names) == 1 and (names[0] in packaged("prompts") or names[0].endswith(".yaml"))
@@ -43,7 +43,7 @@ def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
 def labels_without_group(names: Collection[str], groups: Sequence[str]) -> list[str]:
     """Return the labels that do not name a group, such as "cannot tell" and "N/A".
 
-    Labels that the user listed as groups are never included.
+    Labels that the user listed as groups are not included.
 
     Args:
         names: the labels that occur.
@@ -55,7 +55,7 @@ def labels_without_group(names: Collection[str], groups: Sequence[str]) -> list[
 
 
 def spelt_otherwise(names: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
-    """Return spelling -> group, for labels that are alternative spellings of a listed group.
+    """Return the group of each label that is an alternative spelling of a listed group.
 
     Args:
         names: the labels that occur.
@@ -65,22 +65,22 @@ def spelt_otherwise(names: Sequence[str], groups: Sequence[str]) -> dict[str, st
 
 
 def refuse_probabilities(names: Sequence[str], source: str) -> None:
-    """Reject labels that are probabilities: numbers from 0 to 1 with decimals.
+    """Reject labels that are probabilities, that is, decimal numbers from 0 to 1 or percentages.
 
     Args:
         names: the labels that occur.
-        source: their column, for messages.
+        source: description of their column for messages.
 
     Raises:
-        InvalidInputError: If all labels are such numbers.
+        InvalidInputError: If all labels are probabilities.
     """
     fractions = [name for name in names if _FRACTION.fullmatch(name)]
-    # If only "0.0" and "1.0" occur, they are codes.
+    # If only "0.0" and "1.0" occur, they are codes instead of probabilities.
     has_decimals = any(re.search(r"[.,]0*[1-9]|%", name) for name in fractions)
     if has_decimals and all(name in fractions or name in ("0", "1") for name in names):
         raise InvalidInputError(
             f"{source}: got numbers such as {fractions[0]}, which look like probabilities; expected"
-            " the group of each image: create such a column first, for example female if p > 0.5"
+            " the group of each image. Create such a column first, for example female if p > 0.5"
         )
 
 
@@ -89,7 +89,7 @@ def refuse_single_group(names: Sequence[str], source: str) -> None:
 
     Args:
         names: the groups to compare.
-        source: their column, for messages.
+        source: description of their column for messages.
 
     Raises:
         InvalidInputError: If there are fewer than two names.
@@ -110,9 +110,9 @@ def refuse_single_group(names: Sequence[str], source: str) -> None:
 
 
 def absent_groups(names: Sequence[str]) -> str:
-    """Describe which packaged sets contain additional groups that no image shows.
+    """Describe which packaged sets contain further groups that no image shows.
 
-    Returns "" if the names are exactly the groups of a set, or match no set.
+    Returns "" if the names are exactly the groups in a set, or do not match any set.
     """
     fitting = _sets_with(names)
     sizes = {name: len(load_prompts(name).attributes) for name in fitting}
@@ -145,7 +145,7 @@ def compared_over(names: Sequence[str], *, are_named: bool) -> str:
 
 
 def _sets_with(names: Sequence[str]) -> list[str]:
-    """Return the packaged sets that contain all of the names, in any spelling."""
+    """Return the names of packaged sets that contain all of the groups, in any spelling."""
     meanings = {meaning_of(name) for name in names}
     fitting = []
     for name in SETS:

@@ -1,4 +1,4 @@
-"""Compute selection rates and impact ratios from a table, by sex, race and both.
+"""Compute selection rates and impact ratios by sex, by race, and by both from a table.
 
 New York City's Local Law 144 requires these figures in audits of hiring tools (6 RCNY 5-301).
 """
@@ -25,7 +25,7 @@ from vldebias.utils.files import digest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RULE = 0.8  # the four-fifths rule of thumb of the EEOC; the law itself has no threshold
+RULE = 0.8  # the EEOC's four-fifths rule of thumb; the law itself has no threshold
 _OUTCOMES = {"yes": True, "no": False, "1": True, "0": False}
 _ABOUT = (
     "Selection rate: selected / applicants of a category, with the 95% Wilson interval. Impact"
@@ -47,16 +47,16 @@ def measure_impact(
 
     Args:
         table: file with one row per applicant.
-        selected: column with the outcome, yes or no.
+        selected: outcome column, with yes or no for each applicant.
         sex: column with the sex.
         race: column with the race or ethnicity.
         rename: text in the table -> what it means, such as {"F": "female", "hired": "yes"}.
         unknown: further entries that do not name a category.
 
     Returns:
-        One task by sex, one by race, and one for their intersections, with rows `selection_rate`
-        and `impact_ratio`. Categories with less than 2% of the applicants get no ratio, and are
-        listed.
+        One task by sex, one by race, and one for their intersections, with the rows
+        `selection_rate` and `impact_ratio`. Categories with less than 2% of the applicants do not
+        get a ratio, and are listed.
 
     Raises:
         InvalidInputError: If a column is missing or not categorical, an outcome is neither yes nor
@@ -83,7 +83,7 @@ def measure_impact(
 def _texts(
     rows: pa.Table, column: str, table: Path, rename: Mapping[str, str], unknown: Sequence[str]
 ) -> list[str]:
-    """Return a column's stripped strings, with "" for those that mean unknown."""
+    """Return a column as stripped strings, with "" for unknown entries."""
     texts = []
     for text in as_texts(column_of(rows, column, table), f"{table}: {column}"):
         value = rename.get(text.strip(), text.strip())
@@ -113,7 +113,7 @@ def _outcomes(
 def _categories(
     rows: pa.Table, column: str, table: Path, rename: Mapping[str, str], unknown: Sequence[str]
 ) -> Labels:
-    """Return a category column's labels, and warn if a category has two spellings."""
+    """Return the labels in a category column, and warn if a category has two spellings."""
     labels = Labels.from_values(_texts(rows, column, table, rename, unknown))
     problem = groups_as_many_as_rows(labels)
     if problem:
@@ -127,7 +127,7 @@ def _categories(
 def _part(
     name: str, labels: Labels, outcomes: NDArray[np.int64], data: Mapping[str, str]
 ) -> TaskResult:
-    """Return the rows for one column's categories, or for an intersection."""
+    """Return the rows for the categories in one column, or for an intersection."""
     is_used = labels.known & (outcomes >= 0)
     applicants = np.bincount(labels.codes[is_used], minlength=len(labels.names))
     hits = labels.codes[is_used & (outcomes == 1)]
@@ -181,7 +181,7 @@ def _title(name: str) -> str:
 
 
 def _lowest(name: str, categories: Sequence[Category]) -> str:
-    """Describe the lowest impact ratio and the two categories it compares."""
+    """Describe the lowest impact ratio and the two categories that it compares."""
     rated = [category for category in categories if category.ratio is not None]
     if not rated:
         return f"{_title(name)}: nobody was selected, so there is no impact ratio."
@@ -204,12 +204,12 @@ def _lowest(name: str, categories: Sequence[Category]) -> str:
 
 
 def _counted(category: Category) -> str:
-    """Format how many were selected: "30 of 100 selected"."""
+    """Format the number of selected applicants, as in "30 of 100 selected"."""
     return f"{category.selected:,} of {category.applicants:,} selected"
 
 
 def _small(name: str, categories: Sequence[Category]) -> list[str]:
-    """Return a sentence listing the categories that are too small for a ratio, if any."""
+    """Return a sentence that lists the categories that are too small for a ratio, if any."""
     small = [
         f"{category.name} ({_counted(category)})" for category in categories if category.is_small
     ]

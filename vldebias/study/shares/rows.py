@@ -25,14 +25,14 @@ ABOUT_GAP = (
 
 @dataclass(frozen=True)
 class ShareRows:
-    """Store image counts by method, prompt and value, and compute rows from them.
+    """Image counts by method, prompt and value, from which rows are computed.
 
-    Means are resampled over prompts, each with all its images. The noise of few images is part of
-    the spread between prompts, so resampling images as well would count it twice. The interval of a
-    single prompt is computed over its images.
+    For means, the bootstrap resamples prompts together with all of their images. The spread between
+    prompts already includes the noise from having few images per prompt, so resampling images as
+    well would count it twice. For individual prompts, the interval is computed over images.
 
     Attributes:
-        result: the result that receives the rows.
+        result: the result to add rows to.
         names: value names.
         counts: method -> (p, values + 1) image counts per prompt and value, unknown last.
         prompts: prompt names used in the rows.
@@ -53,9 +53,10 @@ class ShareRows:
     seed: int = 0
 
     def add(self, recognised: Mapping[str, Floats] | None = None) -> None:
-        """Add the mean over prompts of every share metric, then rows for each prompt.
+        """Add the mean over prompts for every share metric, followed by rows for each prompt.
 
-        recognised: method -> (p,) share of images that show their concept.
+        Args:
+            recognised: method -> (p,) share of images that show their concept.
         """
         if self.has_means:
             self.add_gaps()
@@ -74,29 +75,29 @@ class ShareRows:
 
     @property
     def has_means(self) -> bool:
-        """Return whether to add rows over all prompts, which one prompt alone does not need."""
+        """Return whether to add means over prompts, which a single prompt does not need."""
         return self.subset != "" or len(self.prompts) > 1
 
     @cached_property
     def known(self) -> dict[str, Floats]:
-        """Return method -> counts (p, values) of images with a known value."""
+        """Return each method's counts (p, values) of images with a known value."""
         return {method: counts[:, :-1] for method, counts in self.counts.items()}
 
     @cached_property
     def shares(self) -> dict[str, Floats]:
-        """Return method -> shares (p, values + 1) of each value and of unknown."""
+        """Return each method's shares (p, values + 1), with unknown last."""
         return {
             method: counts / counts.sum(1, keepdims=True) for method, counts in self.counts.items()
         }
 
     @cached_property
     def gaps(self) -> dict[str, Floats]:
-        """Return method -> gap (p,) from even shares, per prompt."""
+        """Return each method's gap (p,) from equal shares per prompt."""
         return {method: discrepancies(known) for method, known in self.known.items()}
 
     @cached_property
     def radius(self) -> dict[str, Floats]:
-        """Return method -> half-width (p,) of the interval over images for each prompt's gap."""
+        """Return the half-width (p,) of the interval for each prompt's gap, by method."""
         radius = {}
         for method, known in self.known.items():
             radius[method] = shares_radius(known, resamples=self.resamples, seed=self.seed)
@@ -104,25 +105,25 @@ class ShareRows:
 
     @property
     def widest(self) -> float:
-        """Return the largest possible gap, if all images show the same value."""
+        """Return the largest possible gap, which occurs if all images show the same value."""
         return float(np.sqrt(1 - 1 / len(self.names)))
 
     def gap_change(self, method: str, i: int) -> tuple[float, float, float]:
-        """Return a method's change of prompt i's gap, with the ends of its interval.
+        """Return how much a method changes a prompt's gap, with the ends of the interval.
 
         Args:
             method: method name.
             i: index of the prompt.
         """
         moved = float(self.gaps[method][i] - self.gaps[NONE][i])
-        # A single prompt cannot be resampled to pair the methods, so bound the change by the sum of
-        # the radii.
+        # The methods cannot be paired by resampling a single prompt, so use the sum of both radii,
+        # which is conservative.
         around = float(self.radius[method][i] + self.radius[NONE][i])
         return moved, max(-self.widest, moved - around), min(self.widest, moved + around)
 
     @cached_property
     def n(self) -> dict[str, int]:
-        """Return the numbers of prompts and images for rows over all prompts."""
+        """Return the number of prompts and images for means over prompts."""
         first = next(iter(self.counts.values()))
         if self.subset:
             # All prompts in a part have the same number of images.
@@ -143,10 +144,10 @@ class ShareRows:
 
         Args:
             metric: a metric or its name.
-            values: method -> values (p,) of the prompts.
-            n: numbers of prompts and images; None: `self.n`.
-            subset: part of the prompts; None: `self.subset`.
-            statistic: function of the values; None: their mean.
+            values: method -> values (p,), one per prompt.
+            n: number of prompts and images; `self.n` by default.
+            subset: name of the prompt subset; `self.subset` by default.
+            statistic: function that aggregates the values; their mean by default.
         """
         self.result.add_resampled(
             metric,
@@ -159,13 +160,15 @@ class ShareRows:
         )
 
     def add_gaps(self) -> None:
-        """Add every share metric, and the gaps that even shares produce by chance."""
+        """Add every share metric, and the gaps that are expected by chance under equal shares."""
         first = next(iter(self.known.values()))
-        # Chance depends only on the number of known images, so use the first method's counts.
+        # Gaps by chance only depend on the number of known images, so use the first method's
+        # counts.
         sizes = first.sum(1).round().astype(int)
         for metric, compute in computed("shares"):
             self.add_means(metric, {m: compute(known) for m, known in self.known.items()})
-            # A fair sample of 8 images rarely splits 4 to 4, so a gap of 0.2 may be pure chance.
+            # Even with equal shares, 8 images rarely split 4 to 4, so a gap of 0.2 may be due to
+            # chance.
             if metric.name in GAPS and sizes.any():
                 even = np.full(len(self.names), 1 / len(self.names))
                 rng = np.random.default_rng(self.seed)
@@ -173,14 +176,14 @@ class ShareRows:
                 for size in sizes[sizes > 0]:
                     images = rng.multinomial(size, even, self.resamples).astype(float)
                     draws.append(compute(images))
-                # (resamples,): means over prompts, with images sampled from even shares
+                # (resamples,): means over prompts, with images sampled from equal shares
                 means = np.mean(draws, axis=0)
                 interval = percentile_interval(means)
                 value = float(means.mean())
                 self.result.add(metric, CHANCE, value, interval, n=self.n, subset=self.subset)
 
-        # Tables 7.7 and 7.8 report standard deviations next to the means. They use the population
-        # formula, because the prompts are not a sample from a larger set.
+        # Tables 7.7 and 7.8 report standard deviations in addition to the means. They use the
+        # population formula, because the prompts are not a sample from a larger set.
         self.add_means(
             "discrepancy_deviation",
             self.gaps,
@@ -193,8 +196,8 @@ class ShareRows:
         assigning = [name for name in self.counts if facts.get(name, {}).get("assigns_values")]
         if not assigning:
             return
-        # Use the first such method for all of them: they have the same number of images, and chance
-        # differs only through the unknown ones.
+        # Use the first such method for all of them, because they have the same number of images and
+        # only differ in which of them are unknown.
         counts = self.counts[assigning[0]]
         means = assigned_gaps(counts, resamples=self.resamples, seed=self.seed).mean(axis=1)
         self.result.add(
@@ -207,7 +210,7 @@ class ShareRows:
         )
 
     def add_worst(self, recognised: Mapping[str, Floats] | None) -> None:
-        """Add the prompts with the widest gap and the lowest recognition."""
+        """Add rows for the prompts with the widest gap and the lowest recognition rate."""
         worst = f"{self.subset}, the worst"
         count = len(self.prompts)
         n = {f"{self.noun}, the one with the widest gap of": count}
@@ -225,9 +228,9 @@ class ShareRows:
             self.add_means("share", shares, subset=f"mean over prompts: {value}")
 
     def add_prompts(self) -> None:
-        """Add the gap and shares of each prompt, the shares with Wilson intervals."""
-        # With two values, the first share determines the second. Intersections would have too many
-        # shares, each based on few images.
+        """Add the gap and the shares of each prompt. Shares have Wilson intervals."""
+        # With two values, the first share determines the second. Intersections are left out,
+        # because they would have many shares that are based on few images each.
         shown = self.names[:1] if len(self.names) == 2 else self.names
         if " x " in self.result.provenance.task:
             shown = ()
@@ -249,8 +252,8 @@ class ShareRows:
                 for code, name in enumerate(shown):
                     share = float(self.shares[method][i, code])
                     n = max(1, size)
-                    # Effective counts are fractional, but the Wilson interval needs integers, so
-                    # widen it to include the share itself.
+                    # Effective counts are fractional, but are rounded for the Wilson interval. The
+                    # interval is then widened to include the share itself.
                     hits = min(n, round(float(counts[i, code])))
                     low, high = wilson_interval(hits, n)
                     self.result.add(
@@ -264,10 +267,10 @@ class ShareRows:
 
 
 def assigned_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Floats:
-    """Simulate gaps from even shares (resamples, p) for evenly assigned values.
+    """Simulate gaps from equal shares (resamples, p) for evenly assigned values.
 
-    Images that the judge cannot label are removed at random, which makes even shares uneven. If the
-    number of images is not divisible by the number of values, the first values get one more.
+    Images that the judge cannot label are removed at random, so that shares become uneven. If the
+    number of images is not divisible by the number of values, the first values get one more image.
 
     Args:
         counts: image counts (p, values + 1) per prompt and value, unknown last.
@@ -281,7 +284,8 @@ def assigned_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Fl
         total = int(images.sum())
         assigned = np.full(values, total // values)
         assigned[: total % values] += 1
-        # Sample without replacement: only which images can be labelled is random.
+        # Sample without replacement, because the assigned values are fixed, and only the selection
+        # of images that can be labelled is random.
         known = rng.multivariate_hypergeometric(assigned, int(images[:-1].sum()), size=resamples)
         gaps[:, place] = discrepancies(known)
     return gaps

@@ -1,7 +1,7 @@
-"""Measure the shares of attribute values among images, and their gap from even shares.
+"""Measure the shares of attribute values among images, and their gap from equal shares.
 
-The labels, a column of values, may come from a judge, a majority of annotators or a table. They are
-counted per prompt, and `ShareRows` turns the counts into rows. Human labels of some images correct
+The labels may come from a judge, the majority of annotators or a table. They are counted per
+prompt, and `ShareRows` turns the counts into rows. Human labels for some of the images can correct
 a judge's labels.
 """
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Floats = NDArray[np.float64]
-ROLES = ("prompt", "value", "method", "weight", "people")  # of columns
+ROLES = ("prompt", "value", "method", "weight", "people")  # roles of table columns
 LABELLED = ("value", "people")  # roles of columns that contain values
 UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that do not name a value
 ABOUT = (
@@ -67,25 +67,27 @@ ABOUT = (
 
 @register_task
 class SharesTask(Task):
-    """Measure shares and discrepancy from a table of images, or answers about generated images.
+    """Measure shares and discrepancy from an image table, or from answers about generated images.
 
     Attributes:
-        table: .csv, .tsv, .parquet or .jsonl file with one row per image. None: --labels names the
-            answers and --drawn the images. The majority answer is then an image's value, and
-            corrects the judge's figures, if any.
+        table: .csv, .tsv, .parquet or .jsonl file with one row per image. If None, the answers are
+            passed as --labels and the images as --drawn. Each image then has the value that most
+            annotators chose, and these values also correct the judge's figures, if any.
         prompt: prompt column.
         value: label column.
-        method: method column; None: all images belong to one method.
-        weight: weight column (> 0); None: equal weights.
-        people: column of human labels, empty for unlabelled images. These labels correct `value`,
+        method: method column. If None, all images belong to one method.
+        weight: column with positive weights. If None, all weights are equal.
+        people: column with human labels, empty for unlabelled images. These labels correct `value`,
             and the weights are inverse probabilities of being labelled.
-        attribute: the attribute that people labelled.
-        values: groups that could occur, even if no image shows them; default: those that occur.
+        attribute: attribute that people labelled.
+        values: groups that could occur, even if no image shows them. By default, the groups that
+            occur.
         rename: text in the table -> the value it stands for.
         unknown: labels that do not name a group, in addition to refusals, "cannot tell", "N/A" and
             the like.
         baseline: method that the others are compared with. Default: "none", if present.
-        faces: whether to count rows of the same image separately, as different faces.
+        faces: whether several rows for the same image are different faces, which are counted
+            separately.
     """
 
     task: Literal["shares"] = "shares"
@@ -135,9 +137,9 @@ class SharesTask(Task):
 
         Args:
             table: a file, or columns by name.
-            labels: files of answers about the generated images in `folder`.
-            folder: the folder of the images.
-            progress: reports what is skipped.
+            labels: answer files for the generated images in `folder`.
+            folder: image folder.
+            progress: progress object that reports what is skipped.
 
         Returns:
             Shares and discrepancy, with a second result if human labels correct a judge's labels.
@@ -165,13 +167,13 @@ class SharesTask(Task):
                 continue
             if name in role_of_column:
                 raise InvalidInputError(
-                    f"{source}: column {name!r} is given as {role_of_column[name]} and as {role};"
-                    " expected a different column for each"
+                    f"{source}: column {name!r} is used both as {role_of_column[name]} and as"
+                    f" {role}; expected a different column for each"
                 )
             role_of_column[name] = role
             roles[role] = name
-        # Table cells as strings, with ROLES as columns and one row per image. Strip spaces: "female
-        # " in a spreadsheet means "female".
+        # Convert table cells to strings, with ROLES as columns and one row per image. Strip spaces,
+        # since "female " in a spreadsheet means "female".
         texts = {}
         for role, name in roles.items():
             texts[role] = as_texts(column_of(columns, name, source), f"{source}: {name}")
@@ -179,16 +181,17 @@ class SharesTask(Task):
         blank = np.flatnonzero(images.prompt == "")
         if blank.size:
             raise InvalidInputError(
-                f"{source}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}"
+                f"{source}: {len(blank)} rows have an empty {self.prompt!r}, such as row"
+                f" {blank[0] + 1}; fill in or remove these rows"
             )
         self._doubt_rows(images, columns, source)
         empty = partial(TaskProvenance, model="not said", split="table", data=data)
         return self._blocks(images, source, lambda **fields: TaskResult(empty(**fields)))
 
     def _doubt_rows(self, images: pd.DataFrame, columns: pa.Table, source: str) -> None:
-        """Reject repeated headers, and warn about repeated prompts and images.
+        """Reject repeated headers, and warn about suspicious rows.
 
-        The warnings concern prompts that differ only in case or spaces, and images in several rows.
+        Suspicious are prompts that only differ in case or spaces, and images with several rows.
         """
         is_header = (images.prompt == self.prompt) & (images.value == self.value)
         if is_header.any():
@@ -202,9 +205,9 @@ class SharesTask(Task):
         alike = [found for found in spellings.values() if len(found) > 1]
         if alike:
             warn(
-                f"{source}: {self.prompt}: {len(alike)} prompts are written in several ways and"
-                f" count as several prompts, such as {' and '.join(map(repr, alike[0]))}; use one"
-                " spelling for each",
+                f"{source}: {self.prompt}: {len(alike)} prompts are written in several ways, such"
+                f" as {' and '.join(map(repr, alike[0]))}, and each spelling counts as a separate"
+                " prompt; use one spelling for each",
                 SuspectInputWarning,
             )
         image_columns = [
@@ -230,7 +233,7 @@ class SharesTask(Task):
     def _blocks(
         self, images: pd.DataFrame, source: str, empty: Callable[..., TaskResult]
     ) -> list[TaskResult]:
-        """Return a table's block and, if people labelled some images, the corrected block.
+        """Return the block for a table and, if people labelled some images, the corrected block.
 
         Args:
             images: table with ROLES as columns.
@@ -238,32 +241,32 @@ class SharesTask(Task):
             empty: function that creates a result from provenance fields.
         """
         labels = {role: self._labels(images, role, source) for role in LABELLED if role in images}
-        # The judge and people share one list of values, because their codes are compared.
+        # The judge and people share one list of values, so that their codes can be compared.
         names = self._value_names(labels, source)
         rows = self._rows(images, labels, names, source)
-        # "none" comes first, because other rows are compared with it; the others keep the order of
-        # the table.
+        # "none" comes first, because other methods are compared with it. The others keep the order
+        # of the table.
         methods = sorted(rows.method.unique(), key=lambda name: name != NONE)
         # Means over prompts are paired by prompt, so each prompt needs images from every method.
         methods_of_prompt = rows.groupby("prompt", sort=False).method.nunique()
         prompts = methods_of_prompt.index[methods_of_prompt == len(methods)]
         if prompts.empty:
             raise InvalidInputError(
-                f"{source}: expected a prompt with images of every method"
-                f" ({', '.join(sorted(methods))}), since methods are compared prompt by prompt; got"
-                " none; label or add images of the same prompts under each method"
+                f"{source}: no prompt has images from every method ({', '.join(sorted(methods))}),"
+                " but methods are compared prompt by prompt; label or add images of the same"
+                " prompts for each method"
             )
         rows["number"] = prompts.get_indexer(rows.prompt)
         rows = rows[rows.number >= 0]
         counts = {}
         for method in methods:
-            # (prompts, values + 1): weighted counts of a method's images, unknown last
+            # (prompts, values + 1): weighted counts of the method's images, unknown last
             rows_of_method = rows[rows.method == method]
             total = np.zeros((len(prompts), len(names) + 1))
             np.add.at(total, (rows_of_method.number, rows_of_method.value), rows_of_method.counts)
-            # With unequal weights, a prompt's counts add up to Kish's effective sample size (sum
-            # w)^2 / sum w^2. For example, ten images, one of which weighs as much as the other nine
-            # together, have an effective size of 3.6.
+            # With unequal weights, scale a prompt's counts so that they add up to Kish's effective
+            # sample size (sum w)^2 / sum w^2. For example, ten images, one of which weighs as much
+            # as the other nine together, have an effective size of 3.6.
             squared = np.bincount(rows_of_method.number, rows_of_method.counts**2)
             counts[method] = total * (total.sum(1) / squared)[:, None]
         measured = {
@@ -295,7 +298,7 @@ class SharesTask(Task):
         return [result, *corrected]
 
     def _labels(self, images: pd.DataFrame, role: str, source: str) -> Labels:
-        """Return the labels in the column "value" or "people", with unknown labels as missing."""
+        """Return the labels in the column "value" or "people", without unknown labels."""
         column = f"{source}: {getattr(self, role)}"
         texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.rename)
         if not self.attribute:
@@ -305,20 +308,20 @@ class SharesTask(Task):
         if self.values and strangers:
             raise InvalidInputError(
                 f"{column}: got {strangers[:8]}; expected groups among {list(self.values)}; map"
-                " each to its group (--rename), or add it to the groups (--groups)"
+                " each label to its group (--rename), or add it to the groups (--groups)"
             )
         problem = groups_as_many_as_rows(labels)
         if problem and not self.values:
             raise InvalidInputError(f"{column}: {problem}")
         problems = odd_values(labels)
-        # Skip the check if people chose from fixed attribute values, or if the user named the
-        # groups: neither can be misspelt.
+        # Skip the check if people chose from fixed attribute values, or if the user listed the
+        # groups, since labels cannot be misspelt in these cases.
         if problems and not self.attribute and not self.values:
             warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
 
     def _known_texts(self, texts: pd.Series[str], column: str) -> pd.Series[str]:
-        """Return a column's labels as group names, empty if they do not name a group.
+        """Convert a column's labels to group names, or to "" if they do not name a group.
 
         Warns about labels that do not name a group and about alternative spellings.
 
@@ -333,9 +336,9 @@ class SharesTask(Task):
         if answers:
             number = int(counts[answers].sum())
             warn(
-                f"{column}: {quantity(number, 'label')} of {len(texts)} name no group and count as"
-                f" unknown, such as {answers[0][:80]!r} ({counts[answers[0]]}); if one is a group,"
-                " list all groups (--groups)",
+                f"{column}: {quantity(number, 'label')} of {len(texts)} do not name a group and"
+                f" count as unknown, such as {answers[0][:80]!r} ({counts[answers[0]]}); if one of"
+                " them is a group, list all groups (--groups)",
                 SuspectInputWarning,
             )
         texts = texts.where(~texts.isin(without_group), "")
@@ -350,7 +353,7 @@ class SharesTask(Task):
         return texts.replace(spelt)
 
     def _value_names(self, labels: Mapping[str, Labels], source: str) -> tuple[str, ...]:
-        """Return the values given in the settings, or the values that occur.
+        """Return the values in the settings or, if there are none, the values that occur.
 
         Raises:
             InvalidInputError: If there are fewer than two.
@@ -359,13 +362,13 @@ class SharesTask(Task):
         people = set(labels["people"].names) if "people" in labels else judged
         never_judged = sorted(people - judged)
         never_by_people = sorted(judged - people)
-        # If the judge says "female" and people say "woman", there are four values instead of two,
-        # and every label looks like a judge error.
+        # If the judge uses "female" and people use "woman", there are four values instead of two,
+        # and the judge looks wrong about every image.
         if not self.values and never_judged and never_by_people:
             warn(
                 f"{source}: column {self.people!r} contains {never_judged}, which the judge never"
-                f" uses, but not the judge's {never_by_people}; if two mean the same, pass --rename"
-                f" {never_judged[0]}={never_by_people[0]}",
+                f" uses, but not the judge's {never_by_people}; if two values mean the same, pass"
+                f" --rename {never_judged[0]}={never_by_people[0]}",
                 SuspectInputWarning,
             )
         names = self.values or tuple(sorted(judged | people))
@@ -397,8 +400,8 @@ class SharesTask(Task):
             number = int((rows.method == name).sum())
             warn(
                 f"{source}: method {name!r} ({number} of {len(rows.method)} rows) is spelt almost"
-                f" as {similar!r}; correct it if it is the same, because prompts that lack a method"
-                " are excluded",
+                f" like {similar!r}; correct it if it is the same method, because prompts without"
+                " images from every method are excluded",
                 SuspectInputWarning,
             )
         weight = pd.to_numeric(rows.weight, errors="coerce")
@@ -411,17 +414,17 @@ class SharesTask(Task):
             )
         unknown = len(names)
         for role, column in labels.items():
-            # Labels without a value have code -1, which indexes the last entry: unknown.
+            # Labels without a value have the code -1, which selects the last entry, unknown.
             code_of_label = np.array([*map(names.index, column.names), unknown])
             rows[role] = code_of_label[column.codes]
-        # From here on the baseline is called "none", the reference of all changes.
+        # From here on, the baseline is called "none", because all changes are relative to "none".
         rows["method"] = rows.method.replace({self.baseline: NONE, "": "not said"})
         rows["weight"] = weight
         if "people" in rows:
-            # An empty cell means that nobody was asked, whereas "unknown" is an answer.
+            # An empty cell means that nobody labelled the image, whereas "unknown" is an answer.
             rows["people"] = rows.people.where(images.people != "", NOT_LABELLED)
-            # The weights describe which images were sampled for labelling, so every image counts
-            # once for the judge.
+            # The weights describe which images were sampled for labelling. For the judge, every
+            # image counts once.
             rows["counts"] = 1.0
         else:
             rows["counts"] = weight
@@ -432,7 +435,7 @@ class SharesTask(Task):
     ) -> list[TaskResult]:
         """Measure the majority labels of images whose prompts do not state a value.
 
-        They also correct the last judge's figures, if there is a judge.
+        If there is a judge, the labels also correct the last judge's figures.
         """
         answers = _answers(files, self.attribute, self.values)
         if answers.empty:
@@ -443,12 +446,12 @@ class SharesTask(Task):
         labelled = images[images.people != ""]
         if labelled.empty:
             raise InvalidInputError(
-                f"labels: none of {len(images)} generated images is labelled; the labels name"
-                f" {answers.image[0]}, the folder has {images.path.iloc[0]}. Give paths relative to"
-                " the folder"
+                f"labels: none of {len(images)} generated images is labelled; the labels are for"
+                f" images such as {answers.image[0]}, but the folder contains"
+                f" {images.path.iloc[0]}. Give paths relative to the folder"
             )
         task = self.model_copy(update={"unknown": UNKNOWN})
-        # Compute the same figures from human labels alone, instead of the judge's.
+        # Compute the same figures from human labels instead of the judge's labels.
         by_people = labelled.assign(value=labelled.people).drop(columns="people")
         empty = partial(drawn.result, split="generated, labelled by people")
         (result,) = task._blocks(by_people, "labels", empty)
@@ -474,8 +477,8 @@ class SharesTask(Task):
     def _add_agreement(self, result: TaskResult, votes: pd.DataFrame) -> list[str]:
         """Add annotator agreement, and return a sentence about it.
 
-        Nothing is added if there is only one annotator or one value. `votes` contains codes, one
-        row per annotator and one column per image.
+        Nothing is added if there is only one annotator or one value. `votes` contains codes, with
+        one row per annotator and one column per image.
         """
         try:
             agreed = agreement(votes, resamples=self.resamples, seed=self.seed)
@@ -493,7 +496,7 @@ class SharesTask(Task):
 
 
 def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd.DataFrame:
-    """Return the answers about an attribute, one per row, with values as codes."""
+    """Return the answers about an attribute as a data frame, with values also as codes."""
     read = [dict(answer) for answer in read_answers(files) if answer.attribute == attribute]
     answers = need("pandas").DataFrame(read)
     if not answers.empty:
@@ -504,16 +507,17 @@ def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd
 def _with_answers(
     drawn: GeneratedImages, answers: pd.DataFrame, judged: Sequence[str] | None
 ) -> pd.DataFrame:
-    """Return the images whose prompts do not state a value, with the majority answer.
+    """Return the images whose prompts do not state a value, with the majority answers.
 
-    `judged` (n,) contains the judge's label for each generated image; None without a judge.
+    `judged` (n,) contains the judge's label for each generated image, or is None without a judge.
     """
     weighted = answers.assign(weight=answers.weight.astype(float).fillna(1.0))
     of_image = weighted.groupby("image")
     majority = of_image.value.agg(_majority)
     images = need("pandas").DataFrame(drawn.images).rename(columns={"variant": "method"})
     images["value"] = "" if judged is None else judged
-    # A concept's class prompts form one unit ("nurse"); wordings and other prompts are separate.
+    # Class prompts for the same concept, such as "nurse", form one unit. Wordings and other prompts
+    # are separate units.
     is_concept = images.part.isin(["train", "unseen"])
     images["prompt"] = images.concept.where(is_concept, images.prompt)
     images["people"] = images.path.map(majority).fillna("")
@@ -523,6 +527,6 @@ def _with_answers(
 
 def _majority(values: pd.Series[str]) -> str:
     """Return the value that most annotators chose."""
-    # A tie has no majority: choosing the first value would favour it systematically.
+    # A tie has no majority, because always choosing the first value would favour it.
     modes = values.mode()
     return NO_MAJORITY if len(modes) > 1 else modes[0]

@@ -1,1 +1,1 @@
-"""Define the tasks: what each measures, on which inputs, with and without a method."""
+"""Tasks, each of which measures some inputs with and without a method."""

@@ -1,7 +1,7 @@
-"""Train adapters on frozen features, with cross-entropy and optionally a contrastive loss.
+"""Train adapters on frozen features with cross-entropy, and optionally a contrastive loss.
 
-Source: Gao et al. (2021) for the adapter, Zhang and Ré (2022) for the training of both in Table 7.2
-of the thesis.
+The adapter is from Gao et al. (2021). Both adapters in Table 7.2 of the thesis are trained as in
+Zhang and Ré (2022).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEAREST_CHUNK = 64  # anchors per block of cosines with all training rows
 
 
 class Adapter(nn.Module):
-    """Map features x (n, d) to the normalised W2 relu(W1 x + b1) + b2, with W1 (hidden, d).
+    """Two-layer adapter: features x (n, d) become W2 relu(W1 x + b1) + b2, normalised to length 1.
 
     There is no residual connection, as in the code of Zhang and Ré (2022).
     """
@@ -41,7 +41,7 @@ class Adapter(nn.Module):
         return F.normalize(self.layers(features), dim=-1)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return logits (n, k): 100 times the cosines with the class texts."""
+        """Return the logits (n, k): 100 times the cosines with the class embeddings."""
         return 100.0 * self(features) @ self.texts.T
 
 
@@ -60,7 +60,7 @@ def train_adapter(
     patience: int = 20,
     rate: float = 1e-3,
 ) -> Predictor:
-    """Train an adapter by SGD and keep the best epoch on the validation split.
+    """Train an adapter with SGD and keep the best epoch on the validation split.
 
     Momentum (0.9) and weight decay (5e-5) are taken from the code of Zhang and Ré (2022).
 
@@ -73,7 +73,8 @@ def train_adapter(
         rate: learning rate.
 
     Returns:
-        The logits, and the best epoch (the earliest on a tie) with its scores.
+        The function that returns the logits, and the best epoch (the earliest on a tie) with its
+        scores.
     """
     torch.default_generator.manual_seed(examples.seed)
     adapter = Adapter(examples.zero_shot, hidden)
@@ -87,7 +88,8 @@ def train_adapter(
             loss.backward()
             optimizer.step()
         scores = tuple(examples.best([adapter.logits])[1].values())
-        # Tuples compare by the worst group, then by the average (see `Examples.best`).
+        # Tuples are compared by worst-group accuracy first, then by the average (see
+        # `Examples.best`).
         if scores > best_scores:
             best_epoch = epoch
             best_scores = scores
@@ -103,7 +105,9 @@ def train_adapter(
 def erm_adapter(examples: Examples, **training: Any) -> Predictor:
     """Train an adapter to minimise cross-entropy over the training rows (Gao et al., 2021).
 
-    training: further arguments of `train_adapter`.
+    Args:
+        examples: training and validation data.
+        training: further arguments of `train_adapter`.
     """
     labels = torch.from_numpy(examples.labels)
 
@@ -126,23 +130,25 @@ def contrastive_adapter(
 ) -> Predictor:
     """Train an adapter by alternating a contrastive loss and cross-entropy (Zhang and Ré, 2022).
 
-    A contrastive epoch pulls rows that zero-shot misclassifies towards correctly classified rows of
-    the same class, and pushes them away from nearby rows of other classes. The next epoch minimises
-    cross-entropy on groups of equal size. Losses of a contrastive step are summed over its anchors.
+    A contrastive epoch pulls rows that the zero-shot classifier gets wrong towards correctly
+    classified rows of the same class, and pushes them away from nearby rows of other classes. The
+    next epoch minimises cross-entropy on groups of equal size. The contrastive loss of a step is
+    summed over its anchors.
 
-    Unlike the source, this runs in minutes on a CPU. The source contrasts an anchor with 2,048
-    positives and as many of its 4,096 nearest rows. Here, `positives` and `negatives` are sampled
-    in each epoch, negatives from the 1,024 nearest rows of other classes, with at most `anchors`
-    anchors per class. A class whose rows zero-shot classifies all correctly or all wrongly has no
-    anchors and only contributes to the cross-entropy.
+    Unlike the original, this runs in minutes on a CPU. The original contrasts each anchor with
+    2,048 positives and 2,048 of its 4,096 nearest rows. Here, `positives` and `negatives` are
+    sampled in each epoch, with negatives drawn from the 1,024 nearest rows of other classes, and
+    there are at most `anchors` anchors per class. If the zero-shot classifier gets all rows of a
+    class right, or all of them wrong, the class has no anchors and only contributes to the
+    cross-entropy.
 
     Args:
         examples: training and validation data.
-        temperature: divisor of the cosines in the contrastive loss.
-        positives: rows of the same class for each anchor.
-        negatives: rows of other classes for each anchor.
+        temperature: temperature of the contrastive loss.
+        positives: number of rows of the same class for each anchor.
+        negatives: number of rows of other classes for each anchor.
         anchors: maximum number of anchors per class and epoch.
-        group_size: rows per group in a cross-entropy epoch.
+        group_size: number of rows per group in a cross-entropy epoch.
         training: further arguments of `train_adapter`.
 
     Raises:
@@ -178,16 +184,17 @@ def contrastive_adapter(
 def anchored_contrastive(
     anchors: Tensor, positives: Tensor, negatives: Tensor, *, temperature: float
 ) -> Tensor:
-    """Return the mean (a,) over positives p of -log e^{s_p} / (e^{s_p} + sum_n e^{s_n}).
+    """Return the contrastive loss (a,) of each anchor, averaged over its positives.
 
-    This is the supervised contrastive loss without the other positives in the denominator; s are
-    cosines divided by the temperature. Source: Zhang and Ré (2022).
+    For a positive p, the loss is -log e^{s_p} / (e^{s_p} + sum_n e^{s_n}), where s is a cosine
+    divided by the temperature. This is the supervised contrastive loss without the other positives
+    in the denominator, as in Zhang and Ré (2022).
 
     Args:
         anchors: (a, d) with norm 1.
         positives: (a, p, d) with norm 1.
         negatives: (a, m, d) with norm 1.
-        temperature: divisor of the cosines.
+        temperature: value that the cosines are divided by.
     """
     # -log e^p / (e^p + sum e^n) is softplus(log sum e^n - p), which does not overflow at small
     # temperatures.
@@ -200,13 +207,13 @@ def anchored_contrastive(
 
 @dataclass(frozen=True, eq=False)
 class Contrasts:
-    """Store the anchors, positives and negatives for the contrastive loss.
+    """Anchors, positives and negatives for the contrastive loss.
 
     Attributes:
-        anchors: (a,) rows that zero-shot misclassifies.
+        anchors: (a,) rows that the zero-shot classifier gets wrong.
         classes: (a,) classes of the anchors.
-        nearest: (a, m) nearest rows of other classes, nearest first.
-        positives: class -> its rows that zero-shot classifies correctly.
+        nearest: (a, m) closest rows of other classes, closest first.
+        positives: class -> rows of the class that the zero-shot classifier gets right.
     """
 
     anchors: Tensor
@@ -230,7 +237,7 @@ class Contrasts:
         positives = dict[int, Tensor]()
         for label in np.unique(labels).tolist():
             in_class = labels == label
-            # An anchor needs a correctly classified row of its class to be pulled towards.
+            # An anchor can only be pulled towards a correctly classified row of its class.
             if right[in_class].any() and not right[in_class].all():
                 positives[label] = torch.from_numpy(np.flatnonzero(right & in_class))
         if not positives:
@@ -242,12 +249,12 @@ class Contrasts:
         wrong = ~right & np.isin(labels, list(positives))
         anchors = torch.from_numpy(np.flatnonzero(wrong))
         classes = torch.from_numpy(labels)
-        # All anchors have the same number of nearest rows, limited by the number of rows outside
-        # the largest class.
+        # All anchors get the same number of nearest rows, which cannot exceed the number of rows
+        # outside the largest class.
         largest_class = int(np.bincount(labels)[list(positives)].max())
         count = min(neighbours, len(labels) - largest_class)
         nearest = []
-        # Compute 64 x n cosines at a time, which takes 40 MB for all of CelebA (160,000 rows).
+        # Compute 64 x n cosines at a time, which takes 40 MB for CelebA (160,000 rows).
         for rows in anchors.split(NEAREST_CHUNK):
             cosines = examples.features[rows] @ examples.features.T
             same_class = classes[rows, None] == classes
@@ -255,7 +262,7 @@ class Contrasts:
         return cls(anchors, classes[anchors], torch.cat(nearest), positives)
 
     def balanced_anchors(self, limit: int) -> Tensor:
-        """Return random positions in `anchors`: the same number per class, at most `limit`."""
+        """Sample the same number of positions in `anchors` for each class, at most `limit`."""
         positions = []
         for label in self.positives:
             positions.append(torch.nonzero(self.classes == label).flatten())
@@ -266,12 +273,15 @@ class Contrasts:
         return torch.cat(subsets)
 
     def sample(self, places: Tensor, positives: int, negatives: int) -> Tensor:
-        """Sample training rows for anchors with replacement: (b, 1 + positives + negatives).
+        """Sample positives and negatives for anchors, with replacement.
 
         Args:
             places: (b,) positions in `anchors`.
             positives: number of correctly classified rows of the anchor's class.
             negatives: number of nearest rows of other classes.
+
+        Returns:
+            Training rows (b, 1 + positives + negatives), starting with the anchor.
         """
         same_class = torch.empty(len(places), positives, dtype=torch.int64)
         for label, pool in self.positives.items():
@@ -288,7 +298,7 @@ def rows_of_groups(groups: Codes, size: int) -> Tensor:
 
     Args:
         groups: (n,) codes 0 .. g - 1, each of which must occur.
-        size: rows per group.
+        size: number of rows per group.
     """
     parts = []
     for group in range(int(groups.max()) + 1):

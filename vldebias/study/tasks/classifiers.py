@@ -1,4 +1,4 @@
-"""Train classifiers on labelled images, the supervised baselines of Table 7.2."""
+"""Train classifiers on labelled images: the supervised baselines in Table 7.2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from vldebias.errors import need, warn
 from vldebias.study.tasks.adapters import contrastive_adapter, erm_adapter
 from vldebias.study.tasks.examples import Codes, Examples, Logits, Predictor
 
-# Weight (k, d) and bias (k,) of a linear classifier in float64; the logits of two classes sum to 0.
+# Weight (k, d) and bias (k,) of a linear classifier in float64. With two classes, the logits sum to
+# 0.
 Head = tuple[Tensor, Tensor]
 Flat = NDArray[np.float64]
 CHUNK = 16384  # rows per product
@@ -26,11 +27,11 @@ MAX_ITERATIONS = 5000
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """Define a logistic regression problem: its rows, its penalty and its parametrisation.
+    """Logistic regression problem, with its data, penalty and parametrisation.
 
-    With two classes, one weight vector gives the difference of their logits; k > 2 classes have k.
-    With "l1" the weights are U - V with U, V >= 0, which makes the penalty smooth. The solver's
-    vector contains W and the bias, or U, V and the bias.
+    With two classes, a single weight vector gives the difference between their logits; with k > 2
+    classes, there are k weight vectors. With "l1", the weights are U - V with U, V >= 0, which
+    makes the penalty smooth. The solver's vector contains W and the bias, or U, V and the bias.
 
     Attributes:
         chunks: rows (m, d), labels (m,) and counts (m,) float64, at most `CHUNK` rows each.
@@ -39,8 +40,8 @@ class Regression:
         dim: d.
         c: weight of the losses relative to the penalty.
         penalty: "l1" or "l2".
-        scale: (d,) divisor of the features, after `shift` is subtracted.
-        shift: (d,) offset of the features.
+        scale: (d,) values that the features are divided by, after `shift` is subtracted.
+        shift: (d,) values that are subtracted from the features.
     """
 
     chunks: Sequence[tuple[Tensor, Tensor, Tensor]]
@@ -64,7 +65,7 @@ class Regression:
 
     @property
     def bounded(self) -> int:
-        """Return how many entries of the solver's vector are constrained to be >= 0 (U and V)."""
+        """Return the number of entries in the solver's vector that must be >= 0 (U and V)."""
         return 2 * self.size if self.penalty == "l1" else 0
 
     def start(self) -> Flat:
@@ -88,7 +89,7 @@ class Regression:
         return weight, bias
 
     def objective(self, vector: Flat) -> tuple[float, Flat]:
-        """Return mean loss plus penalty, and the gradient, chunk by chunk."""
+        """Return the mean loss plus the penalty, and its gradient."""
         leaf = torch.from_numpy(vector.copy()).requires_grad_()
         weights = leaf[: -self.weight_rows]
         if self.penalty == "l1":
@@ -98,8 +99,8 @@ class Regression:
         # scikit-learn minimises penalty + c * sum of losses. Dividing by c * n gives the gradient
         # the scale of a mean, so one tolerance works for every c and n.
         value = 1 / (self.c * self.total) * size_of_weights
-        # Backpropagate the penalty, then each chunk: gradients accumulate in the leaf, and only one
-        # float64 chunk is in memory at a time.
+        # Backpropagate through the penalty and then through each chunk. Gradients accumulate in the
+        # leaf, so only one float64 chunk is in memory at a time.
         value.backward()
         value = value.detach()
         for features, labels, counts in self.chunks:
@@ -114,7 +115,7 @@ class Regression:
         return float(value), leaf.grad.numpy()
 
     def solve(self, tolerance: float) -> Flat:
-        """Return the solver's vector at the optimum; warn if it did not converge."""
+        """Return the solver's vector at the optimum, and warn if the solver did not converge."""
         solver = need("scipy.optimize")
         least = self.lower_bounds()
         solution = solver.minimize(
@@ -128,17 +129,17 @@ class Regression:
                 "maxfun": 2 * MAX_ITERATIONS,
                 "maxcor": 20,
                 "gtol": tolerance,
-                # Use only the gradient as stopping criterion: for large c, a small change in the
-                # loss does not indicate an optimum.
+                # Use only the gradient as the stopping criterion. For large c, a small change in
+                # the loss does not mean that the optimum has been reached.
                 "ftol": 0.0,
             },
         )
-        # At a bound, only the component of the gradient that points away from it counts.
+        # At a bound, ignore gradients that would move the entry across it.
         projected = solution.x - np.maximum(solution.x - solution.jac, least)
         gradient = float(np.abs(projected).max())
         if gradient > 10 * tolerance:
             warn(
-                f"logistic regression (c = {self.c:g}): did not converge in {solution.nit}"
+                f"logistic regression (c = {self.c:g}) did not converge in {solution.nit}"
                 f" iterations (gradient {gradient:.1e}); choose a smaller c or a larger tolerance"
             )
         return solution.x
@@ -164,25 +165,25 @@ def logistic_regression(
     R is |W|_2^2 / 2 or |W|_1; the bias is not penalised. Solved by L-BFGS-B in float64.
 
     Args:
-        features: (n, d), read in chunks.
+        features: (n, d), processed in chunks.
         labels: (n,) classes 0 .. n_classes - 1.
         n_classes: k.
         c: weight of the losses relative to the penalty.
         tolerance: the solver stops when no entry of the gradient exceeds this value.
         penalty: "l1" or "l2".
-        like: rows (m, d) whose means and deviations standardise the features; the penalty applies
-            to the standardised coefficients.
-        counts: (n,) how often each row counts; None: once.
+        like: rows (m, d) whose means and standard deviations are used to standardise the features;
+            the penalty applies to the standardised coefficients.
+        counts: (n,) number of times that each row counts. If None, each row counts once.
 
     Returns:
-        Weight (k, d) and bias (k,) for features that are not standardised.
+        The weight (k, d) and the bias (k,) for features that are not standardised.
 
     Warns:
-        VldebiasWarning: the gradient is still large when the solver stops, after at most 5,000
+        VldebiasWarning: If the gradient is still large when the solver stops, after at most 5,000
             iterations.
     """
     times = torch.ones(len(labels)) if counts is None else torch.from_numpy(counts)
-    # Skip rows with a count of 0, which are most rows in a balanced sample.
+    # Drop rows with a count of 0, since a balanced sample leaves out most rows.
     rows = torch.nonzero(times)[:, 0]
     columns = (features, torch.from_numpy(labels), times.double())
     parts = [column.detach()[rows].split(CHUNK) for column in columns]
@@ -206,15 +207,15 @@ def logistic_regression(
     )
     weight, bias = problem.head(torch.from_numpy(problem.solve(tolerance)))
     if n_classes == 2:
-        # Split the weight vector w of the difference into logits -w/2 and w/2, because callers
-        # expect one logit per class.
+        # The weight vector w gives the difference between the logits. Split it into -w/2 and w/2,
+        # because callers expect one logit per class.
         halves = torch.tensor([-0.5, 0.5], dtype=torch.float64)
         return halves[:, None] * weight, halves * bias
     return weight, bias
 
 
 def linear_logits(head: Head, features: Tensor) -> Tensor:
-    """Return the logits (m, k) of features (m, d).
+    """Return the logits (m, k) for features (m, d).
 
     Args:
         head: weight and bias.
@@ -235,13 +236,13 @@ def _probe(
     Args:
         examples: training and validation data.
         candidates: values of c.
-        counts: (n,) how often each training row counts.
+        counts: (n,) number of times that each training row counts.
         settings: further arguments of `logistic_regression`.
 
     Returns:
         The head, and c with its scores.
     """
-    strengths = sorted(candidates)  # the strongest penalty wins ties
+    strengths = sorted(candidates)  # on a tie, the strongest penalty is selected
     heads = list[Head]()
     for c in strengths:
         head = logistic_regression(
@@ -264,22 +265,23 @@ def linear_probe(
     candidates: Sequence[float] = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0),
     tolerance: float = 1e-6,
 ) -> Predictor:
-    """Interpolate weights: (1 - alpha) zero-shot + alpha linear probe.
+    """Fit a linear probe and interpolate its weights with the zero-shot weights.
 
-    The validation split selects first the L2 penalty and then alpha. With alpha = 1 this is the
-    probe of Radford et al. (2021) on normalised features; Zhang and Ré (2022) fit theirs with SGD,
-    this one is the optimum. With other alphas it is WiSE-FT (Wortsman et al., 2022), which
-    fine-tunes from the zero-shot weights. The relative weight of the two sets of logits depends on
-    c and on the scale of the cosines (100).
+    The weights are (1 - alpha) zero-shot + alpha probe. The L2 penalty is selected on the
+    validation split first, and then alpha. With alpha = 1, this is the probe of Radford et al.
+    (2021) on normalised features; Zhang and Ré (2022) train theirs with SGD, whereas this one is
+    fitted to convergence. With other alphas, it is WiSE-FT (Wortsman et al., 2022), except that
+    WiSE-FT fine-tunes from the zero-shot weights. The relative weight of the two sets of logits
+    depends on c and on the logit scale (100).
 
     Args:
         examples: training and validation data.
         alphas: candidates for alpha.
         candidates: candidates for c.
-        tolerance: of the solver.
+        tolerance: solver tolerance.
 
     Returns:
-        The logits, and c and alpha with their scores.
+        The function that returns the logits, and c and alpha with their scores.
     """
     (weight, bias), selection = _probe(examples, candidates, tolerance=tolerance)
     # Use CLIP's logit scale; unscaled cosines would be negligible next to the probe's logits.
@@ -301,11 +303,11 @@ def dfr(
     candidates: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
     tolerance: float = 1e-5,
 ) -> Predictor:
-    """Reweight deep features: logistic regression on group-balanced data (Kirichenko et al., 2023).
+    """Fit deep feature reweighting (DFR): logistic regression on group-balanced data.
 
-    As in the authors' code, features are standardised over the training split, the penalty is L1, c
-    is selected on one balanced sample, and coefficients are averaged over ten. The candidates cover
-    the authors' range.
+    As in the code of Kirichenko et al. (2023), features are standardised over the training split,
+    the penalty is L1, c is selected on one balanced sample, and the coefficients are averaged over
+    ten samples. The default candidates cover the range that the authors use.
 
     Args:
         examples: training and validation data.
@@ -313,15 +315,15 @@ def dfr(
             the size of the largest group, and samples the remainder without replacement.
         draws: number of balanced samples.
         candidates: candidates for c.
-        tolerance: of the solver.
+        tolerance: solver tolerance.
 
     Returns:
-        The logits, and a mapping with c, the sizes of the groups, the rows per group and the
-        scores.
+        The function that returns the logits, and a mapping with c, the group sizes, the number of
+        rows per group and the scores.
     """
     rng = np.random.default_rng(examples.seed)
     groups = examples.groups
-    # Average over ten samples: each discards most rows, so individual coefficients vary.
+    # Average over several samples, because each discards most rows and its coefficients are noisy.
     samples = [balanced_counts(groups, balance, rng) for _ in range(draws)]
     settings: dict[str, object] = {
         "like": examples.features,
@@ -330,8 +332,8 @@ def dfr(
     }
     first_head, selection = _probe(examples, candidates, samples[0], **settings)
     heads = [first_head]
-    # As in the authors' code, select c on the first sample only; doing so on all ten would take ten
-    # times as many fits.
+    # As in the authors' code, select c on the first sample only. Selecting it on all ten would take
+    # ten times as many fits.
     for counts in samples[1:]:
         head, _ = _probe(examples, [selection["c"]], counts, **settings)
         heads.append(head)
@@ -347,7 +349,7 @@ def dfr(
 
 
 def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Codes:
-    """Return how often to use each row (n,) so that all groups have the same size.
+    """Return the number of times (n,) to use each row so that all groups have the same size.
 
     Args:
         groups: (n,) codes.
@@ -365,7 +367,7 @@ def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Co
     return counts
 
 
-# Baseline name -> function of the examples, and its source.
+# Baseline name -> the function that trains it, and its source.
 BASELINES: dict[str, tuple[Callable[..., Predictor], str]] = {
     "erm-linear": (linear_probe, "Radford et al. 2021; Kumar et al. 2022"),
     "erm-adapter": (erm_adapter, "Gao et al. 2021"),

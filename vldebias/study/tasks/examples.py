@@ -1,4 +1,4 @@
-"""Store the data for supervised classifiers, and select classifiers on a validation split."""
+"""Training data for supervised classifiers, and model selection on a validation split."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ Predictor = tuple[Logits, dict[str, object]]  # a fitted classifier and the sele
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Store a training split, a validation split and the zero-shot classifier.
+    """A training split, a validation split and the zero-shot classifier.
 
-    Together with the seed, they determine the predictor: sampling neither reads nor advances the
-    global random generators.
+    Together with the seed, they determine the predictor, since sampling neither uses nor changes
+    the state of the global random number generators.
 
     Attributes:
         features: (n, d) float32 image features of norm 1.
         labels: (n,) classes 0 .. k - 1, each of which must occur.
         zero_shot: (k, d) text features of the classes, of norm 1.
-        val: features, labels and groups of the split that selects settings and epochs, by
-            worst-group accuracy with ties broken by the average, as in Zhang and Ré (2022).
-        seed: seed of all sampling.
+        val: features, labels and groups of the validation split. Settings and epochs are selected
+            by worst-group accuracy, with ties broken by average accuracy, as in Zhang and Ré
+            (2022).
+        seed: random seed for all sampling.
 
     Raises:
         InvalidInputError: If the widths differ, or a class has no rows.
@@ -48,12 +49,12 @@ class Examples:
         widths = [rows.shape[1] for rows in (self.features, self.val[0], self.zero_shot)]
         if len(set(widths)) > 1:
             raise InvalidInputError(
-                f"train, val and texts: got the widths {widths}; expected all from one model"
+                f"train, val and texts: got the widths {widths}; expected features from one model"
             )
         sizes = np.bincount(self.labels, minlength=len(self.zero_shot))
         if not sizes.all():
             raise InvalidInputError(
-                f"train labels: expected rows of every class, got {sizes.tolist()}"
+                f"train labels: expected at least one row per class, got {sizes.tolist()} rows"
             )
 
     @cached_property
@@ -63,10 +64,10 @@ class Examples:
 
     @cached_property
     def groups(self) -> Codes:
-        """Return the groups (n,) to balance in training: class x zero-shot prediction.
+        """Return the groups (n,) to balance during training: class x zero-shot prediction.
 
-        This follows Zhang and Ré (2022), because the true groups are unknown. Only groups that
-        occur are numbered.
+        The true groups are unknown, so predictions replace the spurious value, as in Zhang and Ré
+        (2022). Groups are numbered consecutively, without those that do not occur.
         """
         cells = self.labels * len(self.zero_shot) + self.predicted
         return np.unique(cells, return_inverse=True)[1]
@@ -75,7 +76,7 @@ class Examples:
     def best(self, classifiers: Sequence[Logits]) -> tuple[int, dict[str, float]]:
         """Return the index of the best classifier on the validation split, and its scores.
 
-        Ties go to the first classifier.
+        On a tie, the first classifier is selected.
         """
         features, labels, groups = self.val
         ranked = []

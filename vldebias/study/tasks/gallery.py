@@ -1,4 +1,4 @@
-"""Measure the skew of gallery rankings, with resampled galleries and random rankings."""
+"""Measure skew in gallery rankings, and compare it with resampled galleries and random rankings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Skews = dict[str, Floats]  # metric -> value per ranking
 
-# A gallery is uneven if its largest group has at least this many times the images of its smallest.
-# At 1.5, for example with 60% and 40%, a random ranking has a MaxSkew of 0.18 against even shares.
+# A gallery is uneven if its largest group is at least this many times the size of its smallest. At
+# 1.5, for example with 60% and 40%, a random ranking has a MaxSkew of 0.18 against equal shares.
 UNEVEN = 1.5
 _BLOCK = 1 << 23  # entries per block of rankings; bounds memory use
 
 
 class Gallery:
-    """Store the images with a known group, and the settings for measuring skew.
+    """The images whose group is known, with settings for measuring the skew of their rankings.
 
     Groups without images are ignored, because they cannot be retrieved.
 
@@ -33,8 +33,8 @@ class Gallery:
         codes: (n,) positions in `names`, in the smallest integer type, because small types sort in
             linear time.
         prior: (g,) target share of each group.
-        other_prior: name of the other prior if the gallery is uneven, "" otherwise. Its figures are
-            also reported, because no ranking of an uneven gallery is fair by both.
+        other_prior: name of the other prior if the gallery is uneven, "" otherwise. Skew is also
+            reported against this prior, because no ranking of an uneven gallery is fair under both.
 
     Raises:
         InvalidInputError: If there are fewer than two groups, or fewer images than k.
@@ -60,8 +60,8 @@ class Gallery:
             )
         if max(k) > len(labels):
             raise InvalidInputError(
-                f"k: expected at most {len(labels)} images of known group, got {max(k)}; choose a"
-                " smaller k"
+                f"k: expected at most {len(labels)}, the number of images whose group is known, got"
+                f" {max(k)}; choose a smaller k"
             )
         # Groups without images are dropped, so renumber the codes: 0, 2, 3 become 0, 1, 2.
         _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
@@ -76,22 +76,22 @@ class Gallery:
     def measure(
         self, groups: NDArray[np.integer], gallery_shares: Floats, relevant: Mask | None = None
     ) -> Skews:
-        """Return metric -> values (r,) for r rankings.
+        """Return the values (r,) of each metric for r rankings.
 
         Args:
             groups: (r, m) group codes of the top rows.
-            gallery_shares: shares of the groups in the gallery, (g,) or one row per ranking (r, g).
-            relevant: (r, m) whether each row is relevant.
+            gallery_shares: group shares in the gallery, either (g,) or one row per ranking (r, g).
+            relevant: (r, m) boolean mask of the relevant rows.
         """
-        # With the prior "dataset", compare each resample with its own shares. Otherwise, sampling
-        # noise in its shares would count as skew.
+        # With the prior "dataset", compare each resample with its own shares. Otherwise, the
+        # sampling noise in these shares would count as skew.
         prior = gallery_shares if self.by_size else self.even_shares
         other_shares = self.even_shares if self.by_size else gallery_shares
         values: Skews = {}
         for k in self.k:
-            # Rows are available for the largest k; smaller values of k use the first rows.
+            # The rows cover the largest k; smaller values of k use the first rows.
             first = groups[:, :k]
-            # MaxSkew, MinSkew and NDKL (`measure/rankings.py`), MPR and AWRF
+            # This includes MaxSkew, MinSkew and NDKL (`measure/rankings.py`), MPR and AWRF
             # (`measure/representation.py`), and metrics registered by users.
             for metric, compute in computed("rankings"):
                 values[f"{metric.name}@{k}"] = compute(first, prior)
@@ -107,20 +107,20 @@ class Gallery:
         relevant: Mask | None = None,
         labels: Mapping[str, NDArray[np.integer]] | None = None,
     ) -> dict[str, Skews]:
-        """Return method -> metric -> values (q, 1 + resamples), first for the gallery itself.
+        """Return method -> metric -> values (q, 1 + resamples), starting with the gallery itself.
 
         All methods share the same resamples. The prior "dataset" is computed for each resample. In
         a large gallery, only ranked rows are sampled individually; others are sampled by group.
 
         Args:
             ranked: method -> top rows (q, m) of each query.
-            relevant: (q, n) whether each image is relevant.
-            labels: method -> (n,) label of each image, for methods that reserve places per label.
+            relevant: (q, n) boolean mask of the relevant images.
+            labels: method -> (n,) label of each image, for methods that reserve ranks per label.
         """
         n = len(self.codes)
         read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
-        # Rows outside every ranking need not be sampled individually. If most rows are ranked,
-        # sampling all of them is simpler and as fast.
+        # Rows that no ranking contains need not be sampled individually. If most rows are ranked,
+        # sampling all of them is simpler and just as fast.
         if 2 * len(read) > n:
             read = np.arange(n)
         codes = self.codes[read]
@@ -152,8 +152,8 @@ class Gallery:
     def _resampled(self, read: Rows) -> Iterator[tuple[NDArray[np.integer], Floats]]:
         """Yield the original gallery, then blocks of b resamples.
 
-        Each item contains the counts (b, r) of the rows in `read` (r,), and the group shares, (b,
-        g) per resample or (g,) for the gallery. Other rows are sampled by group.
+        Each item contains the counts (b, r) of the rows in `read` (r,) and the group shares, which
+        are (b, g) for resamples or (g,) for the gallery. Other rows are sampled by group.
         """
         codes = self.codes[read]
         groups = range(len(self.names))
@@ -164,23 +164,24 @@ class Gallery:
         yield np.ones((1, len(read)), dtype=np.uint8, order="F"), self.gallery_shares
         for weights in resampled_weights(n, self.resamples, self.seed, len(read)):
             gallery_shares = self.gallery_shares
-            # Only figures relative to the gallery's own shares need the shares in the resample.
+            # The shares in each resample are only needed for skew relative to the gallery's own
+            # shares.
             if self.by_size or self.other_prior:
                 # If w of the n rows of a resample are in `read`, the other n - w are distributed
                 # over the groups of the unread rows.
                 rest = rng.multinomial(n - weights.sum(axis=1), unread / max(unread.sum(), 1))
                 sizes = [weights[:, codes == group].sum(axis=1) for group in groups]
                 gallery_shares = (np.stack(sizes, axis=1) + rest) / n
-            # `resampled_places` reads weights row by row, so keep each row contiguous in memory, in
-            # the smallest type for better cache use.
+            # `resampled_places` reads the weights of one gallery row at a time, so store them
+            # contiguously, in the smallest type for better cache use.
             smallest = np.min_scalar_type(weights.max())
             yield np.asfortranarray(weights.astype(smallest)), gallery_shares
 
     def random(self) -> Skews:
-        """Return metric -> values (resamples,) for random permutations of the gallery.
+        """Return the values (resamples,) of each metric for random permutations of the gallery.
 
-        A random ranking's MaxSkew is above 0, because its first k images are rarely exactly
-        balanced.
+        The MaxSkew of a random ranking is usually positive, because its first k images are rarely
+        exactly balanced.
         """
         rng = np.random.default_rng(self.seed)
         n = len(self.codes)
@@ -194,13 +195,13 @@ class Gallery:
             if takes_few:
                 groups = self.codes[np.stack([rng.choice(n, k, replace=False) for _ in range(b)])]
             else:
-                # Permute a block of entire galleries in one call, and keep the first k of each.
+                # Permute several copies of the gallery in one call, and keep the first k of each.
                 groups = rng.permuted(np.tile(self.codes, (b, 1)), axis=1)[:, :k]
             parts.append(self.measure(groups, self.gallery_shares))
         return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
 
     def warn_if_uneven(self, k: int, model_skew: float, chance: float) -> None:
-        """Warn if random rankings are more skewed than the model's, so the gallery itself is.
+        """Warn if an uneven gallery makes random rankings more skewed than the model's.
 
         Args:
             k: number of top results.
@@ -220,5 +221,5 @@ class Gallery:
 
 
 def counted(sizes: Mapping[str, int]) -> str:
-    """Format numbers of images: "700 male, 300 female"."""
+    """Format image counts, for example as "700 male, 300 female"."""
     return ", ".join(f"{size:,} {name}" for name, size in sizes.items())

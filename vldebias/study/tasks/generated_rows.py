@@ -1,4 +1,4 @@
-"""Create result rows and pictures from generated images and a judge's labels."""
+"""Create result rows and pictures from generated images and a judge's answers."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def image_table(
     answers: Mapping[str, np.ndarray],
     codes: Mapping[str, Mapping[str, int]],
 ) -> pd.DataFrame:
-    """Return a table with one row per image: its plan and the judge's answers.
+    """Return a table with one row per image, with its plan and what the judge recognised.
 
-    It adds three columns to those of the plan:
+    It adds three columns to those in the plan:
 
     - flagged: whether the safety checker blackened the image.
-    - recognised: whether the image shows its concept (1 or 0). Missing if no attribute of the judge
-      includes all concepts.
-    - unit: the prompts whose images are combined into one result row.
+    - recognised: 1 if the image shows its concept, 0 otherwise. The value is missing if none of the
+      judge's attributes includes all concepts.
+    - unit: identifies the prompts whose images are combined into one result row.
 
     Args:
         generated: the images.
-        answers: attribute -> probabilities (n, values) of the judge.
-        codes: attribute -> value in lower case -> its column.
+        answers: attribute -> the judge's probabilities (n, values).
+        codes: attribute -> value in lower case -> its column in the answers.
     """
     table = pd.DataFrame(generated.images)
     table["flagged"] = [generated.metadata(image)["flagged"] for image in generated]
@@ -68,19 +68,19 @@ def image_table(
             if recognised.notna().any():
                 table["recognised"] = recognised
                 break
-    # The five wordings of "nurse" form one unit, because one wording has too few images to estimate
-    # a gap. Each class prompt is its own unit.
+    # The five wordings of "nurse" form one unit, because a single wording has too few images to
+    # estimate a gap. Each class prompt is its own unit.
     table["unit"] = table.concept.where(table.part == "wordings", table.prompt)
     return table
 
 
 @dataclass(frozen=True)
 class GeneratedRows:
-    """Store generated images with a judge's answers, and add an attribute's rows.
+    """Generated images with a judge's answers, from which rows are added to a result.
 
     Attributes:
         generated: the images.
-        table: see `image_table`.
+        table: the result of `image_table`.
         answers: attribute -> probabilities (n, values).
         judge: the judge.
         sure: minimum probability at which an answer counts.
@@ -100,11 +100,11 @@ class GeneratedRows:
 
     @property
     def flagged(self) -> dict[str, int]:
-        """Return variant -> number of images that the safety checker blackened."""
+        """Return the number of images that the safety checker blackened, by variant."""
         return self.table.groupby("variant").flagged.sum().to_dict()
 
     def values_of(self, attribute: str) -> dict[str, list[str]]:
-        """Return attribute -> values for each part of an attribute such as "gender x race"."""
+        """Return the values of each part of an attribute such as "gender x race", by part."""
         return {name: list(self.judge.names[name]) for name in attribute.split(" x ")}
 
     def add(
@@ -114,12 +114,12 @@ class GeneratedRows:
         code_of_stated: Mapping[str, int] | None,
         has_pictures: bool,
     ) -> None:
-        """Add the rows of an attribute.
+        """Add the rows for an attribute.
 
         Args:
-            result: the result that receives the rows.
+            result: the result to add rows to.
             attribute: attribute name.
-            code_of_stated: stated value -> the judge's code; None if the prompts state another
+            code_of_stated: stated value -> the judge's code. None if the prompts state a different
                 attribute.
             has_pictures: whether to also add pictures, and the share of identical images for
                 prompts that no method should change.
@@ -130,8 +130,8 @@ class GeneratedRows:
                 for name, values in self.values_of(attribute).items()
             )
         )
-        # Unknown images get a separate column after the values: they are counted, but excluded from
-        # the shares.
+        # Unknown images get a separate column after the values, because they are counted but
+        # excluded from the shares.
         unknown = len(labels.names)
         right = np.full(len(self.table), np.nan)
         if code_of_stated is not None:
@@ -139,7 +139,7 @@ class GeneratedRows:
         code = np.where(labels.codes == UNKNOWN, unknown, labels.codes)
         table = self.table.assign(code=code, right=right)
 
-        # Measure gaps only on prompts that leave the value open. If a prompt states a value, uneven
+        # Only measure gaps on prompts that leave the value open. If a prompt states a value, uneven
         # shares are correct.
         is_open = table.stated.isna() & (table.part != "others")
         for part, images in table[is_open].groupby("part", sort=False):
@@ -147,7 +147,7 @@ class GeneratedRows:
         self._add_stated(result, table)
         if not has_pictures:
             return
-        # For prompts that no method should change: the share of images that are bit-identical.
+        # For prompts that no method should change, add the share of images that are bit-identical.
         images = table[(table.part == "others") & (table.variant != NONE)]
         is_same = []
         for row in images.index:
@@ -168,7 +168,7 @@ class GeneratedRows:
         values: tuple[str, ...],
         has_pictures: bool,
     ) -> None:
-        """Add the shares for a part whose prompts do not state a value."""
+        """Add the shares for one part of the plan, whose prompts do not state a value."""
         is_written = part == "wordings"
         counted = pd.crosstab([images.variant, images.unit], images.code)
         # Values that do not occur get a column of zeros.
@@ -218,12 +218,13 @@ class GeneratedRows:
     def _side_by_side(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], names: Sequence[str]
     ) -> Image:
-        """Return a picture of some prompts with every method; each column shares a seed.
+        """Return a picture with the images for some prompts, with one row per method.
 
-        Prompts are sorted by how often they show the first value, and sampled at even intervals.
+        The images in a column share a seed. Prompts are sorted by how often their images show the
+        first value, and chosen at even intervals.
         """
         units = images.unit.unique()
-        # The selection spans all shares of the first value, so it is not cherry-picked.
+        # Cover the full range of shares of the first value, so that prompts are not cherry-picked.
         order = np.argsort(counts[NONE][:, 0], kind="stable")
         places = np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)
         chosen = order[places]
@@ -237,18 +238,20 @@ class GeneratedRows:
         return compose([names[place] for place in chosen], pictures, heads)
 
     def _read(self, rows: Iterable[int]) -> list[Image]:
-        """Return the images of these rows of the table."""
+        """Return the images for the given table rows."""
         return [self.generated.read(self.generated.images[row]) for row in rows]
 
     def _strip(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], values: Sequence[str]
     ) -> Strip:
-        """Return a strip of the most skewed prompts with each method, from the same seeds."""
-        # The strip has four rows: two prompts for two methods, one prompt for four.
+        """Return an image strip for the most skewed prompts, with each method and the same seeds.
+
+        The strip has four rows, such as two prompts with two methods, or one prompt with four.
+        """
         methods = list(counts)[:STRIP_ROWS]
         units = images.unit.unique()
-        # Show the prompts that are most skewed without a method, because only they can visibly
-        # change.
+        # Show the prompts that are most skewed without a method, because a change is only visible
+        # there.
         leaning = np.argsort(-discrepancies(counts[NONE][:, :-1]), kind="stable")
         rows = []
         chosen = leaning[: STRIP_ROWS // len(methods)]
@@ -279,7 +282,7 @@ class GeneratedRows:
         place: int,
         loss: str,
     ) -> Strip:
-        """Return a strip of a prompt that a method made worse, with and without the method.
+        """Return an image strip for a prompt that a method made worse, with and without the method.
 
         It shows the first seeds, not the worst images.
 
@@ -311,15 +314,15 @@ class GeneratedRows:
         return Strip(caption, [f"seed {seed}" for seed in shown.seed], rows)
 
     def _add_stated(self, result: TaskResult, table: pd.DataFrame) -> None:
-        """Add the share of images that show the value stated in their prompt.
+        """Add the share of images that show the value stated in their prompt, overall and by value.
 
-        The share is added in total and by value.
-
-        Unknown images count as wrong. Concepts are resampled, because their prompts are related.
+        Unknown images count as wrong. The bootstrap resamples concepts, because the prompts for a
+        concept are related.
         """
         stated = table[table.stated.notna() & table.right.notna()]
         unit = stated.concept.where(stated.concept != "", stated.prompt)
-        # Sort the units: their order determines the resamples and must not depend on the plan.
+        # Sort the units, because their order determines the resamples and must not depend on the
+        # plan.
         stated = stated.assign(unit=unit).sort_values("unit", kind="stable")
         for part, images in stated.groupby("part", sort=False):
             subset = f"{part} {self.noun}"
@@ -332,7 +335,7 @@ class GeneratedRows:
                 self._add_mean(result, "stated_right", "right", members, subset_of_value, n)
 
     def _n_stated(self, images: pd.DataFrame) -> dict[str, int]:
-        """Return the numbers of concepts, prompts and images for rows of stated prompts."""
+        """Count the concepts, prompts and images behind a row for prompts that state a value."""
         return {
             self.noun: images.unit.nunique(),
             "stated prompts": images.prompt.nunique(),
@@ -348,7 +351,7 @@ class GeneratedRows:
         subset: str,
         n: Mapping[str, int],
     ) -> None:
-        """Add the mean of a column over units, unless the column has missing values."""
+        """Add a column's mean over units, unless the column has missing values."""
         if images[column].notna().all():
             means = _means(images, column)
             result.add_resampled(
@@ -357,7 +360,7 @@ class GeneratedRows:
 
 
 def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
-    """Return variant -> the column mean over each unit's images, in table order."""
+    """Return the column mean over each unit's images for each variant, in table order."""
     means = {}
     for variant, images in table.groupby("variant", sort=False):
         of_unit = images.groupby("unit", sort=False)[column].mean()
@@ -366,9 +369,9 @@ def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
 
 
 def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, str, int, str]]:
-    """Return the size, method, prompt position and description of every loss beyond chance."""
+    """Return the size, method, prompt position and description of each loss beyond chance."""
     losses = []
-    # Prompts whose gap from even shares grew by more than its interval.
+    # Find prompts whose gap from equal shares increased, with an interval above 0.
     for method in share_rows.counts:
         for place in range(len(share_rows.prompts)):
             moved, low, _ = share_rows.gap_change(method, place)
@@ -379,7 +382,7 @@ def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, st
     # If the judge cannot recognise the subjects, only the gap can be compared.
     if images.recognised.isna().any():
         return losses
-    # Prompts whose subject is shown less often, if the intervals of both shares do not overlap.
+    # Find prompts whose subject is shown less often, with intervals that do not overlap.
     groups = images.groupby(["variant", "unit"], sort=False).recognised
     hits = groups.sum().astype(int)
     sizes = groups.size()
@@ -402,7 +405,7 @@ def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, st
 
 
 def _counted(counts: Counts, values: Sequence[str]) -> str:
-    """Format how many images show each value, such as "22 women and 2 men"."""
+    """Format the number of images for each value, such as "22 women and 2 men"."""
     count_of_value = {value: int(n) for n, value in zip(counts[:-1], values, strict=True) if n}
     words = in_words(count_of_value)
     if counts[-1]:

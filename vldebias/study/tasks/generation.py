@@ -1,4 +1,4 @@
-"""Compare judged images generated with and without each method.
+"""Generate images with and without each method, and compare what a judge sees in them.
 
 Source: Table 7.7 and section 7.6.4 of the thesis.
 """
@@ -48,7 +48,7 @@ ABOUT = (
     f" {ABOUT_GAP} The interval of a single prompt is computed over its images."
 )
 RECORDS = "records"  # record folder inside the image folder
-CODES = Mapping[str, Mapping[str, int]]  # attribute -> lower-case value -> judge code
+CODES = Mapping[str, Mapping[str, int]]  # attribute -> lower-case value -> the judge's code
 
 
 @register_task
@@ -58,32 +58,33 @@ class GenerationTask(Task):
     An interrupted run resumes where it stopped.
 
     Attributes:
-        name: first word of the block names ("generation gender"). If it equals the attribute, the
-            block has that name alone.
-        prompts: the prompt set to generate: its class prompts, and its pairs if `stated` is set.
+        name: first word of each block name ("generation gender"). If it equals the attribute, it is
+            used as the entire block name.
+        prompts: the prompt set to generate images for: its class prompts, and its pairs if `stated`
+            is set.
         subjects: concepts to generate instead of the set's unseen ones (section 7.6.4).
         prompts_file: file with one prompt per line, used instead of the set's concepts. Prompts
             that state a value or do not describe one person are skipped, and counted by reason in
             the settings.
-        attributes: attributes to judge; "gender x race" for an intersection. If one of the judge's
-            attributes includes every concept, the share of images that show their concept is also
-            measured.
-        variants: name -> how to debias, with any method for pipelines. The original pipeline,
-            "none", always runs.
+        attributes: attributes to judge; "gender x race" for an intersection. If every concept is a
+            value of one of the judge's attributes, the share of images that show their concept is
+            also measured.
+        variants: name -> how to debias, with any method that supports pipelines. The original
+            pipeline, "none", is always included.
         images: number of images per prompt and seed.
         seeds: run seeds; image i of a run has the seed 10,000 x run + i.
         concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
-        stated: also generate prompts that state their attribute, with and without leaving them
-            unchanged.
-        as_written: also generate five everyday wordings of each held-out concept, and prompts that
-            show nobody or a named person, which no method should change
-            (`vldebias.judge.plan.WORDINGS`, `OTHERS`).
-        stated_images: number of images per seed of each stated prompt, wording and other prompt;
-            at most `images`.
+        stated: whether to also generate images for prompts that state the attribute, both leaving
+            these prompts unchanged and editing them.
+        as_written: whether to also generate images for five everyday wordings of each held-out
+            concept, and for prompts about no person or a named person, which no method should
+            change (`vldebias.judge.plan.WORDINGS`, `OTHERS`).
+        stated_images: number of images per seed for each prompt that states a value, each wording
+            and each other prompt; at most `images`.
         noun: the noun for concepts in reports.
         sure: minimum probability at which a judge's answer counts.
-        steps, guidance, batch_size: settings of the pipeline.
-        options: further arguments of the pipeline, such as {"height": 512}.
+        steps, guidance, batch_size: pipeline settings.
+        options: further pipeline arguments, such as {"height": 512}.
     """
 
     task: Literal["generation"] = "generation"
@@ -139,9 +140,9 @@ class GenerationTask(Task):
 
     @property
     def prompt_set(self) -> PromptSet:
-        """Return the prompt set to generate.
+        """Return the prompt set to generate images for.
 
-        The task's own subjects or prompts, if any, replace the unseen concepts.
+        If the task has its own subjects or a prompt file, they replace the unseen concepts.
         """
         if self.prompts_file is not None:
             # Each prompt in the user's file is its own concept, without a class name or pairs.
@@ -169,7 +170,7 @@ class GenerationTask(Task):
         classes: tuple[str, ...],
         groups: tuple[tuple[str, ...], ...],
     ) -> PromptSet:
-        """Return the prompt set with different unseen concepts, and `name` appended to its name."""
+        """Replace the prompt set's unseen concepts, and append `name` to its name."""
         return replace(
             self.prompts,
             name=f"{self.prompts.name}, {name}",
@@ -179,18 +180,18 @@ class GenerationTask(Task):
         )
 
     def _open_prompts(self, file: Path) -> tuple[tuple[str, ...], dict[str, int]]:
-        """Return a file's prompts that leave the value open, and the number of other prompts.
+        """Return the prompts in a file that do not state a value, and count the skipped ones.
 
-        The others are counted by reason. Prompts for groups are excluded, because a judge assigns
-        one value to each picture.
+        Skipped prompts are counted by reason. Prompts about groups of people are skipped, because a
+        judge assigns a single value to each picture.
 
         Raises:
-            InvalidInputError: If no prompt leaves the value open.
+            InvalidInputError: If every prompt is skipped.
         """
         # Measure each prompt only once.
         texts = tuple(dict.fromkeys(read_prompts(file).prompts))
-        # Apply the rules of balanced prompts, so that all methods are measured on prompts that each
-        # of them may change.
+        # Apply the rules for balanced prompts, so that all methods are measured on prompts that
+        # every one of them may change.
         reasons = balance_prompts(texts, self.prompts, seed=0, groups="leave").reasons
         pairs = zip(texts, reasons, strict=True)
         kept = tuple(text for text, reason in pairs if reason is None)
@@ -198,7 +199,7 @@ class GenerationTask(Task):
         if not kept:
             values = list(self.prompts.attributes)
             raise InvalidInputError(
-                f"{file}: no prompt leaves {values} open, got {left_out}; add some"
+                f"{file}: no prompt leaves {values} open, got {left_out}; add prompts that do"
             )
         return kept, left_out
 
@@ -211,8 +212,8 @@ class GenerationTask(Task):
     def resolved_variants(self) -> dict[str, Variant]:
         """Return the variants with their prompt sets.
 
-        If `stated` is set, each variant that leaves stated prompts unchanged is also included with
-        a version that edits them.
+        If `stated` is set, each variant that leaves prompts with a stated value unchanged gets a
+        second version that edits them.
         """
         variants = {}
         for name, variant in self.variants.items():
@@ -220,7 +221,8 @@ class GenerationTask(Task):
             own_set = {"prompts": (self.prompts,)}
             variants[name] = variant if has_sets else variant.model_copy(update=own_set)
         edits_stated = {"keep_stated": False, "only_stated": True}
-        # Comparing the two shows how much a plain projection damages "a female doctor".
+        # Comparing the two versions shows how much a plain projection damages prompts such as
+        # "a female doctor".
         for name, variant in list(variants.items()):
             if self.stated and variant.keep_stated and not variant.assigns_values:
                 variants.setdefault(
@@ -229,9 +231,10 @@ class GenerationTask(Task):
         return variants
 
     def plan(self, model: Mapping[str, object] | None = None) -> Plan:
-        """Return the plan of the images.
+        """Return the plan that lists the images to generate.
 
-        `model` is the pipeline's `identity`, once it is known.
+        Args:
+            model: `identity` of the pipeline, if it is known.
         """
         prompts = self.prompt_set
         planned = planned_prompts(
@@ -257,21 +260,22 @@ class GenerationTask(Task):
     def with_options(self, options: Options) -> Self:
         """Return the task with the user's options, and the user's methods or edits as variants.
 
-        Methods that do not support pipelines are skipped; other tasks of the suite use them.
+        Methods that do not support pipelines are skipped, since other tasks in the suite use them.
         """
         if options.labels:
             raise InvalidInputError(
                 "--labels: to measure labels of generated images, run vldebias eval human --labels"
                 " FILE"
             )
-        # Several processes would write the same plan's images to the same folder.
+        # Several processes would write the same images to the same folder.
         if processes().world > 1:
             raise InvalidInputError(
                 f"{self.name}: expected a single process to generate images; launch one, or exclude"
                 " the task with --only"
             )
         variants = dict(self.variants)
-        # The user's methods take the other settings (strength, sets) of the suite's first variant.
+        # Apply the other settings (strength, sets) of the suite's first variant to the user's
+        # methods.
         first = next(iter(self.variants.values()))
         variant_of_method = {}
         for name in options.methods or ():
@@ -294,18 +298,19 @@ class GenerationTask(Task):
     def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return the inputs for `measure`.
 
-        These are the pipeline, the plan, the folder "<out>/images/<task>", the judge and the scorer
-        (None if not needed).
+        These are the pipeline, the plan, the image folder ("<out>/images/<task>" by default), the
+        judge and the scorer (None if not needed).
         """
         judge = inputs.sources.get("judge")
         if self.judge is not None:
             judge = checked_judge(self.judge, self.judge.ready(self, inputs))
         if judge is None:
             raise InvalidInputError(
-                f"{self.name}: expected `judge:`, which reads the generated images; add one"
+                f"{self.name}: expected a judge to label the generated images; add `judge:`"
             )
-        # The user's model computes CLIPScore and FID if there is one, because the judge's model
-        # would add the judge's own biases. The judge's model is the fallback: it is loaded anyway.
+        # Compute CLIPScore and FID with the user's model if there is one, because the judge's model
+        # would introduce the judge's own biases. Fall back to the judge's model, which is loaded
+        # anyway.
         scorer = inputs.sources.get("scorer")
         if scorer is None and self.needs_scorer:
             if inputs.options.model is None and isinstance(self.judge, ClipJudge):
@@ -336,10 +341,10 @@ class GenerationTask(Task):
 
         Args:
             images: output folder; existing images are not generated again.
-            judge: labels the images (`vldebias.judge.judges`).
-            pipe: a diffusers pipeline without an attachment. None: all images must exist already.
-            scorer: the image-text model for CLIPScore and FID, with its preprocessing.
-            progress: reports progress.
+            judge: judge that labels the images (`vldebias.judge.judges`).
+            pipe: diffusers pipeline without an attachment. If None, all images must already exist.
+            scorer: image-text model for CLIPScore and FID, with its preprocessing.
+            progress: progress bars.
 
         Returns:
             One result per attribute, followed by results for CLIPScore and FID.
@@ -350,7 +355,7 @@ class GenerationTask(Task):
                 attribute (checked before anything is generated), or the images belong to a
                 different prompt set.
         """
-        # Check the judge first. Otherwise, the error would only appear after hours of generation.
+        # Check the judge first. Otherwise, an error would only appear after hours of generation.
         self._check_judge(judge, scorer)
         codes: dict[str, dict[str, int]] = {}
         for attribute, values in judge.names.items():
@@ -373,7 +378,7 @@ class GenerationTask(Task):
         rows = GeneratedRows(
             generated, table, answers, judge, self.sure, self.noun, self.resamples, self.seed
         )
-        # A block for each attribute.
+        # Add a block for each attribute.
         settings: dict[str, object] = {
             "judge fingerprint": judge.fingerprint,
             "images that the safety checker blackened": rows.flagged,
@@ -390,16 +395,16 @@ class GenerationTask(Task):
                     {**settings, "judge": judge.name, "values": rows.values_of(attribute)}
                 ),
             )
-            # Methods that assign the judged values to images evenly, so that their shares are not
+            # Mark methods that assign the judged values to images, because their shares are not
             # random.
             judged = list(rows.values_of(attribute).values())
             for name, facts in result.provenance.methods.items():
                 if name in variants and variants[name].assigns_all_of(judged):
                     facts["assigns_values"] = True
-                # Results for race do not tell us anything about a method for gender.
+                # For example, results for race do not tell us anything about a method for gender.
                 if name in variants and not variants[name].covers(judged):
                     facts["off_target"] = True
-            # All attributes share the same images, so only show them in the first block.
+            # All attributes share the same images, so show them in the first block only.
             rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)
             if attribute in judge.names:
@@ -441,9 +446,9 @@ class GenerationTask(Task):
                 record.write(generated.folder / RECORDS / f"{name}.json")
 
     def _stated_codes(self, judge: Judge, codes: CODES) -> dict[str, dict[str, int]]:
-        """Return the judge's codes for the stated values: attribute -> value -> code.
+        """Return the judge's codes for the values stated in prompts: attribute -> value -> code.
 
-        Empty if no prompt states a value.
+        The mapping is empty if no prompt states a value.
 
         Raises:
             InvalidInputError: If no attribute of the judge has a distinct value for each value that

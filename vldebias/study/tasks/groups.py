@@ -1,10 +1,11 @@
 """Measure zero-shot accuracy by group (Tables 7.1 to 7.4).
 
-A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1 and
-7.4.1 of the thesis. Figures only depend on the group of each image and on whether it is right
-without and with a method, so resamples are multinomial counts over these cells. Intervals
-undercover for the worst of several groups with similar accuracy, for fewer than about 30 images,
-and within a few images of 0 or 1 (`eval/experiments/coverage.py`).
+A group is a combination of a label and a spurious value (Sagawa et al., 2020). Source: sections
+7.3.1 and 7.4.1 of the thesis. The metrics only depend on the group of each image and on whether it
+is classified correctly without and with a method, so resamples are multinomial counts over these
+cells. Intervals are too narrow for the worst of several groups with similar accuracy, for fewer
+than about 30 images, and if all but a few images are right or wrong
+(`eval/experiments/coverage.py`).
 """
 
 from __future__ import annotations
@@ -73,21 +74,21 @@ ABOUT_COSINES = (
 
 
 class GroupedImages:
-    """Store a split's images with known label and spurious value.
+    """The images in a split whose label and spurious value are known.
 
     Attributes:
         units: rows (n, d) of length 1.
         target: index (n,) of the correct class prompt.
         groups: label x spurious value, such as "landbird/water".
-        values: the spurious values.
+        values: spurious values.
         n_unknown: number of images with an unknown label or value.
         facts: metadata for the provenance, without local folders.
 
     Args:
         images: the split.
-        label: label column.
-        spurious: column of the spurious values.
-        prompts: prompt set with the class prompts that the labels name.
+        label: name of the label column.
+        spurious: name of the column with the spurious values.
+        prompts: prompt set with a class prompt for each label.
 
     Raises:
         InvalidInputError: If no image is left, or a label does not name a class.
@@ -96,7 +97,8 @@ class GroupedImages:
     def __init__(self, images: Embeddings, label: str, spurious: str, prompts: PromptSet) -> None:
         labels = images.column(label)
         values = images.column(spurious)
-        # An image with an unknown label or value is in no group; only count it.
+        # An image with an unknown label or value does not belong to any group, so it is only
+        # counted.
         known = labels.known & values.known
         if not known.any():
             raise InvalidInputError(
@@ -105,13 +107,13 @@ class GroupedImages:
         classes = class_of(labels.names, prompts)
         if not classes:
             raise InvalidInputError(
-                f"{prompts.name}: expected labels that each name one of the classes"
+                f"{prompts.name}: expected each label to name one of the classes"
                 f" {list(prompts.class_names)}, got {list(labels.names)}; rename the labels,"
-                " or use indices of the classes, from 0"
+                " or use class indices that start at 0"
             )
         self.units: UnitRows = images.unit if known.all() else images.unit.select(known)
         self.target = np.array(classes, dtype=np.int64)[labels.codes[known]]
-        # Codes of label x value: 2 labels and 2 values give the groups 0 to 3.
+        # Cross labels and values: 2 labels and 2 values give the group codes 0 to 3.
         self.groups: Labels = cross(labels[known], values[known])
         self.values: Labels = values[known]
         self.n_unknown = int((~known).sum())
@@ -127,24 +129,25 @@ class GroupsTask(ImageTask):
 
     The result has the blocks `name` and "`name`: cosines".
 
-    Rows are `worst_group`, `average`, `average_reweighted` and `gap`, with baselines also
-    `gap_reweighted`, and `accuracy` of every group. For two classes there are also
-    `worst_group_auc`, the lowest area over the spurious values; the method "none@median"; and
-    `difference_to_median`, the paired difference of each method from it.
+    The rows are `worst_group`, `average`, `average_reweighted`, `gap`, and the `accuracy` of every
+    group. With baselines, there is also `gap_reweighted`. With two classes, there are also
+    `worst_group_auc`, the lowest area under the ROC curve over the spurious values; the method
+    "none@median"; and `difference_to_median`, the paired difference between each method and
+    "none@median".
 
     Attributes:
-        prompts: a set with class prompts that name the labels (see `class_of`).
+        prompts: prompt set whose class prompts name the labels (see `class_of`).
         label, spurious: columns; a group is one value of each, such as "landbird/water". Images
             with an unknown value are counted and left out.
         lams: further values of lambda for methods that take one, reported with overall metrics
-            only; 0 is P0 alone, and leaves "cali" without effect. With `val` there is also the
-            method "cali@val", at the lambda with the best worst group on `val`, whose rows are
-            marked as using labels.
+            only. With 0, methods use P0 alone, and "cali" has no effect. If there is a `val` split,
+            there is also the method "cali@val", which uses the lambda with the best worst-group
+            accuracy on `val`. Its rows are marked as using labels.
         train, val: splits with the same columns, for `lams` and `baselines`.
-        baselines: names in `vldebias.study.tasks.classifiers.BASELINES`; their rows are marked as
+        baselines: names in `vldebias.study.tasks.classifiers.BASELINES`. Their rows are marked as
             using labels.
-        group_weights: group -> weight in `average_reweighted`; default: sizes of the groups in
-            `train`, if every group in it occurs in the images.
+        group_weights: group -> weight in `average_reweighted`. By default, weights are the group
+            sizes in `train`, if every training group has test images.
     """
 
     task: Literal["groups"] = "groups"
@@ -170,22 +173,22 @@ class GroupsTask(ImageTask):
         return self
 
     def check_sources(self, names: Container[str]) -> None:
-        """Raise InvalidInputError if images, or the splits for baselines, are missing."""
+        """Raise InvalidInputError if the images or the splits for baselines are missing."""
         super().check_sources(names)
         if self.baselines and ("train" not in names or "val" not in names):
             raise InvalidInputError(
-                "baselines need labelled images: name splits under `train` and `val`"
+                "baselines need labelled images; specify splits under `train` and `val`"
             )
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
         """Create the task for one prompt set.
 
-        By default, the columns are found by the names of the set's classes and attribute values.
+        By default, columns are found by matching their values to class names and attribute values.
 
         Args:
-            inputs: the inputs.
-            settings: settings of the task by name.
+            inputs: inputs passed by the user.
+            settings: task settings by name.
 
         Raises:
             InvalidInputError: If there are several prompt sets, or the columns are ambiguous.
@@ -208,7 +211,10 @@ class GroupsTask(ImageTask):
         return cls.build({**settings, **chosen})
 
     def with_options(self, options: Options) -> Self:
-        """Return the task with the user's options, dropping the lambda sweep if it has no use."""
+        """Return the task with the user's options.
+
+        The lambda sweep is dropped if none of the user's methods takes a lambda.
+        """
         task = self
         if options.methods and not any(
             get_compared(name).declaration.has_lam for name in options.methods
@@ -235,7 +241,7 @@ class GroupsTask(ImageTask):
 
         Args:
             images: images (n, d) to measure.
-            texts: the host of the same model.
+            texts: host of the model that embedded the images.
             train: images to train the baselines on.
             val: images to select baselines and lambda on.
             reference: unlabelled images, for methods that use them.
@@ -326,10 +332,10 @@ class GroupsTask(ImageTask):
     def _weights(
         self, tested: GroupedImages, learning: GroupedImages | None
     ) -> Mapping[str, float] | None:
-        """Return group -> weight in `average_reweighted`.
+        """Return the weight of each group in `average_reweighted`.
 
-        The weights come from the settings or from the sizes of the training groups. The result is
-        None if a training group has no test images.
+        The weights come from the settings, or are the sizes of the training groups. The result is
+        None if there are no weights, or a training group has no test images.
 
         Raises:
             InvalidInputError: If a group has no weight, or a group without images has one.
@@ -360,14 +366,14 @@ class GroupsTask(ImageTask):
         selecting: GroupedImages,
         texts: Host,
     ) -> None:
-        """Add methods at the lambda with the best worst group on the validation split.
+        """Add each method at the lambda with the best worst-group accuracy on the validation split.
 
-        Ties go to the smallest lambda, which changes least.
+        On a tie, the smallest lambda is chosen, because it changes the embeddings least.
         """
         for method in self._methods_with_lam():
             edit_of_lam: dict[float, Edit | None] = {}
             for (name, lam), edit in edit_of_key.items():
-                # The default lambda is unknown if the method's parts have different ones.
+                # The default lambda is unknown if it differs between the method's parts.
                 value = facts_of_method[name].get("lam") if lam is None else lam
                 if name == method and isinstance(value, float):
                     edit_of_lam[value] = edit
@@ -404,20 +410,21 @@ class GroupsTask(ImageTask):
         tested: GroupedImages,
         right_of_key: dict[Key, Mask],
     ) -> dict[str, object]:
-        """Train a baseline, add its correct images (n,), and return its provenance entry.
+        """Train a baseline and return its provenance entry.
 
-        If it cannot be fitted, nothing is added, and the entry gives the reason as "not_fitted".
+        A mask (n,) of the correctly classified images is added to `right_of_key`. If the baseline
+        cannot be fitted, nothing is added, and the entry contains the reason as "not_fitted".
         """
         classes = texts.embed(self.prompts.classes).float()  # (k, d)
         train_on, source = BASELINES[name]
-        # Select by worst-group accuracy on this split, as the baselines' authors do.
+        # Select settings by worst-group accuracy on this split, as the baselines' authors do.
         chosen_on = selecting.units[:], selecting.target, selecting.groups.codes
         facts: dict[str, object] = {"source": source, "uses_labels": True}
         try:
             examples = Examples(learning.units[:], learning.target, classes, chosen_on, self.seed)
             logits, chosen = train_on(examples)
             predicted = logits(tested.units[:]).argmax(1).numpy()
-        except Exception as error:  # solvers raise arbitrary errors; the other rows are measured
+        except Exception as error:  # solvers raise arbitrary errors; keep measuring other methods
             return facts | {"not_fitted": one_line(error)}
         right_of_key[name, None] = predicted == tested.target
         return facts | {"chosen": chosen}
@@ -427,7 +434,7 @@ class GroupsTask(ImageTask):
 
         Args:
             facts: baseline -> its provenance entry.
-            progress: where they are reported.
+            progress: progress object that prints the sentences.
         """
         sentences = ""
         for name in self.baselines:
@@ -440,13 +447,13 @@ class GroupsTask(ImageTask):
     def _classify(
         self, tested: GroupedImages, texts: Host, edit_of_key: Mapping[Key, Edit | None]
     ) -> tuple[dict[Key, Mask], dict[str, Floats]]:
-        """Return which images (n,) are classified correctly, by method.
+        """Return a mask (n,) of the correctly classified images for each method.
 
-        For two classes, also return the score differences (n,) between the second and the first
+        With two classes, also return the score differences (n,) between the second and the first
         class.
         """
         classes = self.prompts.classes
-        # Read images shared by several methods only once.
+        # If several methods share their images, read the images only once.
         rows_of_images: dict[UnitRows, dict[Key, Tensor]] = {}
         for key, edit in edit_of_key.items():
             rows = rows_of_images.setdefault(self.images(tested.units, edit), {})
@@ -472,8 +479,8 @@ class GroupsTask(ImageTask):
         for method, lam in edit_of_key:
             if lam is None:
                 margins[method] = np.diff(scores[method, lam])[:, 0]
-        # The simplest baseline needs neither edits nor labels: biased scores often rank images
-        # well, but use the wrong threshold. Edits should beat it.
+        # Biased scores often rank images well, but with a poor threshold. Moving the threshold to
+        # the median needs neither edits nor labels, and is the simplest baseline for an edit.
         is_second = margins[NONE] > np.median(margins[NONE])
         at_median = is_second == (tested.target == 1)
         return {BARE: right[BARE], (MEDIAN, None): at_median} | right, margins
@@ -485,13 +492,13 @@ class GroupsTask(ImageTask):
         groups: Labels,
         weights: Mapping[str, float] | None,
     ) -> None:
-        """Add every group metric for every method, then each group's `accuracy`.
+        """Add every group metric for every method, followed by the `accuracy` of each group.
 
-        Accuracies have Wilson's interval.
+        Accuracies have Wilson intervals.
 
         Args:
             result: the result to add rows to.
-            right: whether each image (n,) is correct; changes are relative to "none".
+            right: mask (n,) of the correct images for each method; changes are relative to "none".
             groups: groups (n,) of the images.
             weights: group -> weight in `average_reweighted`.
         """
@@ -500,10 +507,10 @@ class GroupsTask(ImageTask):
         }
         if weights is not None:
             listed = np.array([weights[name] for name in groups.names])
-            # Weights of the training groups (Sagawa et al., 2020): the test split of Waterbirds is
-            # balanced over backgrounds, but its training split is not.
+            # Weight groups as in the training split (Sagawa et al., 2020). For example, the test
+            # split of Waterbirds is balanced over backgrounds, but its training split is not.
             statistics["average_reweighted"] = Reweighted(listed)
-            # Published baseline gaps use this average.
+            # The gaps published for the baselines use this average.
             if self.baselines:
                 statistics["gap_reweighted"] = ReweightedGap(listed)
         cells_of_key = {key: self._cells(groups, right[BARE], right[key]) for key in right}
@@ -546,7 +553,7 @@ class GroupsTask(ImageTask):
         statistics: Mapping[str, Statistic],
         n: Mapping[str, int],
     ) -> None:
-        """Add each method's paired difference from the median threshold, per bias metric."""
+        """Add the paired difference between each method and "none@median" for each bias metric."""
         at_median = right[MEDIAN, None]
         for method, lam in right:
             if lam is not None or method in (NONE, MEDIAN):
@@ -563,10 +570,10 @@ class GroupsTask(ImageTask):
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
         """Return image counts (g, 2, 2), and their resamples.
 
-        The axes are the group, correctness without a method, and correctness with it.
+        The axes are the group, whether images are right before, and whether they are right after.
         """
         codes = np.asarray(groups.codes, np.int64)
-        # The four cells of a group suffice for any statistic of groups, and keep changes paired.
+        # Four cells per group are sufficient for every group statistic, and keep changes paired.
         cell = 4 * codes + 2 * before + after
         counts = np.bincount(cell, minlength=4 * len(groups.names)).reshape(-1, 2, 2)
         # Using the same seed for all methods also pairs the differences between methods.
@@ -596,8 +603,8 @@ class GroupsTask(ImageTask):
             "settings": {"spurious prompts": texts_of_value},
         }
         result = TaskResult(provenance.model_copy(update=update))
-        # Mean cosines (classes, values) by method. Only class prompts are edited: the spurious
-        # prompts represent the directions that an edit should remove from the classes.
+        # Compute mean cosines (classes, values) by method. Only class prompts are edited, because
+        # the spurious prompts represent the directions that an edit should remove from the classes.
         tables: dict[str, Floats] = {}
         for method, edit in fitted.items():
             rows = self.rows(texts, prompts.classes, edit)
@@ -611,7 +618,7 @@ class GroupsTask(ImageTask):
                 cosines = {method: float(table[i, j]) for method, table in tables.items()}
                 n = {"spurious prompts": len(group)}
                 result.add_draws("cosine", cosines, n=n, subset=f"{name} / {value}")
-        # Spread of the cosines per class, and its mean over classes.
+        # Add the spread of the cosines per class, and its mean over classes.
         n = {"spurious prompts": sum(map(len, texts_of_value.values()))}
         spreads = {method: np.ptp(table, axis=1).tolist() for method, table in tables.items()}
         for i, name in enumerate(prompts.class_names):
@@ -625,7 +632,7 @@ class GroupsTask(ImageTask):
 def _label_column(
     columns: Mapping[str, Sequence[str]], spurious: object, prompts: PromptSet
 ) -> str | None:
-    """Return the first column whose values are named by the class prompts."""
+    """Return the first column whose values match the class prompts."""
     for name, values in columns.items():
         if name != spurious and class_of(tuple(values), prompts):
             return name
@@ -635,9 +642,10 @@ def _label_column(
 def _spurious_column(
     columns: Mapping[str, Sequence[str]], label: object, prompts: PromptSet
 ) -> str | None:
-    """Return the only other column with a value of the attribute, or the only other column.
+    """Return the only other column that contains a value of the attribute.
 
-    Two columns such as "gender" and "gender of the photographer" are ambiguous.
+    If no column does, return the only other column. Two matching columns, such as "gender" and
+    "gender of the photographer", are ambiguous, and the result is None.
     """
     candidates = [name for name in columns if name != label]
     attribute_values = {value.casefold() for value in prompts.attributes}

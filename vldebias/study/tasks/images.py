@@ -1,4 +1,4 @@
-"""Fit methods on text and a reference, and apply them to text and image embeddings."""
+"""Fit methods on text and reference images, and apply them to text and image embeddings."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 
 
 def _read_methods(methods: object) -> tuple[Compared, ...]:
-    """Look up methods by name; "none", the baseline of all changes, comes first."""
+    """Look up methods by name, and put the baseline "none" first."""
     listed = [methods] if isinstance(methods, (str, Method, Rerank)) else methods
     if not isinstance(listed, Iterable):
-        raise InvalidInputError(f"methods: got {methods!r}; expected names, as [none, default]")
+        raise InvalidInputError(
+            f"methods: got {methods!r}; expected method names, such as [none, default]"
+        )
     method_of_name = {get_compared(method).name: method for method in (NONE, *listed)}
     return tuple(method_of_name.values())
 
@@ -59,16 +61,15 @@ Methods = Annotated[
 
 
 class ImageTask(Task):
-    """Base class of tasks that compare methods on image embeddings.
+    """Base class for tasks that compare methods on image embeddings.
 
     Attributes:
-        data: images to measure in a suite; from Python, images are passed as an input.
+        data: images to measure in a suite; in Python, images are passed as an input.
         methods: names in `vldebias.methods.METHODS`; "none" is always measured first.
-        lam: weight of the prompt pairs for methods that take one; None: the method's default.
+        lam: weight of the prompt pairs for methods that take one. If None, the method's default.
         strength: strength of the edits.
-        reference: images for methods that use them, with labels for methods that need them
-            (default: the model's zero-shot predictions). Images that are also measured are
-            excluded.
+        reference: images for methods that use them, with labels for methods that need them (the
+            model's zero-shot predictions by default). Images that are also measured are excluded.
     """
 
     ranks_results: ClassVar[bool] = False  # whether results can be re-ranked
@@ -80,16 +81,16 @@ class ImageTask(Task):
     reference: Data | None = None
 
     def splits(self) -> dict[str, Data]:
-        """Return input name -> data set split, from the settings."""
+        """Return the data set split for each input, by input name."""
         # The measured images are called `data` in a suite, but "images" as an input.
         settings = {**dict(self), "images": self.data}
         splits = {name: settings.get(name) for name in SPLITS}
         return {name: split for name, split in splits.items() if isinstance(split, Data)}
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return the text encoder of the packaged photographs if they are measured.
+        """Return the text encoder for the packaged photographs if they are measured.
 
-        They are shipped as embeddings from a different model than the suite's.
+        These photographs are shipped as embeddings, from a different model than the suite's.
         """
         is_replaced = "images" in inputs.sources or inputs.options.embeddings is not None
         if self.data is None or self.data.name != PHOTOGRAPHS or is_replaced:
@@ -100,7 +101,7 @@ class ImageTask(Task):
         """Raise InvalidInputError if there are no images."""
         if "images" not in names:
             raise InvalidInputError(
-                f"{self.name}: got no images; name them under `data`, or pass features (n, d), a"
+                f"{self.name}: got no images; specify them under `data`, or pass features (n, d), a"
                 " file, a folder or a data set"
             )
 
@@ -117,22 +118,23 @@ class ImageTask(Task):
         reference: Features | Reference | None = None,
         edits: Mapping[str, Edit] | None = None,
     ) -> dict[str, Edit | None]:
-        """Fit every method of the task.
+        """Fit every method that the task compares.
 
         Args:
             texts: the host that embeds the prompts.
             sets: prompt sets to fit the methods on, solved jointly.
             neutral: prompts whose change is bounded if the sets have no class prompts.
-            reference: images for methods that use some.
+            reference: images for methods that use them.
             edits: name -> fitted edit.
 
         Returns:
-            Name -> edit, starting with "none", whose edit is None, and ending with `edits`.
+            The edit for each method name, starting with "none", whose edit is None, and ending
+            with `edits`.
 
         Raises:
             InvalidInputError: If an edit has the name of a method.
         """
-        # Class prompts take precedence for bounding a method's change.
+        # If there are class prompts, bound the change of these instead of the neutral prompts.
         if any(prompts.classes for prompts in sets):
             neutral = ()
         fitted: dict[str, Edit | None] = {}
@@ -141,17 +143,17 @@ class ImageTask(Task):
             if isinstance(method, Rerank) and self.ranks_results:
                 fitted_method = get_method(method.edit)
             if fitted_method.name in fitted:
-                # A re-ranking of a method's results uses that method's edit.
+                # Re-ranking the results of a method uses that method's edit.
                 fitted[method.name] = fitted[fitted_method.name]
                 continue
             fitted[method.name] = fit_method(
                 texts, sets, fitted_method, self.lam, reference=reference, neutral=tuple(neutral)
             )
         for name, edit in (edits or {}).items():
-            # Their rows would have the same name.
+            # Otherwise, the rows of the edit and of the method would have the same name.
             if name in METHODS:
                 raise InvalidInputError(
-                    f"edits: got {name!r}, the name of a method; expected another name"
+                    f"edits: got {name!r}, which is the name of a method; choose a different name"
                 )
             # A saved edit may belong to a different model of the same width, so compare
             # fingerprints.
@@ -188,7 +190,7 @@ class ImageTask(Task):
         Args:
             texts: the host that embeds text.
             prompts: n prompts.
-            edit: the edit; None: no edit.
+            edit: the edit, or None for no edit.
         """
         # An edit that only applies to images leaves text unchanged.
         edits_texts = edit is not None and TEXT in SIDES[edit.side]
@@ -199,7 +201,7 @@ class ImageTask(Task):
 
         Args:
             features: unit rows (n, d).
-            edit: the edit; None: no edit.
+            edit: the edit, or None for no edit.
         """
         if edit is None or IMAGE not in SIDES[edit.side]:
             return features
@@ -224,18 +226,18 @@ class ImageTask(Task):
             images: the measured images.
             texts: the host of the model.
             sets: prompt sets.
-            methods: name -> `about`.
-            settings: settings known only after measuring; the task's own settings are added.
+            methods: result of `about` for each method name.
+            settings: settings only known after measuring; the task's own settings are added.
             reference: images used to fit methods.
-            fields: title, description and n of `TaskProvenance`.
+            fields: `title`, `description` and `n` for `TaskProvenance`.
         """
         model = images.about.get("model") or texts.model_id or "unnamed model"
         known = dict(settings or {})
         left_out = left_out_of(images.about)
         if left_out:
-            # The terminal and the page show findings first.
+            # Findings are shown first in the terminal and on the page.
             known["findings"] = left_out
-        # Digests of inputs that have one.
+        # Record the digest of each input that has one.
         digests = {"images": _digest_of(images.about)}
         if reference is not None:
             digests["reference"] = _digest_of(reference.about)
@@ -263,7 +265,7 @@ def _digest_of(facts: Mapping[str, object]) -> object:
 
 
 def split_of(images: Embeddings) -> str:
-    """Return the images' data set and split, for the provenance."""
+    """Return the name of the images' data set and split, for the provenance."""
     words = [str(images.about[key]) for key in ("data", "split") if images.about.get(key)]
     return " ".join(words) or "unnamed split"
 
@@ -282,14 +284,14 @@ def fit_method(
     reference: Features | Reference | None = None,
     neutral: tuple[str, ...] = (),
 ) -> Edit | None:
-    """Fit a method on text; return None for "none".
+    """Fit a method on text, or return None if the method is "none".
 
     Args:
         texts: the host that embeds text.
         prompts: prompt sets that the method is fitted on.
         method: the method or its name.
         lam: weight of the prompt pairs, for methods that take one.
-        reference: images for methods that use some.
+        reference: images for methods that use them.
         neutral: prompts whose change is bounded.
     """
     if isinstance(method, Rerank):
@@ -304,7 +306,10 @@ def fit_method(
 
 
 def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
-    """Return column -> prompt sets, from a mapping, or from sets by their names.
+    """Return the prompt sets for each column.
+
+    `prompts` may be a mapping from columns to sets. For sets without a mapping, the set names are
+    used as columns.
 
     Raises:
         InvalidInputError: If there is no prompt set.
@@ -319,7 +324,7 @@ def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
 
 
 def _load_several(prompts: object) -> tuple[PromptSet, ...]:
-    """Load one or several prompt sets; None loads none."""
+    """Load one or several prompt sets. None gives an empty tuple."""
     if prompts is None:
         return ()
     listed = prompts if isinstance(prompts, (list, tuple)) else (prompts,)
@@ -331,10 +336,10 @@ def disjoint(
     images: Embeddings,
     methods: Iterable[str | Compared] | None = None,
 ) -> tuple[Embeddings | None, dict[str, int]]:
-    """Remove measured images from the reference; return it with the numbers kept and removed.
+    """Remove measured images from the reference, and count the images that were kept and removed.
 
-    If all reference images are measured, they are kept, but without labels: a gallery is available
-    when it is searched, so a method that needs no labels may use it.
+    If all reference images are measured, they are kept without their labels. The gallery is
+    available at search time, so a method that does not need labels may use it.
 
     Args:
         reference: images used to fit methods.
@@ -348,8 +353,8 @@ def disjoint(
     """
     if reference is None:
         return None, {}
-    # Look up reference images among sorted hashes of the measured images. Compare by content, since
-    # the same picture may have several names.
+    # Look up the reference images among the sorted hashes of the measured images. Compare content
+    # instead of names, since the same picture may have several names.
     measured = np.sort(_hashes(images.unit))
     hashes = _hashes(reference.unit)
     # np.isin would allocate about ten arrays of this size.
@@ -373,8 +378,8 @@ def disjoint(
             reason = f", so that {', '.join(learning)} would learn from their labels"
         raise InvalidInputError(
             f"reference: got {n_measured} images, and all of them are measured{reason}; expected"
-            " others, such as another split. Or measure every second image: evaluate(model,"
-            " features[1::2], reference=features[::2], ...)"
+            " different images, such as another split. Or measure every second image:"
+            " evaluate(model, features[1::2], reference=features[::2], ...)"
         )
     # Remove the labels, so that no method can learn from them by mistake.
     return replace(reference, labels={}), {
@@ -384,7 +389,7 @@ def disjoint(
 
 
 def _hashes(rows: UnitRows) -> NDArray[np.int64]:
-    """Return a 64-bit hash (n,) of each row's bytes."""
+    """Return 64-bit hashes (n,) of the bytes in each row."""
     hashes = np.empty(len(rows), np.int64)
     place = 0
     for block in rows.split():

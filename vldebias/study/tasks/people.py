@@ -1,4 +1,4 @@
-"""Generate images for people to label, and measure their answers (Table 7.8)."""
+"""Generate images for people to label, and measure the labels (Table 7.8)."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class PeopleTask(Task):
 
     The sample follows section 7.6.3: 25 images of each unseen profession, with and without a
     method, from the same noise. It uses the prompts and noise of the first 25 images in the suite
-    `generation`, so both show the same pictures up to rounding. There are no figures until someone
-    has labelled the images; the task prints the command that opens the labelling page.
+    `generation`, so both show the same pictures up to rounding. There are no results until someone
+    has labelled the images; until then, the task prints the command that opens the labelling page.
 
-    If the user passes answers and a folder of images, nothing is generated.
+    If the user passes answers and an image folder, nothing is generated.
 
     Attributes:
-        prompts: the set whose unseen concepts are generated.
-        attribute: the attribute that people label.
-        values: its values.
-        variants: name -> how to debias; the original pipeline, "none", always runs.
+        prompts: prompt set whose unseen concepts are generated.
+        attribute: attribute that people label.
+        values: values of the attribute.
+        variants: name -> how to debias. The original pipeline, "none", is always included.
         images: number of images per prompt.
-        steps, guidance, batch_size, options: settings of the pipeline.
+        steps, guidance, batch_size, options: pipeline settings.
     """
 
     task: Literal["people"] = "people"
@@ -88,7 +88,7 @@ class PeopleTask(Task):
         )
 
     def plan(self) -> Plan:
-        """Return the plan of the images."""
+        """Return the plan that lists the images to generate."""
         return self.generation.plan()
 
     def folder(self, out: Path) -> Path:
@@ -103,8 +103,8 @@ class PeopleTask(Task):
     def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return the inputs for `measure`.
 
-        These are the user's answers and image folder or, if not given, the pipeline, the output
-        folder and the answers about its images.
+        These are the user's answers and image folder. If they are not given, they are the pipeline,
+        the output folder and the answers about its images.
         """
         # With the user's images and answers, nothing is generated and no pipeline is needed.
         if inputs.options.labels or inputs.options.drawn is not None:
@@ -117,7 +117,7 @@ class PeopleTask(Task):
         return {
             "images": folder,
             "answers": [folder / ANSWERS],
-            # Included in the suite's key, so that new answers trigger a new measurement.
+            # This is part of the suite's key, so that new answers trigger a new measurement.
             "answered": digest(folder / ANSWERS) if (folder / ANSWERS).is_file() else None,
             "pipe": inputs.pipeline.host,
             "pipeline": inputs.pipeline,
@@ -141,17 +141,17 @@ class PeopleTask(Task):
 
         Args:
             images: output folder for generated images.
-            answers: files of answers about them, as written by `vldebias label`; missing files are
-                ignored.
-            labels: files of answers about the images in `folder`, instead of generating any.
-            folder: the user's images.
-            pipe: the diffusers pipeline. None: all images must already be in the folder.
-            command: the command that opens the labelling page, for the message if there are no
-                answers.
-            progress: reports progress.
+            answers: answer files for the generated images, as written by `vldebias label`; missing
+                files are ignored.
+            labels: answer files for the images in `folder`, to measure them without generating
+                any.
+            folder: folder with the user's images.
+            pipe: diffusers pipeline. If None, all images must already be in the folder.
+            command: command that opens the labelling page, printed if there are no answers.
+            progress: progress bars.
 
         Returns:
-            Discrepancy and agreement; an empty list if nobody has labelled the images yet.
+            Discrepancy and agreement, or an empty list if nobody has labelled the images yet.
         """
         if images is None:
             return self.shares.measure(labels=labels, folder=folder, progress=progress)

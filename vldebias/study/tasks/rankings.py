@@ -26,14 +26,14 @@ BLOCK = 1 << 13  # rows converted to float64 at a time
 
 
 class Rankings:
-    """Store queries and images as edited by every method, and rank images by cosine.
+    """Rank images by cosine similarity, with queries and images as edited by each method.
 
     Attributes:
         queries: method -> queries (q, d).
         images: method -> all images (n, d).
-        known: (n,) whether each image's group is known.
+        known: boolean mask (n,) of the images whose group is known.
         reranked: method -> re-ranked rows (q, m), as positions among the images with a known group.
-        labels: method -> zero-shot labels (known,), for methods that reserve places per label.
+        labels: method -> zero-shot labels (known,), for methods that reserve ranks for each label.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Rankings:
     def known_images(self, method: str) -> UnitRows:
         """Return the images with a known group, as edited by a method."""
         images = self.images[method]
-        # Skip the selection if all labels are known, because it copies indices.
+        # Do not select rows if all groups are known, because a selection copies the indices.
         return images if self.known.all() else images.select(self.known)
 
     def rerank(
@@ -59,16 +59,15 @@ class Rankings:
         prior: Literal["uniform", "dataset"],
         k: int,
     ) -> None:
-        """Re-rank results with each of the given methods, with or without an edit.
+        """Re-rank the results of every query with each of the given methods.
 
-        The labels are zero-shot, because users have no others. The target shares are even, or the
-        candidates' own shares with the prior "dataset".
+        Labels are predicted zero-shot, because users do not have ground-truth labels.
 
         Args:
             methods: methods that re-rank.
             texts: the model, used to embed text.
             sets: prompt sets of the attributes.
-            prior: "uniform" for even shares, "dataset" for the candidates' own.
+            prior: target shares; "uniform" for equal shares, "dataset" for the candidates' shares.
             k: the largest number of top results that is measured.
         """
         groups = Groups.zero_shot(self.known_images(NONE).split(BLOCK), sets, texts)
@@ -76,7 +75,7 @@ class Rankings:
         if prior == "dataset":
             shares = pool_shares(groups.codes, len(groups.names))
         n = len(groups.codes)
-        # Each label needs enough rows to fill its places in every resample (`reach`).
+        # Each label needs enough rows to fill its ranks in every resample (`reach`).
         length = min(n, len(groups.names) * 2 * reach(k, n))
         for method in methods:
             name = method.name
@@ -88,18 +87,18 @@ class Rankings:
                 found = Candidates(scores, groups.codes, groups.names, shares)
                 lists.append(RERANKERS[method.order](found, length))
             self.reranked[name] = np.stack(lists)
-            # Quota re-ranking reserves the same places for a label in every resample. Other methods
-            # do not depend on the labels.
+            # Quota re-ranking reserves the same ranks for a label in every resample, which requires
+            # the labels. Other methods do not depend on them.
             if method.order == "quota":
                 self.labels[name] = groups.codes
 
     def first(self, k: int) -> dict[str, Rows]:
-        """Return method -> top rows (q, m) per query, among images with a known group.
+        """Return each method's top rows (q, m) per query, among images with a known group.
 
-        m exceeds k, because resamples omit some of the first k rows, and later rows move up
-        (`reach`).
+        m is larger than k because each resample omits some of the first k rows, and later rows move
+        up (`reach`).
         """
-        # Read images shared by several methods only once, for all their queries.
+        # If several methods share their images, read the images only once, for all queries.
         methods_of_images: dict[UnitRows, list[str]] = {}
         for method, images in self.images.items():
             methods_of_images.setdefault(images, []).append(method)
@@ -113,10 +112,10 @@ class Rankings:
         return {method: rows_of_method[method] for method in self.images}
 
     def first_inside(self, rows: Rows, k: int) -> dict[str, Rows]:
-        """Return method -> top rows (q, m) per query within a subset of the images.
+        """Return each method's top rows (q, m) per query within a subset of the images.
 
         Args:
-            rows: positions of the subset among all images. The result contains positions in `rows`.
+            rows: rows of the images in the subset. The result contains positions in `rows`.
             k: number of top results.
         """
         rows_of_method = {}
@@ -137,7 +136,7 @@ class Rankings:
         return rows_of_method
 
     def image_cosines(self) -> dict[str, float]:
-        """Return the mean cosine between original and edited images, for methods that edit them."""
+        """Return the mean cosine between original and edited images for methods that edit them."""
         original = self.images[NONE]
         cosines = {}
         for method, edited in self.images.items():

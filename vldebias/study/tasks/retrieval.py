@@ -1,12 +1,12 @@
 """Measure the skew of text-to-image retrieval (Table 7.5) and the cost of a method.
 
 Source: section 7.4.2 of Chuang's thesis (Chuang et al., "Debiasing Vision-Language Models via
-Biased Prompts", 2023) with MaxSkew and NDKL of Geyik et al. (2019).
+Biased Prompts", 2023), with MaxSkew and NDKL from Geyik et al. (2019).
 
 A resampled gallery repeats images, which biases a maximum over groups upwards. Intervals over
 images are therefore shifted so that the mean of the resamples equals the value
-(`recentred_interval`). They cover the expected value on a gallery of this size (measured in
-`eval/experiments/coverage_shares.py`).
+(`recentred_interval`). They cover the expected value for a gallery of this size, as measured in
+`eval/experiments/coverage_shares.py`.
 """
 
 from __future__ import annotations
@@ -53,44 +53,43 @@ Edits = Mapping[str, Edit | None]  # method -> its edit, None for the original m
 Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> method -> values (n,)
 
 RECALL = (1, 5, 10)  # values of k for caption recall
-# Largest gallery for which caption recall is measured, because its cost is quadratic.
+# Largest gallery for which caption recall is measured. Its cost is quadratic in the gallery size.
 MOST_CAPTIONS = 10_000
 
 
 @register_task
 class RetrievalTask(ImageTask):
-    """Measure the skew of retrieval: MaxSkew@k, MinSkew@k and NDKL@k of every method.
+    """Measure the skew of retrieval with MaxSkew@k, MinSkew@k and NDKL@k for every method.
 
     Each metric is reported per query and as a mean over queries. There is one block per attribute,
     named "<name> <attribute>". Images whose attribute is unknown are excluded from its gallery and
-    counted. The method "random" is the expectation under random rankings of the gallery, with its
+    counted. The method "random" is the expectation over random rankings of the gallery, with its
     central 95% range.
 
-    Rows of utility:
+    These rows measure utility:
 
-    - recall of the gallery's captions, if the texts include them and there are at most
+    - caption recall, if all captions in the gallery were embedded and there are at most
       `MOST_CAPTIONS` images;
-    - precision@k, if every query names one value of a different column (such as "nurse" in "A photo
-      of a nurse." for a column of jobs);
-    - zero-shot accuracy of `classes`.
+    - precision@k, if every query names one value of a column other than the attribute's (such as
+      "nurse" in "A photo of a nurse." for a column of jobs);
+    - zero-shot accuracy for `classes`.
 
     Attributes:
         prompts: attribute -> the prompt set that the methods are fitted on, or several sets that
             are solved jointly. An attribute is a column ("gender") or an intersection of columns
             ("gender x race").
-        queries: strings, or a prompt set whose class prompts are the queries; in a file also {of:
-            SET, held_out: true}.
-        k: number of top results to measure, one or more values. Equal scores keep the order of the
-            images.
-        prior: target share of a group: "uniform" (1 / number of groups in the gallery, as in the
-            paper) or "dataset" (its share of the gallery). For an uneven gallery (`UNEVEN`),
-            MaxSkew@k is also measured against the other prior, and there is no verdict if the two
-            disagree.
-        resample: what is resampled for the interval of a mean over queries: "queries" if they are a
-            sample of what people search for, "images" if the protocol fixes them. For rows of one
-            query, images are always resampled.
+        queries: strings, or a prompt set whose class prompts are the queries. A suite file may also
+            use {of: SET, held_out: true}.
+        k: one or more numbers of top results to measure. Images with equal scores keep their order.
+        prior: target share of each group: "uniform" (1 / number of groups in the gallery, as in the
+            paper) or "dataset" (the group's share of the gallery). For an uneven gallery
+            (`UNEVEN`), MaxSkew@k is also measured against the other prior, and there is no verdict
+            if the two disagree.
+        resample: what the bootstrap resamples for a mean over queries: "queries" if they are a
+            sample of what people search for, "images" if the protocol fixes the queries. For
+            individual queries, images are always resampled.
         classes: column -> value -> class prompt. The attribute's own columns are excluded, as are
-            images without a label in one of the columns.
+            images without a label in any of the columns.
     """
 
     ranks_results: ClassVar[bool] = True
@@ -114,14 +113,14 @@ class RetrievalTask(ImageTask):
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:
-        """Return the task.
+        """Create the task for `vldebias.evaluate`.
 
-        Defaults: the class prompts as queries, and k = a twentieth of the images (at least 10). A
-        single column is paired with a single prompt set.
+        By default, the queries are the class prompts, and k is a twentieth of the images (at least
+        10). If there is only one label column and one prompt set, they are paired.
 
         Args:
-            inputs: what the user passed.
-            settings: the task's settings by name.
+            inputs: inputs passed by the user.
+            settings: task settings by name.
         """
         images = inputs["images"]
         sets = sets_by_column(settings.get("prompts"))
@@ -133,15 +132,15 @@ class RetrievalTask(ImageTask):
         queries: dict[str, None] = {}
         for prompts in chain(*sets.values()):
             queries |= dict.fromkeys(prompts.classes)
-        # A small k is skewed by chance in any ranking, and k = n has the skew of the gallery
-        # whatever the ranking.
+        # With a small k, any ranking is skewed by chance. With k = n, every ranking has the skew of
+        # the gallery.
         defaults = {"k": max(10, len(images) // 20), "queries": list(queries)}
         return cls.build({**defaults, **settings, "prompts": sets})
 
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts of all sets, the queries and the class prompts.
+        """Return the prompts in all sets, the queries and the class prompts.
 
-        Captions belong to the data and are not included.
+        Captions are not included, because they are part of the data.
         """
         texts: dict[str, None] = {}
         for prompts in chain(*self.prompts.values()):
@@ -163,11 +162,11 @@ class RetrievalTask(ImageTask):
         """Rank the gallery for every query under every method, and measure the rankings.
 
         Args:
-            images: the gallery, with the label columns of the attributes.
-            texts: the host of the same model.
+            images: the gallery, with a label column for each attribute.
+            texts: host of the model that embedded the images.
             reference: unlabelled images, for methods that use them.
-            edits: name -> edit that was fitted earlier.
-            progress: reports progress.
+            edits: name -> fitted edit, measured like a method.
+            progress: progress bars.
 
         Returns:
             A result for each attribute.
@@ -180,14 +179,14 @@ class RetrievalTask(ImageTask):
         check_images(images, texts, self.queries[0])
         self._check_classes(images)
         reference, reference_counts = disjoint(reference, images, self.methods)
-        # Methods that do not edit images share this object, which identifies them.
+        # Methods that do not edit images share this object, so rankings read it only once.
         features = images.unit
         results = []
         for attribute, sets in self.prompts.items():
             with progress.bar(f"{self.name} {attribute}") as advance:
-                # 1. The gallery contains the images whose group is known. The others are counted,
-                # and still used for recall and accuracy. "gender x race" crosses two columns; an
-                # image that is unknown in either one is unknown here.
+                # 1. The gallery contains the images whose group is known. Other images are counted,
+                # and still used for recall and accuracy. For "gender x race", two columns are
+                # crossed, and an image must be known in both.
                 columns = list(map(str.strip, attribute.split(" x ")))
                 labels = cross(*map(images.column, columns))
                 doubt_labels(images, columns, sets)
@@ -225,7 +224,8 @@ class RetrievalTask(ImageTask):
                 self._add_skews(result, gallery, rankings, images, columns, n)
                 self._add_kept(result, gallery, rankings, n)
                 for method, cosine in rankings.image_cosines().items():
-                    # Without a method the cosine is 1. It is exact, so the interval has no width.
+                    # Without a method, the cosine is 1. The change from it is exact, so the
+                    # interval has no width.
                     change = (cosine - 1, cosine - 1, cosine - 1)
                     n_images = {"images": len(images)}
                     result.add("image_cosine", method, cosine, n=n_images, change=change)
@@ -244,7 +244,7 @@ class RetrievalTask(ImageTask):
         return results
 
     def _check_classes(self, images: Embeddings) -> None:
-        """Reject class prompts whose values differ from those of their column."""
+        """Raise InvalidInputError if the class prompts do not match the values in their column."""
         for column, prompt_of_value in self.classes.items():
             names = images.column(column).names
             if set(prompt_of_value) != set(names):
@@ -280,8 +280,8 @@ class RetrievalTask(ImageTask):
                 " against even shares and against its own."
             )
         if reference is not None:
-            # Count the reference images that are nearest to each value's prompts. Methods that
-            # equalise the means of the reference mistake uneven counts for a direction.
+            # Count the reference images that are nearest to each value's prompts. With uneven
+            # counts, methods that equalise the means of the reference find a wrong direction.
             for prompts in sets:
                 values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
                 sizes = np.zeros(len(values), dtype=int)
@@ -325,15 +325,15 @@ class RetrievalTask(ImageTask):
         columns: Sequence[str],
         n: Mapping[str, int],
     ) -> None:
-        """Add every ranking and query metric, first as means, then for each query.
+        """Add every ranking and query metric, first as means and then for each query.
 
         Args:
-            result: the result that receives the rows.
+            result: the result to add rows to.
             gallery: images with a known group.
-            rankings: queries and images as edited by every method.
+            rankings: queries and images as edited by each method.
             images: all images.
-            columns: columns of the attribute itself, which precision ignores.
-            n: numbers of queries and images.
+            columns: the attribute's own columns, which are not used for precision.
+            n: number of queries and images.
         """
         other_columns = {}
         for column in images.labels:
@@ -350,7 +350,7 @@ class RetrievalTask(ImageTask):
             self._add_mean_over_queries(result, metric, values, draws, n)
             if metric in chance:
                 # Average as many random rankings as there are queries, because a mean over 20
-                # queries varies less than one ranking.
+                # queries varies less than a single ranking.
                 size = (self.resamples, len(self.queries))
                 rng = np.random.default_rng(self.seed)
                 means = rng.choice(chance[metric], size=size).mean(axis=1)
@@ -386,15 +386,15 @@ class RetrievalTask(ImageTask):
         draws: Mapping[str, Floats] | None,
         n: Mapping[str, int],
     ) -> None:
-        """Add each method's mean over queries, resampled over `resample`.
+        """Add each method's mean over queries, with an interval from resampled queries or images.
 
         Args:
-            result: the result that receives the rows.
+            result: the result to add rows to.
             metric: metric name.
-            values: method -> value (q,) of each query.
-            draws: method -> means over queries (resamples,) in resamples of the images; None if the
+            values: method -> values (q,), one per query.
+            draws: method -> means over queries (resamples,) for resampled images. None if the
                 values do not depend on the images.
-            n: numbers of queries and images.
+            n: number of queries and images.
         """
         if self.resample == "queries":
             result.add_resampled(metric, values, n=n, resamples=self.resamples, seed=self.seed)
@@ -405,23 +405,23 @@ class RetrievalTask(ImageTask):
     def _add_kept(
         self, result: TaskResult, gallery: Gallery, rankings: Rankings, n: Mapping[str, int]
     ) -> None:
-        """Add the share of each value's top hits that remain after an edit, averaged over all.
+        """Add the share of each value's top hits that remain after an edit, averaged over values.
 
-        Values with no more images than hits are skipped, because they cannot lose any.
+        A value is skipped if it has no more images than hits, because it cannot lose any.
         """
         known_rows = np.flatnonzero(rankings.known)
         for k in self.k:
             first = hits_of_value(k, len(gallery.names))
-            # One entry per value: method -> shares (q,) of the queries; method -> means over
-            # queries (resamples,); the same means (resamples,) for random rankings.
+            # Each list has one entry per value. Shares are (q,), one per query; draws are means
+            # over queries (resamples,), and chances are the same means for random rankings.
             shares: list[dict[str, Floats]] = []
             draws: list[dict[str, Floats]] = []
             chances: list[Floats] = []
             for group in range(len(gallery.names)):
                 rows = known_rows[gallery.codes == group]
                 if len(rows) > first:
-                    # Each value has a separate seed, because its images are an independent sample
-                    # and a shared seed would correlate the noise of different values.
+                    # Use a different seed for each value, because their images are independent
+                    # samples, and a shared seed would correlate their noise.
                     seed = self.seed + len(shares)
                     order_of_method = rankings.first_inside(rows, first)
                     of_queries, of_resamples = self._kept_in_value(
@@ -444,7 +444,7 @@ class RetrievalTask(ImageTask):
     def _kept_in_value(
         self, order_of_method: Mapping[str, Rows], first: int, n: int, seed: int
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return method -> shares (q,) of top hits that remain, and their means in resamples.
+        """Return the shares (q,) of top hits that remain, and their means in resamples, by method.
 
         The second mapping is empty if queries are resampled.
         """
@@ -455,7 +455,7 @@ class RetrievalTask(ImageTask):
             shares[method] = np.array([kept_share(*pair, first) for pair in pairs])
         if self.resample == "queries":
             return shares, {}
-        # Sum query by query, so that memory use does not depend on their number.
+        # Sum query by query, so that memory use does not depend on the number of queries.
         totals = {method: np.zeros(self.resamples) for method in order_of_method}
         for query, before in enumerate(orders_before):
             after = {method: order[query] for method, order in order_of_method.items()}
@@ -467,11 +467,12 @@ class RetrievalTask(ImageTask):
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits
     ) -> None:
-        """Add recall for the gallery's captions, if they were embedded.
+        """Add the recall of the gallery's captions, if they were embedded.
 
-        Image to text: is the image's caption among the first k different captions? Text to image:
-        is an image with this caption among the first k? The subset "" is the mean of both
-        directions. A caption counts once for each of its images, which are resampled together.
+        For image to text, an image is a hit if its caption is among the first k different captions.
+        For text to image, a caption is a hit if an image with this caption is among the first k
+        images. The subset "" is the mean of both directions. A caption counts once for each of its
+        images, which are resampled together.
         """
         captioned = np.array([bool(caption) for caption in gallery.captions], dtype=bool)
         if not captioned.any() or len(gallery) > MOST_CAPTIONS:
@@ -494,7 +495,7 @@ class RetrievalTask(ImageTask):
             for k in RECALL:
                 # (2, n): both directions for each image
                 hits = np.array([to_text, to_image]) < k
-                # Average both directions first: the image is the unit that is resampled.
+                # Average both directions first, because images are resampled as a unit.
                 table[f"recall@{k}", ""][method] = hits.mean(axis=0)
                 table[f"recall@{k}", "image to text"][method] = hits[0]
                 table[f"recall@{k}", "text to image"][method] = hits[1]
@@ -509,7 +510,7 @@ class RetrievalTask(ImageTask):
         edits: Edits,
         columns: Sequence[str],
     ) -> None:
-        """Add zero-shot accuracy for each column, and the mean if there are several.
+        """Add the mean zero-shot accuracy over columns, and the accuracy per column if several.
 
         `columns` contains the attribute's own columns, which are excluded.
         """
@@ -520,7 +521,7 @@ class RetrievalTask(ImageTask):
         known = np.logical_and.reduce([gallery.column(column).known for column in classes])
         if not known.any():
             raise InvalidInputError(
-                f"classes: no image has a label in every one of {list(classes)}"
+                f"classes: no image has a label in all of the columns {list(classes)}"
             )
         table: dict[tuple[str, str], dict[str, Floats]] = defaultdict(dict)
         for method, edit in edits.items():
@@ -530,7 +531,7 @@ class RetrievalTask(ImageTask):
                 prompts = [prompt_of_value[name] for name in labels.names]
                 rows = self.rows(texts, prompts, edit).double()
                 blocks = [rows @ block.double().T for block in images.split(BLOCK)]
-                # Round, so that equal images tie regardless of the order of summation.
+                # Round the scores, so that equal images tie regardless of the summation order.
                 scores = torch.cat(blocks, dim=1).numpy().round(12)
                 table["accuracy", column][method] = scores.argmax(axis=0) == labels.codes[known]
         means = {}
@@ -548,10 +549,10 @@ class RetrievalTask(ImageTask):
     ) -> None:
         """Add means over images, resampling images in the same cluster together.
 
-        `clusters` (n,) is the number of each image's cluster.
+        `clusters` (n,) contains each image's cluster number.
         """
-        # Sum over the images of each cluster: a column of ones to count them, then one column for
-        # each row and method of the table.
+        # Sum over the images in each cluster. The first column contains ones, to count images; the
+        # others contain the values for each row and method in the table.
         columns = [np.ones(len(clusters))]
         for of_methods in table.values():
             columns += of_methods.values()
@@ -559,7 +560,7 @@ class RetrievalTask(ImageTask):
         blocks = resampled_weights(len(sums), self.resamples, self.seed, len(sums))
         resampled = np.concatenate([weights.astype(float) @ sums for weights in blocks])
         # A resample of clusters may contain more or fewer than n images, so divide by the actual
-        # number. (resamples, values)
+        # number. The shape is (resamples, values).
         draws = resampled[:, 1:] / resampled[:, :1]
 
         column = 0
@@ -576,23 +577,23 @@ class RetrievalTask(ImageTask):
 
 
 def _means_over_values(values: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
-    """Return method -> mean of its arrays, one for each value."""
+    """Return the mean of each method's arrays over all values."""
     return {name: np.mean([arrays[name] for arrays in values], axis=0) for name in values[0]}
 
 
 def relevance(columns: Mapping[str, Labels], queries: Sequence[str]) -> tuple[str, Mask | None]:
-    """Return the column whose labels the queries name, and a relevance matrix (q, n).
+    """Find the column whose labels the queries name, and return it with a relevance matrix (q, n).
 
-    An image is relevant to a query if its label is the one that the query names; unknown labels are
-    not relevant.
+    An image is relevant to a query if the query names its label. Images with unknown labels are not
+    relevant.
 
     Args:
-        columns: column -> labels of the images.
+        columns: column -> image labels.
         queries: q strings.
 
     Returns:
-        The first column for which every query names exactly one label, with its relevance; "" and
-        None if there is none.
+        The first column for which every query names exactly one label, with its relevance matrix,
+        or "" and None if there is no such column.
     """
     for column, labels in columns.items():
         # Match entire words, so that "nurse" does not match "nursery". Skip labels without letters

@@ -27,14 +27,14 @@ MethodName = Annotated[str, AfterValidator(lambda name: get_method(name).name)]
 
 @register_task
 class TextsTask(Task):
-    """Measure the mean of |z_i - z_j| over prompt pairs for fitted and for unseen concepts.
+    """Measure the mean of |z_i - z_j| over prompt pairs, for fitted and for unseen concepts.
 
-    Every prompt is edited, even if it states the attribute. Concepts are resampled, because their
-    pairs share prompts. See section 7.6.1.
+    Every prompt is edited, even if it states the attribute. The bootstrap resamples concepts
+    instead of pairs, because the pairs of a concept share prompts. See section 7.6.1.
 
     Attributes:
-        sets: row name -> prompt set.
-        method: any method that edits embeddings.
+        sets: name in the block title -> prompt set.
+        method: method that edits embeddings.
         lam: the method's lambda, if it takes one.
     """
 
@@ -48,15 +48,15 @@ class TextsTask(Task):
         """Return the task for the prompt sets.
 
         Args:
-            inputs: what the user passed.
-            settings: the task's settings by name.
+            inputs: inputs passed by the user.
+            settings: task settings by name.
 
         Raises:
             InvalidInputError: If the settings contain `methods`.
         """
         if "methods" in settings:
             raise InvalidInputError(
-                "methods: the task texts measures one method; name it with method="
+                "methods: the task 'texts' measures a single method; pass it as method="
             )
         fields = dict(settings)
         listed = sets_by_column(fields.pop("prompts", None))
@@ -64,7 +64,7 @@ class TextsTask(Task):
         return cls.build({"sets": sets, **fields})
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
-        """Return the encoder of the prompts, and the name that the user passed for it."""
+        """Return the prompt encoder and the pipeline name that the user passed."""
         pipeline = inputs.pipeline
         encoder = resolve(pipeline.host, tokenizer=pipeline.tokenizer)
         return {
@@ -80,11 +80,11 @@ class TextsTask(Task):
 
         Args:
             encoder: the host that embeds the prompts (`vldebias.hosts.resolve`).
-            model: name of the model in reports; default: the host's name.
-            progress: reports progress.
+            model: model name in reports; the host's name by default.
+            progress: progress bars.
         """
-        # If the method does not take lambda, do not record one, because it would look like a
-        # choice.
+        # Only record lambda if the method takes it. Otherwise, the report would suggest that it had
+        # an effect.
         lam = self.lam if get_method(self.method).declaration.has_lam else None
         results = []
         for name, prompts in self.sets.items():
@@ -108,8 +108,8 @@ class TextsTask(Task):
                 settings=self.settings({"roles": list(encoder.roles)}),
             )
             result = TaskResult(provenance)
-            # Only unseen concepts are a test: a projection is fitted to make the training pairs
-            # equal, so their distance shrinks by construction.
+            # Only unseen concepts test generalisation. A projection is fitted to make the training
+            # pairs equal, so their distance shrinks by construction.
             groups_of_part = {"train": prompts.groups}
             if prompts.held_out_groups:
                 groups_of_part["unseen"] = prompts.held_out_groups
@@ -136,10 +136,10 @@ class TextsTask(Task):
 
 
 def _sums(rows: torch.Tensor, lengths: Sequence[int]) -> Floats:
-    """Return the sum of distances within each group of rows and its number of pairs (groups, 2)."""
+    """Return the sum of pairwise distances and the number of pairs for each group (groups, 2)."""
     sums = []
     for group in rows.split(list(lengths)):
-        # All pairs within a concept: one pair for two values, six pairs for four.
+        # Compare all pairs within a concept: one pair for two values, six pairs for four.
         distances = torch.pdist(group.double())
         sums.append((float(distances.sum()), len(distances)))
     return np.array(sums)

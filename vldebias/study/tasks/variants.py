@@ -1,4 +1,4 @@
-"""Debias a pipeline with any method or a saved edit, and generate the images of a plan."""
+"""Debias a pipeline with a method or a saved edit, and generate the images in a plan."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 
 class Variant(Strict):
-    """Describe one way to debias a pipeline: arguments of `vldebias.debias`, or a saved edit.
+    """One way to debias a pipeline: arguments of `vldebias.debias`, or a saved edit.
 
     Attributes:
-        prompts: prompt sets, solved jointly. If empty, the set that is generated.
+        prompts: prompt sets, solved jointly. If empty, the set that images are generated for.
         method: method name.
         lam: weight of the prompt pairs; 500 in the paper (section 7.6).
-        strength: share of the edit; for "balanced-prompts", share of the images.
-        keep_stated: leave prompts that state a value unchanged.
+        strength: strength of the edit; for "balanced-prompts", the share of images that change.
+        keep_stated: whether to leave prompts that state a value unchanged.
         projection: folder created by `save_pretrained` or `vldebias debias --out`.
-        only_stated: only generate prompts that state a value.
+        only_stated: whether to only generate images for prompts that state a value.
     """
 
     prompts: SeveralPrompts = ()
@@ -76,21 +76,22 @@ class Variant(Strict):
                 if PIPELINES in method.declaration.hosts:
                     expected.append(name)
             raise ValueError(
-                f"method {self.method!r} is not for pipelines; expected one of"
+                f"method {self.method!r} does not support pipelines; expected one of"
                 f" {', '.join(expected)}"
             )
-        # Check which fields were set, even to their defaults: a user who sets lam: 500 together
-        # with a saved projection expects it to be used.
+        # Check which fields were set explicitly, even to their defaults. A user who sets lam: 500
+        # together with a saved projection expects it to be used.
         clash = self.model_fields_set & {"prompts", "method", "lam"}
         if self.projection is not None and clash:
             raise ValueError(
-                f"a saved projection has its own {', '.join(sorted(clash))}; leave them out"
+                f"a saved projection already determines {', '.join(sorted(clash))}; remove these"
+                " settings"
             )
         return self
 
     @property
     def _parts(self) -> list[PromptSet]:
-        """Return the prompt sets, splitting sets for several attributes into their parts."""
+        """Return the prompt sets, with sets for several attributes split into their parts."""
         parts: list[PromptSet] = []
         for prompts in self.prompts:
             parts += prompts.parts or (prompts,)
@@ -112,7 +113,7 @@ class Variant(Strict):
     def assigns_values(self) -> bool:
         """Return whether each image is assigned a value, in its prompt or in cross-attention.
 
-        Prompts that state a value are always left unchanged.
+        Variants that assign values always leave prompts that state a value unchanged.
         """
         if self.projection is not None:
             saved = load_edit(self.projection)
@@ -123,11 +124,11 @@ class Variant(Strict):
     def assigns_all_of(self, judged: Sequence[Sequence[str]]) -> bool:
         """Return whether every image is assigned a value of each attribute.
 
-        The shares are then even by construction, so the chance level of random draws does not
+        The shares are then equal by construction, so the gap that random draws would have does not
         apply.
 
         Args:
-            judged: values per attribute.
+            judged: values of each judged attribute.
         """
         is_each = bool(self._parts) and self.covers(judged)
         return self.assigns_values and self.strength == 1 and is_each
@@ -136,7 +137,7 @@ class Variant(Strict):
         """Return whether the prompt sets cover every judged attribute (True for saved edits).
 
         Args:
-            judged: values per attribute.
+            judged: values of each judged attribute.
         """
         covered = [_casefolded(prompts.attributes) for prompts in self._parts]
         return not covered or all(_casefolded(values) in covered for values in judged)
@@ -146,14 +147,18 @@ class Variant(Strict):
         return self.lam if get_method(self.method).declaration.has_lam else None
 
     def check_pipeline(self, pipe: DiffusionPipeline) -> None:
-        """Reject a pipeline whose default is an edit if the plan expects balanced prompts."""
+        """Raise an error if balanced prompts are planned but the pipeline's default is an edit.
+
+        Raises:
+            InvalidInputError: If the pipeline cannot use balanced prompts.
+        """
         if self.method != "default" or not self.rewrites:
             return
         reason = why_not_balanced(Problem(pipe, list(self.prompts)))
         if reason is not None:
             raise InvalidInputError(
-                f"method 'default': {reason}, so the default is an edit; name the method to"
-                " measure, 'cali' or 'balanced-prompts'"
+                f"method 'default': {reason}, so the default is an edit; choose the method to"
+                " measure explicitly, 'cali' or 'balanced-prompts'"
             )
 
     def attach(self, pipe: DiffusionPipeline) -> Attachment:
@@ -182,11 +187,11 @@ class Variant(Strict):
                 "lam": self._lam,
             }
         saved = load_edit(self.projection)
-        # Edits for several roles were fitted by one call, so the first one describes all.
+        # Edits for several roles were fitted by one call, so the first one describes all of them.
         edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
         origin = edit.provenance
         lam: float | tuple[float, ...] | None = origin.lam
-        # An unregistered method may have used lambda.
+        # Assume that an unregistered method may have used lambda.
         has_lam = origin.method not in METHODS or METHODS[origin.method].declaration.has_lam
         if not has_lam or not isinstance(lam, float):
             lam = None
@@ -196,7 +201,7 @@ class Variant(Strict):
             "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
             "method": origin.method,
             "lam": lam,
-            # Hash the content, since a folder with the same name may contain a newer fit.
+            # Hash the content, since a folder with the same name may contain a newer edit.
             "projection": hash_of(list(map(digest, files))),
         }
 
@@ -207,17 +212,16 @@ def _casefolded(values: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Generator:
-    """Generate images by number, each with its own random generator.
+    """Generates images by index, each with its own random number generator.
 
     Attributes:
         pipe: the pipeline.
-        texts: prompt of each image.
-        noise: noise seed of each image.
+        texts: prompt for each image.
+        noise: noise seed for each image.
         options: pipeline arguments.
-        values: value inserted into each image's prompt or set in cross-attention; None if there is
-            none.
+        values: value inserted into each image's prompt or set in cross-attention, or None.
         left_unchanged: whether each prompt is left unchanged.
-        attachment: sets values in cross-attention; None if there are none.
+        attachment: attachment that sets values in cross-attention, or None.
     """
 
     pipe: DiffusionPipeline
@@ -229,7 +233,7 @@ class Generator:
     attachment: DenoiserAttachment | None = None
 
     def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
-        """Return each image, and whether the safety checker blackened it."""
+        """Return the images at some indices, and whether the safety checker blackened each one."""
         options = dict(self.options)
         for name, value in options.items():
             if name.startswith("negative_prompt"):
@@ -240,8 +244,8 @@ class Generator:
                 stack.enter_context(self.attachment.giving([self.values[i] for i in numbers]))
             output = self.pipe(
                 [self.texts[i] for i in numbers],
-                # Use one generator per image, always on the CPU, so that noise depends only on the
-                # image, not on the batch or the machine.
+                # Use one generator per image, always on the CPU, so that the noise only depends on
+                # the image, and not on the batch or the machine.
                 generator=[torch.Generator("cpu").manual_seed(self.noise[i]) for i in numbers],
                 output_type="pil",
                 **options,
@@ -265,11 +269,11 @@ def prepared(
 
     Args:
         pipe: a diffusers pipeline.
-        attach: attaches the method; None for the unedited pipeline.
-        prompts: prompt of each image.
-        noise: seed of the noise of each image.
-        seeds: seed of each image, which determines its value; None: values are balanced over all
-            images.
+        attach: function that attaches the method, or None for the unedited pipeline.
+        prompts: prompt for each image.
+        noise: noise seed for each image.
+        seeds: seed for each image, which determines its value. If None, values are balanced over
+            all images.
         options: pipeline arguments.
 
     Raises:
@@ -278,11 +282,12 @@ def prepared(
     current = attachment_of(pipe)
     if current is not None:
         raise AlreadyAttachedError(
-            f"{type(pipe).__name__} has the attachment {current!r}: call .remove() on it first"
+            f"{type(pipe).__name__} already has the attachment {current!r}; call .remove() on it"
+            " first"
         )
     with ExitStack() as stack:
         before = dict(getattr(pipe, "_progress_bar_config", {}))
-        # Disable the pipeline's progress bar per batch.
+        # Disable the progress bar that the pipeline shows for each batch.
         pipe.set_progress_bar_config(**{**before, "disable": True})
         stack.callback(pipe.set_progress_bar_config, **before)
         attachment = None if attach is None else stack.enter_context(attach())
@@ -299,7 +304,7 @@ def prepared(
             texts = attachment.rewrite(prompts, seeds=seeds)
             values = list(attachment.sampled)
             left_unchanged = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
-            # Do not rewrite the batches again.
+            # The prompts are already rewritten, so the pipeline must not rewrite them again.
             stack.enter_context(attachment.disabled())
         elif isinstance(attachment, DenoiserAttachment):
             # Values are set in cross-attention, so prompts are unchanged.
@@ -325,17 +330,17 @@ def generate(
 ) -> GeneratedImages:
     """Generate the planned images that are missing from `folder`.
 
-    Every image has its own random generator and the plan fixes the batches, so an interrupted and
-    continued run generates the same pixels. Missing and damaged files are generated again. Images
-    of prompts that a variant leaves unchanged are copied from "none". Variants without missing
-    images are not fitted.
+    Every image has its own random number generator, and the plan determines the batches, so a
+    resumed run generates the same pixels as an uninterrupted one. Missing and damaged files are
+    generated again. If a variant leaves a prompt unchanged, its images are copied from "none".
+    Variants without missing images are not fitted.
 
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports.
         plan: plan from a `GenerationTask`.
         variants: variants from a `GenerationTask`.
         folder: output folder.
-        follow_seeds: whether the seed of each image determines its value; otherwise values are
+        follow_seeds: if True, the seed of each image determines its value; otherwise, values are
             balanced over all images.
         progress: progress bars.
 
@@ -355,7 +360,7 @@ def generate(
         **plan.options,
     }
     with progress.bar("generating", n_missing, reused=len(generated) - n_missing) as advance:
-        # "none" is a plan's first variant, because others copy images from it.
+        # "none" is the first variant in a plan, because other variants copy images from it.
         for name, batches in unfinished.items():
             images = generated.of_variant(name)
             attach = None if name == NONE else partial(variants[name].attach, pipe)
@@ -372,16 +377,18 @@ def generate(
 
 
 def _unfinished(generated: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
-    """Return variant -> unfinished batches: positions of their images, and of missing images.
+    """Return the unfinished batches of each variant.
 
-    Images that are damaged or belong to a different plan count as missing. Finished variants are
-    left out, since fitting takes minutes on a large pipeline.
+    A batch consists of the positions of all its images, and of the missing ones. Images that are
+    damaged or belong to a different plan count as missing. Finished variants are left out, since
+    fitting takes minutes on a large pipeline.
     """
     missing_paths = set()
     for image in generated:
         with suppress(OSError):
             _, metadata = read_png(generated.path(image))
-            # The metadata also contains what is only known after generation, such as the value.
+            # The stored metadata also contains facts that are only known after generation, such as
+            # the value.
             if metadata.items() >= _record(generated, image).items():
                 continue
         missing_paths.add(image.path)
@@ -396,7 +403,7 @@ def _unfinished(generated: GeneratedImages) -> dict[str, list[tuple[list[int], l
 
 
 def _record(generated: GeneratedImages, image: PlannedImage) -> Facts:
-    """Return the image metadata that identifies its plan."""
+    """Return the metadata by which an image is recognised as part of its plan."""
     plan = generated.plan
     return {
         **vars(image),
@@ -419,10 +426,10 @@ def _write_batch(
     batch: Sequence[int],
     missing: Sequence[int],
 ) -> None:
-    """Write the missing images of a batch.
+    """Write the images that are missing from a batch.
 
     The entire batch is generated even if some of its images exist, since pixels depend on the
-    batch. An image whose prompt is left unchanged is copied from "none", which has the same text
+    batch. An image whose prompt is left unchanged is copied from "none", which uses the same text
     embeddings, noise and batch size.
     """
     # If all missing images are copies, the pipeline does not need to run.

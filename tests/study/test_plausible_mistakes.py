@@ -466,7 +466,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "max_skew: scores and groups swapped",
         lambda: M.max_skew(HALVES, SCORES, 10),
         REFUSED,
-        "in another order?",
+        "check the order of the arguments",
     ),
     (
         "max_skew: k a float",

@@ -503,7 +503,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "accuracy: mixed",
         lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR),
         REFUSED,
-        "both as numbers",
+        "both to be numbers",
     ),
     (
         "discrepancy: codes 1 and 2",

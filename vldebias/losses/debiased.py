@@ -100,7 +100,7 @@ def debiased_contrastive(
         -log e^{s+} / (e^{s+} + N g)
         g = max((mean_u e^{s_u} - tau+ mean_v e^{s_v}) / (1 - tau+), e^{-1/t})
 
-    A share tau+ of the negatives are assumed to have the anchor's class. Their contribution is
+    A share tau+ of the negatives is assumed to have the anchor's class. Their contribution is
     estimated from the positives and subtracted (Chuang et al., Debiased Contrastive Learning,
     2020). With tau+ = 0 and no floor, the loss reduces to `info_nce`.
     `hard_negative_contrastive` reduces to this loss with beta = 0.

@@ -142,7 +142,7 @@ def register_metric(metric: Metric) -> Metric:
 
 
 def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
-    """Return the metric with a name, such as "max_skew" with "@10" in its title for "max_skew@10".
+    """Return the metric with a name, whose title includes any k, as in "max_skew@10".
 
     Args:
         name: a name, such as "max_skew@10", or a metric.

@@ -219,7 +219,7 @@ def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
 def resampled_weights(n: int, resamples: int, seed: int, size: int) -> Iterator[NDArray[np.int32]]:
     """Yield blocks (b, size) that count how often each row occurs in resamples of n rows.
 
-    Only the first `size` rows are counted. The number of draws that fall on them is binomial.
+    Only `size` of the n rows are counted. The number of draws that fall on them is binomial.
 
     Args:
         n: number of rows.

@@ -206,7 +206,7 @@ class CorrectedShares:
         return [*intervals, _gap(shares, reach_of_gap), log_skew(shares, reach_of_skew)]
 
     def more_labels(self) -> int | None:
-        """Return how many more labels would halve the intervals, or None if none would suffice."""
+        """Return how many more labels would halve the intervals, or None if this is impossible."""
         variance = float(self.draws.var(axis=1).sum(-1).mean())
         variance_of_labels = max(variance - self.noise, 0.0)
         # Halving the width requires a quarter of the variance.

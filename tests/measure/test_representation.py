@@ -143,7 +143,7 @@ def test_chance_level_of_a_finite_pool(sizes: tuple[int, int], k: int) -> None:
 
 @pytest.mark.parametrize(
     ("selected", "words"),
-    [([0, 0], "some above 0"), ([1], "expected statistics"), ([2, 0], "0, 1")],
+    [([0, 0], "some of them positive"), ([1], "expected statistics"), ([2, 0], "0, 1")],
 )
 def test_invalid_arguments_are_refused(selected: list[int], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):

@@ -471,7 +471,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "max_skew: scores and groups swapped",
         lambda: M.max_skew(HALVES, SCORES, 10),
         REFUSED,
-        "in another order?",
+        "check the order of the arguments",
     ),
     (
         "max_skew: k a float",
@@ -508,7 +508,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "accuracy: mixed",
         lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR),
         REFUSED,
-        "both as numbers",
+        "both to be numbers",
     ),
     (
         "discrepancy: codes 1 and 2",

@@ -286,7 +286,7 @@ def test_a_checkpoint_of_another_model_raises_an_error_and_changes_nothing(tmp_p
     larger = trainee()
     larger.model.image.bias.requires_grad_(False)
     before = weights(larger)
-    with pytest.raises(InvalidInputError, match="of another model or loss"):
+    with pytest.raises(InvalidInputError, match="of a different model or loss"):
         fit(larger, batches(), settings(), folder=tmp_path)
     assert equal(weights(larger), before)
 

@@ -1,7 +1,7 @@
 """Compute contrastive losses for images and captions, or for two views of each image.
 
 Each loss is available as a function, as a module that stores its settings, and as a declaration
-that can be read without torch.
+that does not require torch.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from vldebias.errors import lazy_names
 from vldebias.losses.catalog import BUILT_IN
 
 if TYPE_CHECKING:
-    # For type checkers, which cannot read the table below.
+    # Type checkers cannot follow the lazy imports below.
     from vldebias.losses.bounds import mutual_information_bound as mutual_information_bound
     from vldebias.losses.bounds import wasserstein_dependency_bound as wasserstein_dependency_bound
     from vldebias.losses.catalog import LOSSES as LOSSES
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from vldebias.losses.supcon_loss import SupConLoss as SupConLoss
     from vldebias.losses.supcon_loss import supcon as supcon
 
-# Imported on first use, so that declarations can be read without torch. Modules must not share a
-# name with a function, because importing the module would shadow the function.
+# Names are imported on first use, so that the declarations are available without torch. A module
+# must not share its name with a function, because importing the module would shadow the function.
 _NAMES_OF_HOME: dict[str, set[str]] = {
     "vldebias.losses.bounds": {"mutual_information_bound", "wasserstein_dependency_bound"},
     "vldebias.losses.catalog": {"LOSSES", "Loss", "register_loss"},
@@ -52,7 +52,7 @@ _NAMES_OF_HOME: dict[str, set[str]] = {
     "vldebias.losses.processes": {"gather_rows"},
     "vldebias.losses.rince_loss": {"q_warmup"},
 }
-# The class and the function of each loss, as declared.
+# Add each declared loss's class and function.
 for _loss in BUILT_IN:
     _home, _, _class_name = str(_loss.module).partition(":")
     _NAMES_OF_HOME.setdefault(_home, set()).update({_class_name, _loss.function} - {""})

@@ -1,7 +1,7 @@
 """Compute lower bounds on mutual information and Wasserstein dependency from expected losses.
 
-Source: chapter 6 of the thesis. Both bounds take the expected loss; the value for an individual
-batch may exceed the true dependence.
+Source: chapter 6 of the thesis. Both bounds need the expected loss. The value computed from a
+single batch may exceed the true dependence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def mutual_information_bound(loss: float | Tensor, *, negatives: int) -> float:
         log K - E[L_InfoNCE] <= I(phi(X), phi(V))
 
     Args:
-        loss: expected `info_nce`. If some pairs are wrong, the bound applies to the mutual
+        loss: expected value of `info_nce`. If some pairs are wrong, the bound applies to the mutual
             information of the mixture of wrong and correct pairs.
         negatives: K >= 1 negatives per row, n - 1 in a batch of n. The bound also holds with
             log(K + 1) instead of log K.
@@ -45,21 +45,22 @@ def wasserstein_dependency_bound(
         -E[L_RINCE] <= (1 - eta) Lip(f) (1 - lam) e^{1/t} / t * I_W,   I_W = W1(P_XV, P_X P_V)
 
     W1 uses the metric ||x - x'|| + ||v - v'||. The pairs are samples of (1 - eta) P_XV + eta P_X
-    P_V, with a share eta of wrong pairs, but the bound applies to the dependency WITHOUT this
-    noise: RINCE maximises the dependency of correct pairs even if some pairs are wrong.
+    P_V, so a share eta of them is wrong. The bound nevertheless applies to the dependency WITHOUT
+    this noise: RINCE maximises the dependency of the correct pairs even if others are wrong.
 
     Theorem 6.2 assumes a larger lam, but its last step needs only lam K >= 1 - lam, the condition
     of theorem 6.1, which is checked here. The default lam of `rince`, 1 / (K + 1), satisfies it
     with equality.
 
     Args:
-        loss: expected `rince` with q = 1 and the same lam and temperature. Use float64, for which
-            values are only rescaled below t = 1/300; float32 values are rescaled below t = 1/30.
-        negatives: K >= 1.
+        loss: expected value of `rince` with q = 1 and the same lam and temperature. Use float64:
+            float32 losses are rescaled below t = 1/30, float64 losses only below t = 1/300.
+        negatives: K >= 1 negatives per row.
         temperature: t > 0, the temperature of the loss.
         lam: lambda, in (0, 1).
         eta: share of wrong pairs, in [0, 1).
-        lipschitz: Lip(f) of the projection head f, whose outputs have norm 1; 1 without a head.
+        lipschitz: Lip(f), the Lipschitz constant of the projection head f, whose outputs have norm
+            1. Use 1 if there is no head.
 
     Raises:
         InvalidInputError: If lam K < 1 - lam, or an argument is outside its interval.
@@ -74,7 +75,7 @@ def wasserstein_dependency_bound(
         raise InvalidInputError(
             f"lam: expected at least 1/(K + 1) = {least:.4g} with K = {negatives}, got {lam}"
         )
-    # Theorem 6.2 solved for I_W; eta = 0 gives theorem 6.1.
+    # This is theorem 6.2 solved for I_W. With eta = 0, it reduces to theorem 6.1.
     return (
         -_number(loss)
         * temperature

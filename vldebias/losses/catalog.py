@@ -1,8 +1,8 @@
-"""Declare each loss once: name, purpose, source, settings and inputs, without importing torch.
+"""Declare the name, purpose, source, settings and inputs of each loss without importing torch.
 
 `vldebias train`, `vldebias losses`, the tables in the documentation and the tests all use these
-declarations. The mathematics is in the module that each declaration refers to. To add a loss, write
-its module and add an entry to `BUILT_IN`.
+declarations. The module named in each declaration implements the loss. To add a loss, write its
+module and add an entry to `BUILT_IN`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Column = Literal["", "index", "labels", "captions"]
 
 
 class NoSettings(BaseModel):
-    """Settings for losses without their own settings."""
+    """Empty settings, for losses that have none."""
 
 
 class RINCESettings(BaseModel):
@@ -101,27 +101,27 @@ class GCESettings(BaseModel):
 
 @dataclass(frozen=True)
 class Loss:
-    """Describe a loss to `vldebias train`, its listings and the documentation.
+    """Declaration of a loss, used by `vldebias train`, `vldebias losses` and the documentation.
 
     Attributes:
-        name: value of `--loss`; no spaces or commas.
-        title: name in tables, such as "RINCE".
+        name: value for `--loss`, without spaces or commas.
+        title: name shown in tables, such as "RINCE".
         summary: the purpose of the loss, in a few words.
         source: paper and equation.
-        module: class of the loss, or its import path ("package.module:Class"), which avoids
-            importing torch. Usually a subclass of `vldebias.losses.ContrastiveLoss`.
+        module: the loss class, usually a subclass of `vldebias.losses.ContrastiveLoss`, or its
+            import path ("package.module:Class"), which avoids importing torch.
         function: public function in `vldebias.losses` that computes the loss, if any.
         formula: the loss for one pair, in LaTeX.
-        settings: pydantic model of this loss's settings, each with a default. They are passed as
-            `--set name=value`.
-        reads: batch column that the loss takes after the features: the row numbers in the data set
-            ("index"), the classes ("labels") or the captions ("captions").
-        least_temperature: lower limit for a temperature taken from the model.
+        settings: pydantic model of the loss's settings, each of which needs a default. Users pass
+            them as `--set name=value`.
+        reads: batch column that the loss takes after the features: "index" (row numbers in the data
+            set), "labels" (classes) or "captions". Empty if it takes none.
+        least_temperature: lower limit applied to a temperature taken from the model.
         fixed_temperature: reason why the temperature cannot be learned; empty if it can.
 
     Raises:
-        InvalidInputError: If the summary is empty, a setting has no default, or a column is
-            unknown.
+        InvalidInputError: If the title, summary or source is empty, a setting has no default, or
+            the column is unknown.
 
     >>> from vldebias.losses import LOSSES
     >>> LOSSES["rince"].title
@@ -167,10 +167,10 @@ class Loss:
             self._check_module(self.module)
 
     def load_module(self) -> type[nn.Module]:
-        """Return the class of the loss; import it if necessary.
+        """Return the loss class, importing it if necessary.
 
         Raises:
-            InvalidInputError: If the class does not exist, or is not a loss.
+            InvalidInputError: If the class does not exist or is not a loss.
         """
         module: object = self.module
         if isinstance(module, str):
@@ -197,12 +197,12 @@ class Loss:
                     f"{where}: {module.__name__} has no {method}; derive it from"
                     " vldebias.losses.ContrastiveLoss"
                 )
-        if hasattr(module, "reads_labels"):  # a ContrastiveLoss, which wraps a function
+        if hasattr(module, "reads_labels"):  # Only ContrastiveLoss has this; it wraps a function.
             self._check_function(module)
         return module
 
     def _check_function(self, module: type[object]) -> None:
-        """Raise an error if the loss function does not take features, a column and options."""
+        """Raise an error unless the function accepts features, the declared column and options."""
         where = f"loss {self.name!r}"
         function = getattr(module, "function", None)
         if function is None:
@@ -232,8 +232,8 @@ class Loss:
         self._check_keywords(module, [p.name for p in parameters if p.kind is p.KEYWORD_ONLY])
 
     def _check_keywords(self, module: Any, keywords: list[str]) -> None:
-        """Raise an error if the loss function does not accept a setting, which would be ignored."""
-        from vldebias.losses.contrast import ContrastiveLoss  # the module has imported torch
+        """Raise an error if the loss function does not accept all settings."""
+        from vldebias.losses.contrast import ContrastiveLoss  # Needs torch.
 
         inherited = ContrastiveLoss.from_settings.__func__  # type: ignore[attr-defined]
         if getattr(module.from_settings, "__func__", None) is not inherited:
@@ -248,14 +248,14 @@ class Loss:
 
 
 LOSSES: Registry[Loss] = Registry("loss", "vldebias.losses", Loss)
-"""All losses by name: built-in, registered, and from entry points."""
+"""All losses by name: built-in losses, registered ones, and those from entry points."""
 
 
 def register_loss(loss: Loss) -> Loss:
     """Register a loss for `vldebias train` and `vldebias losses`, and return it.
 
     Raises:
-        InvalidInputError: If it is not a `Loss`, or the name is taken.
+        InvalidInputError: If `loss` is not a `Loss`, or its name is already taken.
 
     >>> from vldebias.losses import LOSSES, InfoNCELoss, Loss
     >>> loss = register_loss(
@@ -290,7 +290,7 @@ BUILT_IN = (
             r" + \frac{(\lambda (e^{s^+} + \sum_i e^{s_i^-}))^q}{q}"
         ),
         settings=RINCESettings,
-        # The weight of a pair is e^(q s / t): at CLIP's 0.01, a few pairs outweigh all others.
+        # A pair has weight e^(q s / t), so at CLIP's temperature of 0.01 a few pairs dominate.
         least_temperature=0.1,
         fixed_temperature="its value falls without bound as t falls, whatever the features are",
     ),

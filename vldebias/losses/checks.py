@@ -14,14 +14,15 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tensor]:
-    """Validate and return both features (n, d), promoting half precision to float32.
+    """Validate image and text features, and return them with half precision promoted to float32.
 
     Args:
-        image_features: (n, d), of a floating point type.
-        text_features: (n, d), of the same type and on the same device.
+        image_features: (n, d), with a floating point dtype.
+        text_features: (n, d), with the same dtype and on the same device.
 
     Raises:
-        InvalidInputError: If features are not floating point, or differ in shape, dtype or device.
+        InvalidInputError: If the features are not floating point or differ in shape, dtype or
+            device.
     """
     for name, features in (("image_features", image_features), ("text_features", text_features)):
         if not isinstance(features, Tensor):
@@ -59,7 +60,7 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
 def check_temperature(temperature: float | Tensor) -> None:
     """Raise an error unless the temperature is a positive number or a floating point tensor ().
 
-    The sign of a tensor is not checked, because that would wait for the GPU.
+    The sign of a tensor is not checked, because reading it would synchronise with the GPU.
     """
     if isinstance(temperature, Tensor):
         if temperature.ndim or not temperature.is_floating_point():
@@ -77,7 +78,7 @@ def check_interval(name: str, value: float, interval: str) -> None:
     Args:
         name: name of the argument, for the message.
         value: value of the argument.
-        interval: the interval in mathematical notation, such as "(0, 1]".
+        interval: interval in mathematical notation, such as "(0, 1]".
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
     # Comparisons with NaN are false, so NaN is rejected too.
@@ -91,12 +92,12 @@ def check_interval(name: str, value: float, interval: str) -> None:
 
 
 def check_count(name: str, value: int, least: int) -> None:
-    """Raise an error unless a value is an integer of at least `least`.
+    """Raise an error unless a value is an integer that is at least `least`.
 
     Args:
         name: name of the argument, for the message.
         value: value of the argument.
-        least: smallest allowed number.
+        least: smallest allowed value.
     """
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_integer or value < least:

@@ -1,8 +1,8 @@
-"""Define the data flow and options shared by all losses, and the base class for their modules.
+"""Define the batch computations and options shared by all losses, and their base class.
 
 The loss for n pairs is a function of s+ (n,), the similarity of each pair, and of sums (2, n) over
-its negatives: row 0 with the images as anchors, row 1 with the texts. `Contrast` computes both, and
-implements both directions, negatives within a view, gathering across processes, and blocks.
+its negatives. Row 0 uses the images as anchors, row 1 the texts. `Contrast` computes both. It also
+handles negatives within a view, gathering across processes, and computation in blocks.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _PRECISIONS = {
 
 
 def _factor_dtype(precision: str, device: str) -> torch.dtype | None:
-    """Return the dtype to which similarity factors are rounded, or None if they are not.
+    """Return the dtype to which the factors of similarities are rounded, or None for no rounding.
 
-    Autocast rounds them only on GPUs, because few CPUs multiply faster in half precision.
+    "autocast" only rounds them on GPUs, because few CPUs multiply faster in half precision.
     """
     if precision == "autocast" and device == "cuda" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -76,10 +76,10 @@ class Contrast:
     Attributes:
         anchors: images and texts in this process, (n, d) each, divided by the temperature.
         joint: images and texts in all processes, (N, d) each.
-        rows: slice of the rows of `joint` that belong to this process.
-        whole: True if all rows belong to this process.
-        positive: (n,) s+, the scaled similarity of each pair.
-        count: K, number of negatives per anchor.
+        rows: slice of `joint` that contains the rows of this process.
+        whole: whether this process has all rows.
+        positive: s+ (n,), the scaled similarity of each pair.
+        count: K, the number of negatives per anchor.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Contrast:
         self._dtype = _factor_dtype(precision, self._device)
         with self.precise():
             self.joint = [gather_rows(image), gather_rows(text)] if self.gather else [image, text]
-            # Only one factor is divided by t, so that a product is s = <x, y> / t.
+            # Only one factor of each product is divided by t, which gives s = <x, y> / t.
             self.anchors = [image / temperature, text / temperature]
             joint = len(self.joint[0])
             if joint < 2:
@@ -124,26 +124,27 @@ class Contrast:
         self.count = (joint - 1) * (2 if self.within_view else 1)
 
     def precise(self) -> torch.autocast:
-        """Return a context that disables autocast, which would round similarities.
+        """Return a context that disables autocast.
 
-        Dividing by t makes similarities large, so rounding errors would be large too.
+        Autocast would round the similarities, which are large after division by t.
         """
         return torch.autocast(self._device, enabled=False)
 
     def sums(self, *scales: float, margin: Tensor | None = None) -> list[Tensor]:
-        """Return log sum_j e^{scale s_j} (2, n) over the negatives of every anchor, for each scale.
+        """Return log sum_j e^{scale s_j} (2, n) over each anchor's negatives, for every scale.
 
         Args:
-            scales: factors of the similarities.
-            margin: (2, N), only with scale 1: subtracted from the similarities to each row of the
-                joint batch as a negative. Row 0 applies if images are the anchors, row 1 if texts
-                are.
+            scales: factors by which the similarities are multiplied.
+            margin: (2, N), subtracted from the similarity of an anchor to each row of the joint
+                batch. Row 0 is used with images as anchors, row 1 with texts. Only allowed with
+                scale 1.
         """
         if not scales:
             raise InvalidInputError("sums: expected one scale or more, such as sums(1.0), got none")
         with self.precise():
             if self.whole and margin is None:
-                # The anchors are the rows of one matrix (images) and its columns (texts).
+                # Images are the rows of the matrix and texts its columns, so one matrix contains
+                # the anchors of both directions.
                 both = matrix_sums(
                     scales,
                     self.anchors[0],
@@ -153,8 +154,8 @@ class Contrast:
                 )
                 sums = torch.stack(both, dim=1)
             elif self.whole and margin is not None:
-                # s_ij - m_0j - m_1i is used for both directions; the anchor's own margin is added
-                # back outside the sum. Margins are not similarities of unit rows, so they are not
+                # Both directions use s_ij - m_0j - m_1i, and the anchor's own margin is added back
+                # outside the sum. Margins are not similarities of unit rows, so they are not
                 # rounded.
                 images = _extended(self.anchors[0], 1.0, -margin[1])
                 texts = _extended(self.joint[1], -margin[0], 1.0)
@@ -171,12 +172,13 @@ class Contrast:
             return list(sums)
 
     def mean_total(self, bias: Tensor) -> Tensor:
-        """Return sum_j log(1 + e^{s_j + bias}) over negatives j, mean () over all anchors."""
+        """Return sum_j log(1 + e^{s_j + bias}) over negatives j, averaged over all anchors ()."""
         x, y = self.anchors
         start = self.rows.start
         matrices = [(x, self.joint[1])]
         if not self.whole:
-            # With all rows, both directions share a matrix; otherwise, each needs its own.
+            # If this process has all rows, both directions share a matrix. Otherwise, each
+            # direction needs its own.
             matrices.append((y, self.joint[0]))
         if self.within_view:
             matrices += [(x, self.joint[0]), (y, self.joint[1])]
@@ -186,14 +188,14 @@ class Contrast:
                 for a, b in matrices
             ]
             if self.whole:
-                # The matrix contributes to the anchors in its rows and to those in its columns.
+                # Its rows and its columns are both anchors, so the shared matrix counts twice.
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
     def _row_sums(self, scales: tuple[float, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
-        """Return the sums (T, n) for the anchors on side k over the joint rows on side j.
+        """Return the sums (T, n) over the joint rows of side j, for the anchors of side k.
 
-        Side 0 denotes images, side 1 texts.
+        Side 0 is images, and side 1 is texts.
         """
         a = self.anchors[k]
         b = self.joint[j]
@@ -210,14 +212,14 @@ class Contrast:
         """Return a loss (2, n) that cannot be computed from sums.
 
         Args:
-            row_loss: function of the similarities (c, N) of some anchors and of their slice among
-                the anchors of this process; it returns their losses (c,). The columns are the rows
-                of the other view; with `within_view`, those of the anchor's own view follow.
-                Entries that are not negatives are -inf.
+            row_loss: function that takes the similarities (c, N) of a block of anchors and the
+                block's slice of this process's anchors, and returns their losses (c,). The columns
+                are the rows of the other view, followed with `within_view` by the rows of the
+                anchor's own view. Entries that are not negatives are -inf.
         """
         with self.precise():
             n = len(self.positive)
-            # Without blocks, and with all rows in this process, both directions share one product.
+            # Without blocks or further processes, both directions share one product.
             shared: tuple[Tensor, Tensor] | None = None
             if self.chunk_size is None and self.whole:
                 scores = _Scores.apply(self.anchors[0], self.joint[1], 0, self._dtype)
@@ -241,22 +243,22 @@ class Contrast:
             for k in (0, 1):
                 blocks = []
                 for block in row_blocks(n, self.chunk_size):
-                    # Recompute blocks in the backward pass; otherwise, all (n, N) similarities
-                    # would be kept.
+                    # Recompute each block in the backward pass, because autograd would otherwise
+                    # keep all (n, N) similarities.
                     blocks.append(checkpoint(loss_of_block, k, block, use_reentrant=False))
                 losses.append(torch.cat(blocks))
             return torch.stack(losses)
 
     def column_labels(self, labels: Tensor) -> Tensor:
-        """Return the labels of the columns passed by `each_row`, given the row labels (n,)."""
+        """Return the labels of the columns that `each_row` passes, given the row labels (n,)."""
         joint = gather_rows(labels) if self.gather else labels
         return torch.cat([joint, joint]) if self.within_view else joint
 
     def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Return the similarities (2, n, M) of each anchor to its own M rows.
+        """Return the similarities (2, n, M) between each anchor and its own M rows.
 
         Args:
-            features: (n, M, d) for both directions, or a tuple of two.
+            features: one tensor (n, M, d) for both directions, or a tuple of two.
         """
         sides = features if isinstance(features, tuple) else (features, features)
         with self.precise():
@@ -269,7 +271,7 @@ class Contrast:
     def reduce(self, losses: Tensor) -> Tensor:
         """Reduce per-direction losses (2, n) to per-pair losses (n,) or to a scalar mean ().
 
-        The result depends on `reduction`; the mean is over the joint batch of all processes.
+        `reduction` selects the result. The mean is taken over the joint batch of all processes.
         """
         # Some losses combine both directions in one row.
         if losses.ndim != 2 or losses.shape[1] != len(self.positive):
@@ -280,12 +282,13 @@ class Contrast:
         pairs = losses.mean(0)
         if self.reduction == "none":
             return pairs
-        # The mean is the same on all processes, as the gradient convention of `processes` requires.
+        # All processes must return the same mean for their gradients to be correct; see
+        # `processes`.
         return mean_over_processes(pairs.mean()) if self.gather else pairs.mean()
 
 
 def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
-    """Append columns, each a number or (n,), to rows (n, d)."""
+    """Append columns, each a number or a tensor (n,), to rows (n, d)."""
     further = [
         torch.as_tensor(c, dtype=rows.dtype, device=rows.device).expand(len(rows))[:, None]
         for c in columns
@@ -302,10 +305,10 @@ class _ScoresContext(FunctionCtx):
 
 
 class _Scores(torch.autograd.Function):
-    """Compute S = A B^T (n, N), with -inf at row i and column `pair` + i, which are a pair.
+    """Compute S = A B^T (n, N), with -inf for pairs (row i and column `pair` + i).
 
     The factors are rounded to `dtype`; see `product`. Autocast affects neither this product nor
-    those of the gradient.
+    the products in the gradient.
     """
 
     @staticmethod
@@ -323,7 +326,7 @@ class _Scores(torch.autograd.Function):
     def backward(ctx: _ScoresContext, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
         a, b = ctx.saved_tensors
         slope = outer[0].clone()
-        # The scores of pairs are constant. Their gradients may be NaN, because they are -inf.
+        # Pairs have a constant score of -inf, for which the incoming gradient may be NaN.
         slope.diagonal(ctx.pair).zero_()
         dtype = slope_dtype(ctx.dtype)
         with torch.autocast(a.device.type, enabled=False):
@@ -333,14 +336,14 @@ class _Scores(torch.autograd.Function):
 
 
 class Temperature(nn.Module):
-    """A temperature that is fixed, or learned as in CLIP (its logarithm, bounded by `minimum`).
+    """A fixed temperature, or one that is learned through its logarithm as in CLIP.
 
-    The parameter is clamped before it is used, outside the graph: inside, its gradient would be
-    zero forever once it had crossed the bound. Exclude it from weight decay, which would pull the
-    temperature towards 1.
+    A learned temperature is bounded below by `minimum`. The parameter is clamped before use,
+    outside the graph. If it were clamped inside the graph, its gradient would stay zero once it had
+    crossed the bound. Exclude it from weight decay, which would pull the temperature towards 1.
 
     Args:
-        temperature: the temperature, or its initial value.
+        temperature: the temperature, or its initial value if it is learned.
         learnable: whether to learn the temperature.
         minimum: lower bound of a learned temperature.
     """
@@ -361,7 +364,7 @@ class Temperature(nn.Module):
         )
 
     def forward(self) -> float | Tensor:
-        """Return the temperature: a fixed number, or a tensor () with a gradient."""
+        """Return the temperature, a number if it is fixed or a tensor () if it is learned."""
         if self.log_temperature is None:
             return self.fixed
         with torch.no_grad():
@@ -372,20 +375,20 @@ class Temperature(nn.Module):
 class ContrastiveLoss(nn.Module, Generic[Settings]):
     """Base class for loss modules, which store a loss function's settings.
 
-    Settings are the keyword arguments of `function` and those below. They are attributes and may
-    change between steps. The module must be part of the module wrapped by DistributedDataParallel;
-    otherwise, each process learns its own temperature.
+    The settings are the keyword arguments of `function` and the arguments below. They are stored as
+    attributes and may be changed between steps. With DistributedDataParallel, make this module part
+    of the wrapped module; otherwise, each process learns its own temperature.
 
     Attributes:
-        function: the loss function, which subclasses set.
-        reads_labels: True if the function takes an integer per row after the features.
+        function: the loss function, set by subclasses.
+        reads_labels: whether the function takes one integer per row after the features.
 
     Args:
         temperature: t, or its initial value if it is learned; 0.07 is CLIP's initial value.
         learnable_temperature: whether to learn t.
         minimum_temperature: lower bound of a learned t. The default of 0.01 corresponds to CLIP,
             which clips 1/t at 100.
-        settings: keyword arguments of `function`, and reduction, chunk_size, gather, within_view
+        settings: keyword arguments of `function`, plus reduction, chunk_size, gather, within_view
             and precision; see `vldebias.losses.info_nce`.
     """
 
@@ -402,7 +405,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         **settings: object,
     ) -> None:
         super().__init__()
-        # First the function's own keywords, then those that it passes to `Contrast`.
+        # The function's own keywords come first, followed by the ones it passes to `Contrast`.
         defaults = {**_keywords(self.function), **_keywords(Contrast)}
         unknown = [name for name in settings if name not in defaults]
         if unknown:
@@ -416,7 +419,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         self.keywords = tuple(defaults)
         for name, value in (defaults | settings).items():
             setattr(self, name, value)
-        # Call the function once on two rows, because it validates the settings.
+        # The function validates its settings, so call it once on a dummy batch of two rows.
         rows = torch.eye(2)
         labels = (torch.arange(2),) if self.reads_labels else ()
         self.function(
@@ -430,7 +433,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         Override this if a setting's name differs from the function's keyword.
 
         Args:
-            settings: the settings declared by the loss (`Loss.settings`).
+            settings: settings as declared in `Loss.settings`.
             options: further keyword arguments for the constructor, such as temperature.
         """
         known = _keywords(cls.function)
@@ -438,10 +441,12 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         return cls(**values, **options)
 
     def schedule(self, settings: Settings, step: int, steps: int) -> None:
-        """Update scheduled settings before a training step; losses with a schedule override it.
+        """Update scheduled settings before a training step.
+
+        The default does nothing. Losses with a schedule override it.
 
         Args:
-            settings: the settings that the loss declares.
+            settings: settings as declared in `Loss.settings`.
             step: index of the next update, from 0.
             steps: total number of updates.
         """
@@ -468,15 +473,12 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         )
 
     def extra_repr(self) -> str:
-        """Return the settings."""
+        """Return the settings for `repr`."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.keywords)
 
 
 def _keywords(function: Callable[..., object]) -> dict[str, Any]:
-    """Return the default values of a function's or class's keyword-only parameters.
-
-    The temperature is excluded.
-    """
+    """Return the defaults of all keyword-only parameters except the temperature."""
     defaults = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "temperature":

@@ -16,12 +16,12 @@ from vldebias.losses.sums import softplus
 
 Positives = Tensor | tuple[Tensor, Tensor]
 BelowFloor = Literal["floor", "biased"]
-# Below this temperature, the debiased estimate of many rows is below its floor.
+# Below this temperature, the debiased estimates for many rows fall below the floor.
 _FLOORED = 0.05
 
 
 def _check_positives(positives: Positives, image_features: Tensor) -> None:
-    """Raise an error unless positives are M >= 1 vectors per row, with the same M on both sides."""
+    """Raise an error unless there are M >= 1 positives per row, with the same M for both sides."""
     sides = positives if isinstance(positives, tuple) else (positives, positives)
     shapes = [tuple(side.shape) for side in sides]
     n, d = image_features.shape
@@ -51,12 +51,13 @@ def _log_debiased(
     If the estimate is below the floor, g is the floor (eq. 3.6) or, with "biased", the mean over
     all negatives, `log_all` (appendix A.1.1).
     """
-    # If tau+ is 0, there is nothing to correct, and log tau+ is undefined.
+    # With tau+ = 0, there is nothing to correct, and log tau+ is undefined.
     if tau_plus == 0:
         if below_floor == "biased":
             return log_all
         return torch.where(log_all > log_floor, log_all, log_floor)
-    # If the ratio is at least 1 (its log at least 0), the correction exceeds the mean.
+    # The estimate is only positive if the correction is smaller than the mean, so that the log
+    # ratio is negative.
     ratio = log_positive + math.log(tau_plus) - log_all
     defined = ratio < 0
     # The unused branch must not compute log(0), whose gradient is infinite.
@@ -70,12 +71,12 @@ def _log_debiased(
 
 
 def _log_floor(floor: float | None, temperature: float | Tensor, tau_plus: float) -> float | Tensor:
-    """Return the log of the lower bound of g."""
+    """Return the logarithm of the lower bound for g."""
     if floor is None and tau_plus == 0:
-        # Without a correction, the mean cannot be below its minimum.
+        # Without a correction, g is a mean and cannot be smaller than its minimum.
         return -math.inf
     if floor is None:
-        # s >= -1/t for rows of norm 1.
+        # For rows of norm 1, s >= -1/t.
         return -1 / temperature
     if floor == 0:
         return -math.inf
@@ -94,34 +95,35 @@ def debiased_contrastive(
 ) -> Tensor:
     """Return the debiased contrastive loss (DCL), averaged over both directions.
 
-    With N negatives u and M positives v per row (eq. 3.6 of the thesis):
+    For N negatives u and M positives v per row (eq. 3.6 of the thesis):
 
         -log e^{s+} / (e^{s+} + N g)
         g = max((mean_u e^{s_u} - tau+ mean_v e^{s_v}) / (1 - tau+), e^{-1/t})
 
-    A share tau+ of randomly sampled rows has the anchor's class. Their contribution is estimated
-    from the positives and subtracted (Chuang et al., Debiased Contrastive Learning, 2020). With
-    tau+ = 0 and no floor, this is `info_nce`; `hard_negative_contrastive` with beta = 0 is this
-    loss.
+    A share tau+ of the negatives is assumed to have the anchor's class. Their contribution is
+    estimated from the positives and subtracted (Chuang et al., Debiased Contrastive Learning,
+    2020). With tau+ = 0 and no floor, the loss reduces to `info_nce`.
+    `hard_negative_contrastive` reduces to this loss with beta = 0.
 
-    Note that lightly's `DCLLoss` is DEcoupled contrastive learning, which drops the positive from
-    the denominator; this loss is DEbiased.
+    This is not lightly's `DCLLoss`, which implements DEcoupled contrastive learning and drops the
+    positive from the denominator.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
-        positives: (n, M, d), M samples v of each row's class for both directions, such as further
-            views; or a tuple of two: samples that the images are compared with, such as M other
-            captions each, and samples that the texts are compared with. (Cosines between images and
-            cosines between images and texts are on different scales.) Default: the other half of
-            the pair, M = 1.
-        tau_plus: tau+ in [0, 1), probability that a randomly sampled row has the anchor's class.
-        floor: lower bound of g. Default: e^{-1/t}, its minimum for features of norm 1. Use 0 for
-            other features.
-        below_floor: how to treat rows whose estimate is below the floor, of which there are many at
-            CLIP's temperature of 0.01. "floor": use the floor, as in eq. 3.6; the negatives of
-            these rows then get no gradient. "biased": do not correct these rows, the authors' rule
-            for low temperatures (appendix A.1.1).
+        positives: (n, M, d), M samples v from each row's class, such as further views, or a tuple
+            of two such tensors: samples to compare with the images, such as M other captions per
+            image, and samples to compare with the texts. Use a tuple for images and captions,
+            because image-image cosines and image-text cosines are on different scales. Default: the
+            other half of the pair, M = 1.
+        tau_plus: tau+ in [0, 1), the probability that a randomly sampled row has the anchor's
+            class.
+        floor: lower bound for g. Default: e^{-1/t}, the minimum for features of norm 1. Use 0 for
+            features with other norms.
+        below_floor: how to treat rows whose estimate is below the floor, which is common at CLIP's
+            temperature of 0.01. "floor" uses the floor, as in eq. 3.6, so that their negatives get
+            no gradient. "biased" leaves these rows uncorrected, which is the authors' rule for low
+            temperatures (appendix A.1.1).
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -163,15 +165,16 @@ def hard_negative_contrastive(
         sum_v e^{(beta + 1) s_v} / sum_v e^{beta s_v}
 
     The gradient includes the weights (Robinson et al., Contrastive Learning with Hard Negative
-    Samples, 2021). beta = 0 is `debiased_contrastive`; as beta goes to infinity, only the hardest
-    negative counts.
+    Samples, 2021). With beta = 0, this is `debiased_contrastive`; as beta goes to infinity, only
+    the hardest negative counts.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         positives: see `debiased_contrastive`.
         tau_plus: see `debiased_contrastive`.
-        beta: concentration on hard negatives, >= 0. The thesis uses 0.2 to 2; 6 is too large.
+        beta: concentration on hard negatives, >= 0. The thesis uses 0.2 to 2. A value of 6 is too
+            large.
         floor: see `debiased_contrastive`.
         below_floor: see `debiased_contrastive`.
         options: temperature and the other options of `info_nce`.
@@ -193,13 +196,13 @@ def hard_negative_contrastive(
     if positives is not None and isinstance(image_features, Tensor) and image_features.ndim == 2:
         _check_positives(positives, image_features)
     batch = Contrast(image_features, text_features, **options)
-    # (2, n, M) similarities of the anchors to their positives.
+    # Similarities (2, n, M) between the anchors and their positives.
     if positives is None:
         scores = batch.positive.expand(2, -1)[..., None]
     else:
         scores = batch.samples(positives)
     if beta:
-        # Eq. 4.4: the mean of e^s under weights e^{beta s} is a ratio of two sums.
+        # The mean of e^s with weights e^{beta s} in eq. 4.4 is a ratio of two sums.
         log_weighted, log_weights = batch.sums(1 + beta, beta)
         log_all = log_weighted - log_weights
     else:
@@ -263,10 +266,10 @@ class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
         return super().from_settings(settings, **options)
 
     def schedule(self, settings: HardNegativeSettings, step: int, steps: int) -> None:
-        """Lower beta in `settings.beta_changes` equal steps, if set (appendix A.2.2).
+        """Lower beta in `settings.beta_changes` equal steps if it is set (appendix A.2.2).
 
         Args:
-            settings: the settings declared by the loss.
+            settings: settings as declared in `Loss.settings`.
             step: index of the next update, from 0.
             steps: total number of updates.
         """
@@ -276,12 +279,12 @@ class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
 
 
 def _warn_of_floor(name: str, settings: DebiasedSettings, temperature: float) -> None:
-    """Warn if the temperature is so low that many rows' negatives get no gradient."""
+    """Warn if the temperature is so low that the negatives of many rows get no gradient."""
     has_floor = settings.below_floor == "floor" and settings.floor != 0
-    # Without tau_plus, nothing is corrected.
+    # With tau_plus = 0, nothing is corrected.
     if has_floor and settings.tau_plus > 0 and temperature < _FLOORED:
         warn(
             f"{name} at temperature {temperature:.3g}: the debiased estimate of many rows is below"
             " its floor, so their negatives get no gradient; set below_floor=biased (the authors'"
-            " rule) or a temperature of 0.1"
+            " rule) or use a temperature of 0.1"
         )

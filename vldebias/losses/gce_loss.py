@@ -1,4 +1,4 @@
-"""Compute the generalised cross-entropy, treating each distinct caption in a batch as a class."""
+"""Compute the generalised cross-entropy with each distinct caption in a batch as a class."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ def generalized_cross_entropy(
     smoothing: float = 0.0,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return (1 - p^q) / q, with p the correct caption's probability, averaged over directions.
+    """Return (1 - p^q) / q for the correct caption's probability p, averaged over both directions.
 
         p_i = a_i(c_i) / sum_c a_i(c),   a_i(c) = mean of e^{s_ij} over the rows j with caption c
 
-    Zhang and Sabuncu (2018), eq. 6. Rows with the same caption form one class, represented by
-    their mean, so that no image is pushed away from its own caption. q = 0 is the cross-entropy
-    -log p, which equals `info_nce` if all captions differ; q = 1 is the mean absolute error 1 - p,
-    the least sensitive to wrong captions. The loss is at most 1 / q at every temperature.
+    Source: Zhang and Sabuncu (2018), eq. 6. Rows with the same caption form one class, represented
+    by their mean, so no image is pushed away from its own caption. With q = 0, the loss is the
+    cross-entropy -log p, which equals `info_nce` if all captions differ. With q = 1, it is the mean
+    absolute error 1 - p, which is the least sensitive to wrong captions. At any temperature, the
+    loss is at most 1 / q.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         captions: (n,) integers, equal for rows with the same caption.
-        q: in [0, 1]; 0.7 in the paper.
+        q: exponent in [0, 1]; the paper uses 0.7.
         smoothing: label smoothing in [0, 1): the weight of the cross-entropy with a uniform
             distribution over the captions in the batch.
         options: temperature and the other options of `info_nce`.
@@ -43,7 +44,7 @@ def generalized_cross_entropy(
 
     >>> import torch
     >>> images = torch.eye(2)
-    >>> captions = torch.tensor([0, 1])  # the caption of each row, by its number
+    >>> captions = torch.tensor([0, 1])  # each row's caption ID
     >>> generalized_cross_entropy(images, images, captions, q=0.7, temperature=0.5)
     tensor(0.1215)
     """
@@ -54,13 +55,13 @@ def generalized_cross_entropy(
     batch = Contrast(image_features, text_features, **options)
     columns = batch.column_labels(captions)
     _, place, counts = torch.unique(columns, return_inverse=True, return_counts=True)
-    # A caption with k rows is represented by the mean of e^s, so each row has weight 1/k.
+    # A caption with k rows is represented by the mean of e^s, so each of its rows has weight 1/k.
     weight = -counts[place].to(batch.positive.dtype).log()
     positions = torch.arange(len(columns), device=columns.device)
     pairs = positions[batch.rows]
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
-        # The scores are -inf at the pairs; insert the pairs' similarities.
+        # `s` is -inf for the pairs, so insert their similarities.
         s = torch.where(positions == pairs[rows, None], batch.positive[rows, None], s)
         is_class = captions[rows, None] == columns
         weighted = s + weight
@@ -69,12 +70,12 @@ def generalized_cross_entropy(
         if q == 0:
             loss = -log_p
         else:
-            # Compute (1 - p^q) / q without losing digits if p is near 1.
+            # expm1 computes 1 - p^q accurately even if p is near 1.
             loss = -torch.expm1(q * log_p) / q
         if not smoothing:
             return loss
         counted = s > -torch.inf
-        # Replace infinite scores, so that the gradient stays finite.
+        # Infinite scores would make the gradient NaN, so replace them.
         finite = torch.where(counted, s, 0.0)
         surprise = torch.where(counted, total[:, None] - finite, 0.0) * weight.exp()
         return (1 - smoothing) * loss + smoothing * surprise.sum(1) / len(counts)

@@ -1,4 +1,4 @@
-"""Estimate a softmax over an entire data set from small batches, and its items' popularity."""
+"""Estimate a softmax over an entire data set, and the popularity of its items, from batches."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from vldebias.losses.processes import gather_rows, sum_over_processes
 
 
 class GlobalContrastiveLoss(nn.Module):
-    """Contrastive loss over all n items of a data set, estimated from batches: SogCLR and NUCLR.
+    """Contrastive loss over an entire data set, estimated from batches (SogCLR and NUCLR).
 
-    Algorithm 1 of Wang et al. (2024), for images and texts as anchors:
+    This is algorithm 1 of Wang et al. (2024), with both images and texts as anchors:
 
         tau log(e^{-xi/tau} + phi_i)
         phi_i = sum_{j != i} exp((E_ij - E_ii - zeta_j) / tau),   E_ij = <image_i, text_j>
 
-    A batch of B contains only B - 1 of the n - 1 terms, and the logarithm of a single-batch
-    estimate is biased. Therefore, each item has a moving average u_i <- (1 - gamma) u_i + gamma
-    phi_i(batch), initialised with the first estimate, and the gradient is tau / (e^{-xi/tau} + u_i)
-    times the gradient of phi_i (eq. 15).
+    A batch of B items contains only B - 1 of the n - 1 terms, and the logarithm of an estimate from
+    one batch is biased. The loss therefore stores a moving average for each item, u_i <- (1 -
+    gamma) u_i + gamma phi_i(batch), initialised with the first estimate. The gradient is tau /
+    (e^{-xi/tau} + u_i) times the gradient of phi_i (eq. 15).
 
-    zeta_j is the margin of item j. It is learned with eq. 14 until e^{zeta_j/tau} is proportional
-    to the item's popularity, which `estimate_popularity` computes from all similarities at once.
-    Popular items, which are often false negatives, are pushed away less. xi is the largest |zeta|
-    so far. With popularity_lr = 0, the default, zeta is constant: zeta_init = 0 gives SogCLR (Yuan
-    et al., 2022), which equals tau times `info_nce` if the batch is the entire data set. NUCLR sets
-    popularity_lr > 0 after a few epochs.
+    zeta_j is the margin of item j. It is learned with eq. 14 and converges to the point where
+    e^{zeta_j/tau} is proportional to the item's popularity, which `estimate_popularity` computes
+    from all similarities at once. Popular items, which are often false negatives, are pushed away
+    less. xi is the largest |zeta| so far. With popularity_lr = 0, the default, zeta is constant.
+    zeta_init = 0 then gives SogCLR (Yuan et al., 2022), which equals tau times `info_nce` if the
+    batch is the entire data set. NUCLR sets popularity_lr > 0 after a few epochs.
 
-    The value is the running estimate of the objective; its gradient is eq. 15, with u as a
+    The value is the running estimate of the objective. Its gradient is eq. 15, with u treated as a
     constant. The state is only updated in training mode with gradients enabled, so a second pass
-    over the same batch, as in SAM, must run in evaluation mode. It is stored in buffers (2, n), row
-    0 for images as anchors and row 1 for texts, so that a run resumes exactly from a checkpoint. u
-    is stored as its logarithm, because e^{2/t} overflows at t = 0.01.
+    over the same batch, as in SAM, must run in evaluation mode. The state is stored in buffers
+    (2, n), so that a run can resume exactly from a checkpoint. Row 0 is for images as anchors and
+    row 1 for texts. u is stored as its logarithm, because e^{2/t} overflows at t = 0.01.
 
-    zeta fluctuates by about its step size. Instead of the paper's momentum, `log_popularity` is
-    therefore computed from zeta_mean, an average over an item's visits that gives later visits more
-    weight (Shamir and Zhang, 2013, eta = 3).
+    zeta fluctuates by about its step size. The paper uses momentum; here, `log_popularity` is
+    computed from zeta_mean, an average over an item's visits that gives later visits more weight
+    (Shamir and Zhang, 2013, eta = 3).
 
     Args:
         dataset_size: n, the number of items that `index` refers to.
-        temperature: tau, which is fixed because the state depends on it. The paper tunes it between
-            0.01 and 0.07.
-        gamma: in (0, 1], weight of the new estimate in u.
-        popularity_lr: step size of zeta, >= 0; use 0.1 to 0.3 for any n. A visit of item j changes
-            zeta_j/tau by popularity_lr (r_j - 1), with the ratio r_j of the popularity in the batch
-            to e^{zeta_j/tau}. About 4 / popularity_lr visits of each item are needed. It may be
-            changed before every step.
-        zeta_init: initial value of zeta; 0 or -0.05 in the paper.
+        temperature: tau, which cannot be learned because the state depends on it. The paper tunes
+            it between 0.01 and 0.07.
+        gamma: weight of the new estimate in u, in (0, 1].
+        popularity_lr: step size for zeta, >= 0; 0.1 to 0.3 is suitable for any n. Each visit to
+            item j changes zeta_j/tau by popularity_lr (r_j - 1), where r_j is the ratio of its
+            popularity in the batch to e^{zeta_j/tau}. About 4 / popularity_lr visits to each item
+            are needed. The step size may be changed before every step.
+        zeta_init: initial value of zeta. The paper uses 0 or -0.05.
         options: reduction, chunk_size, gather, within_view and precision; see `info_nce`. With
             `gather`, all processes have the same state.
 
@@ -97,7 +97,7 @@ class GlobalContrastiveLoss(nn.Module):
         self.gather = options.get("gather", False)
         self.within_view = options.get("within_view", False)
         self.precision = options.get("precision", "autocast")
-        # log 0: the item has not been visited yet.
+        # -inf is log 0 and marks items that have not been visited yet.
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
         self.register_buffer("zeta", torch.full((2, dataset_size), float(zeta_init)))
         self.register_buffer("zeta_mean", torch.full((2, dataset_size), float(zeta_init)))
@@ -113,10 +113,10 @@ class GlobalContrastiveLoss(nn.Module):
         temperature: float,
         **options: Unpack[BatchOptions],
     ) -> Self:
-        """Build the loss for a training run; SogCLR's margins are zero.
+        """Build the loss for a training run, with zero margins for SogCLR.
 
         Args:
-            settings: the settings declared by the loss.
+            settings: settings as declared in `Loss.settings`.
             dataset_size: see `GlobalContrastiveLoss`.
             temperature: see `GlobalContrastiveLoss`.
             options: see `GlobalContrastiveLoss`.
@@ -131,10 +131,10 @@ class GlobalContrastiveLoss(nn.Module):
         )
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
-        """Start learning popularity after a share `popularity_wait` of the steps (NUCLR only).
+        """Start learning popularity after a share `popularity_wait` of all steps (NUCLR only).
 
         Args:
-            settings: the settings declared by the loss.
+            settings: settings as declared in `Loss.settings`.
             step: index of the next update, from 0.
             steps: total number of updates.
         """
@@ -144,7 +144,7 @@ class GlobalContrastiveLoss(nn.Module):
 
     @property
     def log_popularity(self) -> Tensor:
-        """Return the log popularity (2, n) up to a constant: row 0 for texts, row 1 for images."""
+        """Return the log popularity (2, n) of texts (row 0) and images (row 1) up to a constant."""
         return self.zeta_mean / self.temperature
 
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class GlobalContrastiveLoss(nn.Module):
         Args:
             image_features: (n, d), rows of norm 1.
             text_features: (n, d), rows of norm 1.
-            index: (n,) distinct integers in 0 .. dataset_size - 1, the items in the rows.
+            index: (n,) distinct integers in 0 .. dataset_size - 1, the item in each row.
         """
         batch = Contrast(
             image_features,
@@ -179,27 +179,27 @@ class GlobalContrastiveLoss(nn.Module):
             )
         moving = self.training and torch.is_grad_enabled()
         learning = moving and self.popularity_lr > 0
-        # Algorithm 1, lines 4-7, for both directions at once; value and gradient use the updated
-        # state.
+        # Lines 4-7 of algorithm 1 for both directions at once. The value and the gradient use the
+        # updated state.
         zeta = self.zeta[:, items].to(batch.positive.dtype).requires_grad_(learning)
         (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
-        # Log phi (2, n): the sum over `count` negatives is scaled to all n - 1 (or twice that with
-        # both views).
+        # Scale the sum over `count` negatives to all n - 1 items, or to twice as many with both
+        # views.
         negatives = (self.dataset_size - 1) * (2 if self.within_view else 1)
         log_phi = log_sum - batch.positive + math.log(negatives) - math.log(batch.count)
-        # Log u (2, B) of the joint batch after the update.
+        # Compute log u (2, B) of the joint batch after the update.
         new = log_phi.detach()
         new = gather_rows(new.T).T if batch.gather else new
         old = self.log_u[:, items].to(new.dtype)
-        # u <- (1 - gamma) u + gamma phi in logarithms; the first estimate initialises u.
+        # Compute (1 - gamma) u + gamma phi in logarithms. The first estimate initialises u.
         log_old_weight = math.log1p(-self.gamma) if self.gamma < 1 else -math.inf
         log_u = torch.logaddexp(old + log_old_weight, new + math.log(self.gamma))
         log_u = torch.where(old == -torch.inf, new, log_u)
         gradient = self._popularity_gradient(batch, zeta, log_phi, log_u) if learning else None
         xi = self.xi[:, None].to(log_u.dtype)
         log_denominator = torch.logaddexp(log_u[:, batch.rows], -xi / self.temperature)
-        # Subtract its value again, so that it only contributes a gradient: eq. 15 with u as a
-        # constant.
+        # This term's own value is subtracted below, so that it only contributes the gradient of
+        # eq. 15, with u treated as a constant.
         weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator) * log_phi
         if moving:
             self.log_u[:, items] = log_u.to(self.log_u.dtype)
@@ -207,7 +207,7 @@ class GlobalContrastiveLoss(nn.Module):
             step = self.popularity_lr * self.temperature
             self.zeta[:, items] -= step * gradient.to(self.zeta.dtype)
             self.visits[items] += 1
-            # The weight of visit t in Shamir and Zhang, (eta + 1) / (t + eta) with eta = 3.
+            # Shamir and Zhang give visit t the weight (eta + 1) / (t + eta), here with eta = 3.
             weight = 4 / (self.visits[items] + 3)
             self.zeta_mean[:, items] += weight * (self.zeta[:, items] - self.zeta_mean[:, items])
             self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
@@ -216,14 +216,14 @@ class GlobalContrastiveLoss(nn.Module):
     def _popularity_gradient(
         self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor
     ) -> Tensor:
-        """Return n G(zeta_j) (2, B) = 1 - r_j, with a corrected mean in eq. 14.
+        """Return n G(zeta_j) = 1 - r_j (2, B), with a corrected mean in eq. 14.
 
-        Eq. 14 as printed averages over the rows of the batch with 1/B, next to a term 1/n. An item
-        j is only updated if it is in the batch. Each other row i is then in the batch with
-        probability (B - 1) / (n - 1), for which the factor (n - 1) / (B - 1) of phi already
-        compensates. The expectation with 1/B is therefore n/B times eq. 12, and the popularity
-        would be too large by this factor, so 1/n is used here. The weight of the positive pair is
-        e^{-zeta_i/tau}, as in eq. 14, not e^{-xi/tau} as in eq. 15 for the weights of the model.
+        As printed, eq. 14 averages over the rows of the batch with 1/B, but also has a term 1/n. An
+        item j is only updated if it is in the batch. Any other row i is then in the batch with
+        probability (B - 1) / (n - 1), and the factor (n - 1) / (B - 1) in phi already compensates
+        for that. With 1/B, the expectation would therefore be n/B times eq. 12, and the popularity
+        would be too large by this factor, so this function uses 1/n. The positive pair has weight
+        e^{-zeta_i/tau}, as in eq. 14. Eq. 15, the gradient for the model, uses e^{-xi/tau}.
         """
         margin = -zeta.detach() / self.temperature
         log_denominator = torch.logaddexp(log_u, margin)
@@ -246,20 +246,21 @@ def estimate_popularity(
 ) -> tuple[Tensor, Tensor]:
     """Estimate the popularity of n items from their similarities.
 
-    Eq. 8 and 9 of Wang et al., NUCLR (2024). At the optimum, with K = e^{E/tau},
+    Solves eq. 8 and 9 of Wang et al., NUCLR (2024). At the optimum, with K = e^{E/tau},
 
         q_j = sum_i K_ij / sum_k K_ik / q_k,
 
-    so K is doubly stochastic after its columns are divided by q and its rows by their sums. Instead
-    of gradient descent, the two scalings alternate (Sinkhorn's iteration, each an exact
-    minimisation), in logarithms and float64. No step size is needed.
+    so K becomes doubly stochastic if its columns are divided by q and its rows by their sums.
+    Instead of using gradient descent, the function alternates these two scalings (Sinkhorn's
+    algorithm), each of which is an exact minimisation, so no step size is needed. It computes in
+    logarithms and in float64.
 
     Args:
-        similarity: (n, n), E_ij of anchor x_i and item y_j; pairs are on the diagonal.
+        similarity: (n, n), similarities E_ij of anchor x_i and item y_j, with pairs on the
+            diagonal.
         temperature: tau > 0.
-        tolerance: stop at this norm of the gradient of eq. 8.
-        max_iterations: maximum number of iterations. If the tolerance is not reached by then, a
-            warning is issued.
+        tolerance: gradient norm of eq. 8 at which to stop.
+        max_iterations: maximum number of iterations, after which a warning is issued.
 
     Returns:
         zeta: (n,) float64 margins with mean 0.
@@ -277,7 +278,7 @@ def estimate_popularity(
         )
     if not torch.isfinite(similarity).all():
         raise InvalidInputError("similarity: some values are NaN or infinite; check the features")
-    # (n, n) logits. Initially, all items are equally popular, q_j = 1.
+    # Start with equally popular items, q_j = 1.
     logits = similarity.detach().double() / temperature
     log_q = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
     for iteration in range(1, max_iterations + 1):
@@ -294,6 +295,6 @@ def estimate_popularity(
             f" {tolerance:.1e}"
         )
         warn(f"{message}; raise max_iterations or the temperature")
-    # Eq. 9 determines q only up to a factor.
+    # Eq. 9 only determines q up to a factor, so centre its logarithm.
     log_q = log_q - log_q.mean()
     return log_q * temperature, log_q

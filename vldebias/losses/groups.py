@@ -1,4 +1,4 @@
-"""Weight a batch's loss with group DRO, which raises the weight of groups with a high loss."""
+"""Weight losses with group DRO, which gives groups with a high loss more weight."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ class GroupWeights(nn.Module):
 
         sum_g q_g L_g,   q_g <- q_g exp(step L_g), normalised
 
-    L_g is the mean loss over the rows of group g in the batch, or 0 if there are none. The weights
-    are stored in the buffer log_weights (G,). In training mode with gradients enabled, they are
-    updated before they are used; otherwise they are constant. Group DRO helps the worst group after
-    few steps or with strong regularisation (section 3 of the paper).
+    L_g is the mean loss over the rows of group g in the batch, or 0 if it has no rows. The weights
+    are stored in the buffer log_weights (G,). They are updated before use if the module is in
+    training mode and gradients are enabled. Group DRO needs early stopping or strong regularisation
+    to help the worst group (section 3 of the paper).
 
     Args:
-        groups: G >= 2, the number of groups.
-        step: step size of the weights per unit of the loss, > 0; 0.01 in the paper, for a
-            cross-entropy.
-        gather: whether to use the losses from all processes, each of which passes its own rows.
+        groups: number of groups G, at least 2.
+        step: step size of the weights, > 0. The paper uses 0.01 with a cross-entropy loss.
+        gather: whether to combine the losses of all processes, each of which passes its own rows.
 
     >>> import torch
     >>> weights = GroupWeights(groups=2, step=1.0)
     >>> losses, groups = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0, 1, 1])
     >>> weights(losses, groups)
     tensor(0.7311)
-    >>> weights.log_weights.exp()  # more for the group with the higher loss
+    >>> weights.log_weights.exp()  # higher for the group with the higher loss
     tensor([0.7311, 0.2689])
     """
 
@@ -54,8 +53,8 @@ class GroupWeights(nn.Module):
         """Return the weighted loss () for a batch.
 
         Args:
-            losses: (n,), the loss of each row.
-            groups: (n,) integers, the group of each row. Rows with negative integers are ignored.
+            losses: (n,), loss of each row.
+            groups: (n,), group of each row. Rows with a negative group are ignored.
         """
         check_labels("groups", groups, len(losses))
         size = len(self.log_weights)
@@ -63,9 +62,9 @@ class GroupWeights(nn.Module):
         highest = int(joint_groups.max())
         if highest >= size:
             raise InvalidInputError(f"groups: expected at most {size - 1}, got {highest}")
-        # -1 marks rows whose group is unknown.
+        # Negative values mark rows whose group is unknown.
         known = joint_groups[joint_groups >= 0]
-        # (G,); at least 1, so that the mean of a group without rows is 0.
+        # Counts are at least 1, so that the mean of an empty group is 0.
         counts = torch.bincount(known, minlength=size).clamp(min=1).to(losses.dtype)
         has_group = groups >= 0
         sums = losses.new_zeros(size).index_add(0, groups[has_group], losses[has_group])
@@ -73,11 +72,11 @@ class GroupWeights(nn.Module):
             joint_sums = sum_over_processes(sums) if self.gather else sums.detach()
             means = joint_sums / counts
             self.log_weights += self.step * means.to(self.log_weights.dtype)
-            # Normalise the weights to a sum of 1.
+            # Make the weights sum to 1.
             self.log_weights -= self.log_weights.logsumexp(0)
         total = (self.log_weights.exp().to(losses.dtype) / counts * sums).sum()
         if self.gather:
-            # Each process divides the sums of its own rows by the counts of all processes, so the
-            # processes' values are added.
+            # Each process divides the sums over its own rows by the joint counts, so the values of
+            # all processes add up to the joint loss.
             return mean_over_processes(total) * world_size()
         return total

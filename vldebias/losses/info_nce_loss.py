@@ -14,41 +14,43 @@ from vldebias.losses.sums import softplus
 def info_nce(
     image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]
 ) -> Tensor:
-    """Return InfoNCE (eq. 5.2 of the thesis), averaged over both directions.
+    """Return the InfoNCE loss (eq. 5.2 of the thesis), averaged over both directions.
 
         -log e^{s+} / (e^{s+} + sum_i e^{s_i}),   s = <image, text> / t
 
-    Rows i of both features form a pair; the other rows are its K negatives (van den Oord et al.,
-    2018; for images and captions, Radford et al., 2021).
+    Row i of the images and row i of the texts form a pair. The other rows are its K negatives (van
+    den Oord et al., 2018; Radford et al., 2021, for images and captions).
 
     Args:
-        image_features: (n, d), rows of norm 1. Pass two views of one modality as images and texts.
+        image_features: (n, d), rows of norm 1. For two views of one modality, pass one view as the
+            images and the other as the texts.
         text_features: (n, d), rows of norm 1.
         temperature: t > 0, a number or a tensor (), which receives a gradient.
         reduction: "mean", or "none" for per-pair losses (n,).
         chunk_size: number of rows of the similarity matrix to compute at once; each block is
-            recomputed in the backward pass. Value and gradient are the same, and memory is linear
-            in n. Default: keep the n x n similarities.
+            recomputed in the backward pass. The result is the same, and memory use is linear in n.
+            Default: keep all n x n similarities.
         gather: whether to use negatives from all torch.distributed processes, with gradients. The
-            value and, after averaging by DistributedDataParallel, the gradient equal those of one
-            process with the joint batch. With reduction "none", this process's losses are returned.
+            value, and the gradient after DistributedDataParallel has averaged it, are the same as
+            for one process with the joint batch. With reduction "none", only the losses of this
+            process are returned.
         within_view: whether to also use the other rows of the anchor's own view as negatives, as in
-            SimCLR, K = 2 (n - 1).
-        precision: dtype to which the factors in similarities and in their gradients are rounded:
-            "float32" (no rounding), "bfloat16", "float16" or "autocast". The latter is the dtype of
-            autocast on GPUs, where it doubles the speed, and no rounding on CPUs. Sums,
-            exponentials and similarities are always float32; the value changes by less than 1e-3.
+            SimCLR, so that K = 2 (n - 1).
+        precision: dtype to which the factors of similarities and of their gradients are rounded:
+            "float32" (no rounding), "bfloat16", "float16" or "autocast". "autocast" uses autocast's
+            dtype on GPUs, where it doubles the speed, and does not round on CPUs. Similarities,
+            exponentials and sums are always float32. The value changes by less than 1e-3.
 
     Returns:
-        () or (n,), in the dtype of the features; half precision is promoted to float32, and
-            autocast is disabled.
+        The loss, () or (n,), in the dtype of the features. Half precision is promoted to float32,
+            and autocast is disabled.
 
     Raises:
         InvalidInputError: If shapes or dtypes differ, n < 2, the temperature is not positive, the
             reduction is unknown, chunk_size < 1, or processes have different numbers of rows.
 
     >>> import torch
-    >>> images = torch.eye(4)  # each image is like its own caption alone
+    >>> images = torch.eye(4)  # each image matches only its own caption
     >>> info_nce(images, images, temperature=0.2)
     tensor(0.0200)
     >>> info_nce(images, images.roll(1, 0), temperature=0.2)  # every caption is wrong

@@ -1,8 +1,8 @@
-"""Gather the joint batch from all processes, with gradients, to compute its loss.
+"""Gather the joint batch from all processes, with gradients.
 
-As in `torch.distributed.nn`, each process receives the gradient of the sum of all processes'
-losses. Since every process computes the same mean loss, the gradient is world size times the
-gradient of the joint loss, and DistributedDataParallel, which averages, produces the latter.
+As in `torch.distributed.nn`, each process receives the gradient of the summed losses of all
+processes. Since every process computes the same mean loss, this is world size times the gradient of
+the joint loss, and DistributedDataParallel's averaging removes the factor.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def gather_rows(rows: Tensor) -> Tensor:
 
     >>> import torch
     >>> rows = torch.eye(2)
-    >>> gather_rows(rows).shape  # of one process; (16, 2) of eight
+    >>> gather_rows(rows).shape  # with one process; (16, 2) with eight
     torch.Size([2, 2])
     """
     if world_size() == 1:
         return rows
-    # all_gather hangs or fails in the backend if sizes differ, so compare them first.
+    # all_gather hangs or fails in the backend if sizes differ, so compare the sizes first.
     counts = [torch.empty(1, dtype=torch.long, device=rows.device) for _ in range(world_size())]
     dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
     if len({int(count) for count in counts}) > 1:
@@ -87,12 +87,12 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def mean_over_processes(value: Tensor) -> Tensor:
-    """Return the mean of `value` over the processes (differentiable)."""
+    """Return the mean of `value` over all processes (differentiable)."""
     return value if world_size() == 1 else _MeanOverProcesses.apply(value)
 
 
 def sum_over_processes(value: Tensor) -> Tensor:
-    """Return the sum of `value` over the processes, without gradient."""
+    """Return the sum of `value` over all processes, without a gradient."""
     total = value.detach().clone()
     if world_size() > 1:
         dist.all_reduce(total)

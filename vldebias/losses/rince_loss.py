@@ -14,29 +14,29 @@ from vldebias.losses.catalog import RINCESettings
 from vldebias.losses.checks import check_interval
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
 
-# Exponents above these limits are reduced. Adam squares gradients, and the square of e^30 / t does
-# not overflow in float32. The gradient of float16 features is float16, so e^x / t itself must be
-# below the largest number, with a factor of 4 for gradients that add up.
+# Exponents above these limits are reduced. Adam squares gradients, and (e^30 / t)^2 does not
+# overflow in float32. The gradient of float16 features is itself float16, so e^x / t must stay
+# below the largest float16 number, with a factor of 4 to spare for gradients that add up.
 _LARGEST_EXPONENT = {torch.float32: 30.0, torch.float64: 300.0}
 _LARGEST_HALF = torch.finfo(torch.float16).max / 4
-# Gradients below e^-x underflow: in half precision the entry itself, otherwise its square.
+# Below e^-x, gradients underflow in half precision, and their squares in other dtypes.
 _SMALLEST_EXPONENT = {
     torch.float16: 16.0,
     torch.bfloat16: 43.0,
     torch.float32: 43.0,
     torch.float64: 350.0,
 }
-_LONGEST = 1.1  # largest norm of a normalised row, with rounding
-# Pull and push balance at lam K = 1. Above this value, the negatives' push dominates.
+_LONGEST = 1.1  # largest norm accepted as normalised, allowing for rounding
+# Positives and negatives balance at lam K = 1. Above this value, the negatives dominate.
 _LARGEST_LAM_TIMES_NEGATIVES = 3.0
-_STEEP = 20  # above this q / t, a few pairs outweigh all others
+_STEEP = 20  # q / t above which a few pairs outweigh all others
 
 
 @cache
 def _warn_of_large_lam(lam: float, negatives: int) -> None:
     """Warn that lam is too large for the number of negatives.
 
-    The function is cached, so that a training run warns once instead of at every step.
+    The function is cached, so that a training run only warns once.
     """
     warn(
         f"rince: lam {lam:g} times {negatives:,} negatives is {lam * negatives:.3g}, above"
@@ -49,14 +49,14 @@ def _warn_of_large_lam(lam: float, negatives: int) -> None:
 def _warn_of_lost_gradients(
     image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor, limit: Tensor
 ) -> None:
-    """Warn about gradients that underflow, and about features that are not normalised.
+    """Warn if gradients underflow or if features are not normalised.
 
     Only values on the CPU are checked, because reading values from a GPU would block. `limit` () is
-    the largest exponent whose gradient does not overflow in the dtype of the features.
+    the largest exponent whose gradient does not overflow in the features' dtype.
     """
     if temperature.device.type == "cpu":
-        # The exponent of a pair with cosine c is x - (1 - c) q/t. Its gradient underflows below the
-        # exponent -y, which is at c = 1 - (x + y) t/q.
+        # A pair with cosine c has the exponent x - (1 - c) q/t. Its gradient underflows if the
+        # exponent is below -y, that is, if c < 1 - (x + y) t/q.
         steepness = q / float(temperature)
         dtype = image_features.dtype
         span = float(limit) + _SMALLEST_EXPONENT[dtype]
@@ -86,38 +86,38 @@ def rince(
     lam: float | None = None,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return Robust InfoNCE, averaged over both directions.
+    """Return the robust InfoNCE loss (RINCE), averaged over both directions.
 
         -e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q
 
-    Section 5.2 of the thesis (Chuang et al., 2022). q interpolates between two losses. As q -> 0,
-    value and gradient approach those of `info_nce` + log lam (Lemma 5.2), which learns from hard
-    pairs. With q = 1, the loss is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and robust to
-    wrong pairs, such as wrong captions. The thesis uses q in [0.1, 0.5] with a warm-up
-    (`vldebias.losses.q_warmup`), and lam = 0.01 for images and 0.025 for graphs.
+    Source: section 5.2 of the thesis (Chuang et al., 2022). q interpolates between two losses. As
+    q -> 0, the loss approaches `info_nce` + log lam (Lemma 5.2), which emphasises hard pairs. With
+    q = 1, it is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and robust to wrong pairs, such
+    as wrong captions. The thesis uses q in [0.1, 0.5] with a warm-up (`vldebias.losses.q_warmup`),
+    and lam = 0.01 for images and 0.025 for graphs.
 
-    A safe lam depends on the number K of negatives. If all similarities are equal, pull and push
-    balance at lam = 1 / (K + 1), the default. A lam several times larger pushes all pairs apart:
-    with q = 0.4, a pretrained model is ruined if lam K exceeds 5 to 10 (`batch_sizes` in
-    eval/experiments). The thesis's 0.01 is thus suitable for batches of up to about 300, and a
-    warning is issued if lam exceeds 3 / K.
+    Which values of lam are safe depends on the number of negatives K. If all similarities are
+    equal, positives and negatives balance at lam = 1 / (K + 1), the default. Values several times
+    larger push all pairs apart: with q = 0.4, a pretrained model is ruined if lam K exceeds 5 to 10
+    (`batch_sizes` in eval/experiments). The thesis's 0.01 therefore suits batches of up to about
+    300 pairs, and a warning is issued if lam exceeds 3 / K.
 
-    The value is often negative: its minimum is near -e^{q/t} (1 - lam^q) / q, not 0.
+    The loss is often negative, because its minimum is near -e^{q/t} (1 - lam^q) / q, not 0.
 
     For features of norm 1, s <= 1/t, so exponents are at most q/t (plus the logarithm of n). If q/t
-    exceeds a limit x, as for q = 0.5 at CLIP's t = 0.01, the loss and its gradient are multiplied
+    exceeds a limit x, as with q = 0.5 at CLIP's t = 0.01, the loss and its gradient are multiplied
     by the constant e^{x - q/t}, which changes neither the minimisers nor the direction of the
-    gradient. x is 30, 300 for float64 features, and log(16376 t) for float16 features, whose
-    gradient is float16 although similarities and sums are float32. If q/t exceeds x + 43 (x + 16
-    for float16), the gradient of some pairs underflows and a warning is issued.
+    gradient. The limit is 300 for float64 features, log(16376 t) for float16 features, whose
+    gradients are float16, and 30 otherwise. If q/t exceeds x + 43 (x + 16 for float16), the
+    gradients of some pairs underflow and a warning is issued.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
-        q: in (0, 1].
-        lam: in (0, 1], weight of the denominator. Default: 1 / (K + 1), with K the number of
-            negatives in this call (in all processes with `gather`, in both views with
-            `within_view`).
+        q: exponent in (0, 1].
+        lam: weight of the denominator, in (0, 1]. Default: 1 / (K + 1), where K is the number
+            of negatives in this call, including the negatives of all processes with `gather` and of
+            both views with `within_view`.
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -141,15 +141,15 @@ def rince(
     positive = batch.positive
     # log(lam (e^{s+} + sum_i e^{s_i}))
     total = torch.logaddexp(positive, log_sum) + math.log(lam)
-    # (e^{q total} - e^{q positive}) / q: the larger exponential is factored out, and expm1 of the
-    # gap, which is at most 0, loses no digits.
+    # The loss is (e^{q total} - e^{q positive}) / q. Factor out the larger exponential and use
+    # expm1 for the gap, which is at most 0, to keep full precision.
     is_total_larger = total >= positive
     larger = torch.where(is_total_larger, total, positive)
     gap = torch.where(is_total_larger, positive - total, total - positive)
     sign = torch.where(is_total_larger, -1.0, 1.0)
-    # For features of norm 1, the largest exponent is q/t. If it exceeds the limit for gradients in
-    # the features' dtype, all exponents are reduced by the excess, a constant factor. It is
-    # detached, because a learned t must not change to rescale the loss.
+    # For features of norm 1, the largest exponent is q/t. If it exceeds the dtype's limit for
+    # gradients, reduce all exponents by the excess, which scales the loss by a constant. The excess
+    # is detached, so that a learned t cannot lower the loss by rescaling it.
     temperature = options["temperature"]
     if isinstance(temperature, Tensor):
         t = temperature.detach()
@@ -183,7 +183,7 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
     @classmethod
     def from_settings(cls, settings: RINCESettings, **options: Unpack[ModuleOptions]) -> Self:
         """Build the loss, warning if a few pairs would outweigh all others."""
-        # At t = 0.01 and q = 0.4, a pair whose cosine is lower by 0.1 has 55 times less weight.
+        # At t = 0.01 and q = 0.4, reducing a pair's cosine by 0.1 divides its weight by 55.
         steepness = settings.q / options["temperature"]
         if steepness > _STEEP:
             warn(
@@ -193,10 +193,10 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
         return super().from_settings(settings, **options)
 
     def schedule(self, settings: RINCESettings, step: int, steps: int) -> None:
-        """Warm up q, if `q_start` is set.
+        """Warm up q if `q_start` is set.
 
         Args:
-            settings: the settings declared by the loss.
+            settings: settings as declared in `Loss.settings`.
             step: index of the next update, from 0.
             steps: total number of updates.
         """
@@ -207,10 +207,11 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
 def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0.4) -> float:
     """Return RINCE's q at a step of a linear warm-up (section 5.3.3 of the thesis).
 
-    A small q explores; a large q ignores pairs that turn out to be wrong.
+    A small q learns from all pairs at first. A larger q later ignores pairs that appear to be
+    wrong.
 
     Args:
-        step: in 0 .. total_steps - 1.
+        step: index of the step, in 0 .. total_steps - 1.
         total_steps: total number of steps.
         start: q at the first step.
         end: q at the last step.

@@ -1,4 +1,4 @@
-"""Compute SigLIP's sigmoid loss, for comparison: each pair of rows is classified independently."""
+"""Compute SigLIP's sigmoid loss, which classifies each pair of rows independently."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ def sigmoid(
     bias: float | Tensor = -10.0,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return the sigmoid loss, with z = 1 for pairs and -1 for negatives.
+    """Return the sigmoid loss of SigLIP.
 
         1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)})
 
-    Zhai et al., Sigmoid Loss for Language Image Pre-Training (2023), eq. 1. Both directions give
-    the same sum, so their mean is the paper's loss; a pair's loss is the mean of the sums over its
-    row and over its column. Unlike in `info_nce`, rows do not compete with each other, and the bias
-    compensates for n - 1 negatives per positive.
+    Here z = 1 for pairs and -1 for negatives. Source: Zhai et al., Sigmoid Loss for Language Image
+    Pre-Training (2023), eq. 1. Both directions have the same sum, so their mean is the paper's
+    loss. The loss of a pair is the mean of the sums over its row and its column. Unlike in
+    `info_nce`, rows do not compete with each other. The bias compensates for the n - 1 negatives
+    per positive.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
-        bias: added to every similarity, a number or a tensor (). SigLIP learns it, with an initial
-            value of -10, and t, with an initial value of 0.1.
+        bias: number or tensor () that is added to every similarity. SigLIP learns the bias and the
+            temperature, starting from -10 and 0.1.
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -49,18 +50,18 @@ def sigmoid(
         )
     batch = Contrast(image_features, text_features, **options)
     offset = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
-    # The mean needs one sum over the entire matrix; per-pair losses need the sums of all rows.
+    # The mean only needs one sum over the entire matrix. Per-pair losses need the sum of each row.
     if batch.reduction == "mean":
         negatives = batch.mean_total(offset)[None]
     else:
         negatives = batch.each_row(lambda s, rows: softplus(s + offset).sum(1))
     losses = softplus(-batch.positive - offset) + negatives
-    # (1, n) if the negatives are already averaged over anchors, else (2, n).
+    # The shape is (1, n) if the negatives are already averaged over anchors, and (2, n) otherwise.
     return batch.reduce(losses.reshape(-1, len(batch.positive)))
 
 
 class SigmoidLoss(ContrastiveLoss[NoSettings]):
-    """Apply `sigmoid`. The bias is always learned, and the temperature by default.
+    """Apply `sigmoid` with a learned bias and, by default, a learned temperature.
 
     >>> import torch
     >>> loss = SigmoidLoss(temperature=0.1)
@@ -80,7 +81,7 @@ class SigmoidLoss(ContrastiveLoss[NoSettings]):
         super().__init__(
             temperature=temperature, learnable_temperature=learnable_temperature, **settings
         )
-        # A parameter cannot share a name with an existing attribute.
+        # Remove the attribute first, because a parameter cannot have the name of an attribute.
         self.bias = nn.Parameter(torch.tensor(float(self.__dict__.pop("bias"))))
 
     @classmethod

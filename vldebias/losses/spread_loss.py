@@ -1,4 +1,4 @@
-"""Compute the spread loss, in which items of a class attract and repel each other."""
+"""Compute the spread loss, in which items of the same class attract and repel each other."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ def spread(
     alpha: float = 0.5,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return alpha L_attract + (1 - alpha) L_repel, which prevents class collapse.
+    """Return the spread loss alpha L_attract + (1 - alpha) L_repel, which avoids class collapse.
 
         L_attract = -1/|P| sum_{p in P} log e^{s_p} / (e^{s_p} + sum_{a in N} e^{s_a})
         L_repel   = -log e^{s+} / sum_{p in P} e^{s_p}
 
-    Eq. 1-3 of Fu et al., The Details Matter (2022). P is the set of rows in the batch with the
-    anchor's class, including the anchor's other view s+ but not the anchor; N is the set of rows of
-    other classes. By default, the batch contains both views; pass `within_view=False` to use only
-    the opposite view, as for images and captions. alpha = 1 is a supervised contrastive loss, under
-    which each class collapses to a point; alpha = 0 with one class is `info_nce`.
+    Source: eq. 1-3 of Fu et al., The Details Matter (2022). P is the set of rows in the batch
+    that share the anchor's class, including the anchor's other view s+ but not the anchor itself. N
+    is the set of rows from other classes. By default, the batch contains both views. For images and
+    captions, pass `within_view=False` to use only the opposite view. With alpha = 1, this is a
+    supervised contrastive loss, which collapses each class to a point. With alpha = 0 and a single
+    class, it is `info_nce`.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         labels: (n,) integers, the class of each row.
-        alpha: in [0, 1]; the paper tunes it between 0.16 and 0.67.
+        alpha: weight of the attraction, in [0, 1]. The paper tunes it between 0.16 and 0.67.
         options: temperature and the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
@@ -55,16 +56,16 @@ def spread(
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
         positive = batch.positive[rows]
-        # (c, N). The pair has the same class, but its score is -inf here; it is added below.
+        # The pair belongs to the same class, but its score in `s` is -inf, so it is added below.
         has_same_class = labels[rows, None] == columns
         log_negatives = torch.logsumexp(s.masked_fill(has_same_class, -torch.inf), dim=1)
         counted = has_same_class & (s > -torch.inf)
-        # Replace infinite scores, so that the gradient stays finite.
+        # Infinite scores would make the gradient NaN, so replace them.
         finite = torch.where(counted, s, 0.0)
         rest = torch.where(counted, softplus(log_negatives[:, None] - finite), 0.0).sum(1)
-        # Eq. 2, the mean over the positives, including the other view of the anchor.
+        # Eq. 2 averages over the positives, which include the anchor's other view.
         attract = (softplus(log_negatives - positive) + rest) / (counted.sum(1) + 1)
-        # Eq. 3.
+        # Eq. 3 separates the pair from the other rows of its class.
         log_same_class = torch.logsumexp(s.masked_fill(~has_same_class, -torch.inf), dim=1)
         repel = softplus(log_same_class - positive)
         return alpha * attract + (1 - alpha) * repel

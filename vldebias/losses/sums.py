@@ -2,14 +2,14 @@
 
 Most losses are functions of a few sums per anchor, log sum_j e^{scale s_ij} over the negatives j.
 The anchors are the rows of S = A B^T in one direction and its columns in the other. Computing both
-directions together takes one matrix product in the forward pass and two in the backward pass,
-instead of six.
+directions together needs one matrix product in the forward pass and two in the backward pass,
+whereas separate computation needs six in total.
 
     A (n, d), B (N, d)  --blocks of rows-->  S (c, N)
     S (c, N)  --T scales-->  over columns (T, n), over rows (T, N)
 
-With a `chunk_size`, only the sums of a block are kept, and the backward pass recomputes the block:
-four products, and memory O(chunk_size * N).
+With a `chunk_size`, only the sums of each block are kept, and the backward pass recomputes the
+block. This takes four products in total and O(chunk_size * N) memory.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from vldebias.errors import InvalidInputError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# Rows per block on a CPU: 256 rows and a batch of 2,000 take 2 MB in float32, which fits in cache.
+# Rows per block on a CPU. With a batch of 2,000, a block takes 2 MB in float32 and fits in cache.
 _CACHED = 256
-# Similarities per block on a GPU, a quarter of a gigabyte in float32.
+# Similarities per block on a GPU, which take a quarter of a gigabyte in float32.
 _AT_ONCE = 1 << 26
 
 
 def softplus(x: Tensor) -> Tensor:
     """Return log(1 + e^x) to double precision.
 
-    torch's default threshold of 20 causes an error of 2e-9.
+    With torch's default threshold of 20, the error is up to 2e-9.
     """
     return F.softplus(x, threshold=50.0)
 
@@ -51,16 +51,16 @@ def matrix_sums(
     both: bool = True,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return log-sums over the negatives of all rows of S = A B^T and, with `both`, of all columns.
+    """Return the log-sum-exp over the negatives of each row of S = A B^T, and of each column.
 
     Args:
-        scales: T factors for the similarities, each of which gives one sum.
-        a: (n, d), divided by the temperature if `b` is not.
+        scales: T factors for the similarities, with one sum for each.
+        a: (n, d). Either `a` or `b` must be divided by the temperature.
         b: (N, d).
-        pair: column that is the pair of row 0; the pair of row i is column `pair` + i.
+        pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
         chunk_size: rows per block. Default: keep the entire matrix for the backward pass.
-        both: whether to also use columns as anchors, which requires N = n.
-        dtype: dtype to which the factors of products are rounded; see `product`.
+        both: whether to also return the sums of the columns, which requires N = n.
+        dtype: dtype to which the factors of the products are rounded; see `product`.
 
     Returns:
         log sum_j e^{scale s_ij} for the rows (T, n) and, with `both`, for the columns (T, N).
@@ -70,9 +70,9 @@ def matrix_sums(
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return A B (n, N) in the dtype of A, with factors rounded to half precision.
+    """Return A B (n, N) in the dtype of A, with both factors rounded to half precision.
 
-    Terms are summed in float32, as in tensor cores, and the result is not rounded. For unit rows
+    Terms are summed in float32, as tensor cores do, and the result is not rounded. For unit rows
     divided by t = 0.01, the error of a similarity is about 0.005; rounding the result would cause
     errors of 0.25.
 
@@ -86,51 +86,51 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
     rounded_a = a.to(dtype)
     rounded_b = b.to(dtype)
     if a.device.type == "cuda" and a.dtype == torch.float32:
-        # Tensor cores multiply in half precision and add in float32. Without out_dtype, the result
-        # would be rounded.
+        # Tensor cores multiply in half precision and add in float32. Without out_dtype, torch would
+        # round the result.
         return torch.mm(rounded_a, rounded_b, out_dtype=torch.float32)
-    # Other devices multiply the rounded factors in float32, with the same result but more slowly.
+    # On other devices, multiply the rounded factors in float32. The result is the same, but slower.
     return rounded_a.to(a.dtype) @ rounded_b.to(a.dtype)
 
 
 def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
-    """Return the dtype for products with gradients.
+    """Return the dtype to which factors are rounded in the products of the backward pass.
 
-    It is bfloat16 even for float16, in which a softmax over many rows would underflow.
+    It is bfloat16 even if `dtype` is float16, where a softmax over many rows would underflow.
     """
     return None if dtype is None else torch.bfloat16
 
 
 def _scores(a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None, out: Tensor) -> Tensor:
-    """Write all similarities into `out` and return it, with -inf for pairs; see `matrix_sums`."""
+    """Write the similarities to `out`, with -inf for pairs, and return it; see `matrix_sums`."""
     if dtype is None:
         torch.mm(a, b.T, out=out)
     else:
         out.copy_(product(a, b.T, dtype))
-    # Pairs are not negatives; e^-inf = 0 excludes them from every sum.
+    # Pairs are not negatives. Since e^-inf = 0, they do not contribute to any sum.
     out.diagonal(pair).fill_(-torch.inf)
     return out
 
 
 def _scaled(s: Tensor, scale: float) -> Tensor:
-    # Multiplying by 1 would only copy the matrix.
+    # Avoid multiplying by 1, which would only copy the matrix.
     return s if scale == 1 else scale * s
 
 
 def _once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
-    """Raise an error if a gradient is differentiated a second time.
+    """Raise an error if the gradient is differentiated again.
 
-    With torch's decorator of the same name, `torch.autograd.grad` returns a wrong second
-    derivative, because the node that would raise an error is not on the path to the inputs.
+    With torch's decorator of the same name, `torch.autograd.grad` would return a wrong second
+    derivative, because the node that raises the error is not on the path to the inputs.
     """
 
     @wraps(backward)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        # Gradients are only enabled with create_graph=True.
+        # Gradients are only enabled in the backward pass with create_graph=True.
         if torch.is_grad_enabled():
             raise InvalidInputError(
                 "create_graph=True: the gradients of this loss cannot be differentiated again;"
-                " leave create_graph out, or write the loss in plain torch"
+                " omit create_graph, or write the loss in plain torch"
             )
         return backward(*args, **kwargs)
 
@@ -149,7 +149,7 @@ class _SumsContext(FunctionCtx):
 
 
 class _MatrixSums(torch.autograd.Function):
-    """Compute `matrix_sums`, which documents the arguments, and its gradient in the same blocks."""
+    """Compute `matrix_sums` and its gradient in blocks; see there for the arguments."""
 
     @staticmethod
     def forward(
@@ -165,8 +165,8 @@ class _MatrixSums(torch.autograd.Function):
         size = chunk_size or _rows_at_once(a, b)
         keeps_scores = chunk_size is None
         rows = a.new_empty(len(scales), len(a))
-        # A block contains all negatives of its rows, but only some negatives of each column, so the
-        # sums of the columns are accumulated, starting from log 0.
+        # A block contains all negatives of its rows, but only some negatives of each column, so
+        # column sums are accumulated over blocks, starting from log 0.
         columns = a.new_full((len(scales), len(b)), -torch.inf)
         # If the scores are not kept, all blocks share one buffer.
         scores = a.new_empty(len(a) if keeps_scores else min(size, len(a)), len(b))
@@ -193,11 +193,11 @@ class _MatrixSums(torch.autograd.Function):
     def backward(ctx: _SumsContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
         a, b, *sums = ctx.saved_tensors
         kept = sums.pop() if ctx.keeps_scores else None
-        # If backward() is called under autocast, autocast would round the products.
+        # backward() may be called under autocast, which would round the products.
         with torch.autocast(a.device.type, enabled=False):
             slope_of_a = torch.empty_like(a)
             slope_of_b = torch.zeros_like(b)
-            # Buffers for one block: slope, weights and, unless they were kept, the scores.
+            # Each block needs buffers for the slope, the weights and, if not kept, the scores.
             count = 3 if kept is None else 2
             buffers = [a.new_empty(min(ctx.size, len(a)), len(b)) for _ in range(count)]
             for block in row_blocks(len(a), ctx.size):
@@ -208,7 +208,8 @@ class _MatrixSums(torch.autograd.Function):
                     s = kept[block]
                 slope.zero_()
                 _add_softmax(slope, s, ctx.scales, sums[0][:, block], outer[0][:, block], weights)
-                # If the columns are anchors too, their similarities are S^T.
+                # If columns are anchors too, add their gradient, for which the similarities are
+                # S^T.
                 if len(sums) == 2:
                     _add_softmax(slope.T, s.T, ctx.scales, sums[1], outer[1], weights.T)
                 _add_slopes(slope, a, b, block, ctx.dtype, slope_of_a, slope_of_b)
@@ -223,17 +224,17 @@ def _add_softmax(
     total_slope: Tensor,
     weights: Tensor,
 ) -> None:
-    """Add the gradient through the log-sums of rows to the gradient of the similarities.
+    """Add the gradient through the log-sums of the rows to the gradient of the similarities.
 
     Args:
         slope: (c, N), gradient with respect to the similarities.
         s: (c, N), the similarities.
-        scales: T numbers.
+        scales: T factors for the similarities.
         total: (T, c), the log-sums.
         total_slope: (T, c), gradient with respect to the log-sums.
         weights: (c, N), a buffer.
     """
-    # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}; 0 for pairs, whose s is -inf.
+    # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}, or 0 for pairs (s = -inf).
     for k, scale in enumerate(scales):
         torch.sub(_scaled(s, scale), total[k][:, None], out=weights).exp_()
         slope.addcmul_(weights, _scaled(total_slope[k], scale)[:, None])
@@ -250,10 +251,10 @@ def _add_slopes(
 ) -> None:
     """Backpropagate the gradient `slope` of a block of similarities to A and B.
 
-    The gradient for the rows of A is written, and the block's contribution to that of B is added.
+    The block's rows of `slope_of_a` are overwritten, and its contribution is added to `slope_of_b`.
     """
     if dtype is None:
-        # S = A B^T gives dA = slope B, and dB = slope^T A, which is summed over the blocks.
+        # For S = A B^T, dA = slope B and dB = slope^T A. The latter is summed over the blocks.
         torch.mm(slope, b, out=slope_of_a[block])
         slope_of_b.addmm_(slope.T, a[block])
         return
@@ -271,15 +272,15 @@ def matrix_total(
     chunk_size: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return sum_ij log(1 + e^{s_ij + bias}) () over the negatives of S = A B^T.
+    """Return the sum of log(1 + e^{s_ij + bias}) over all negatives of S = A B^T.
 
-    The gradient of this sum depends on the similarities and a single factor. It is computed with
-    each block in the forward pass, so that no block is kept or recomputed.
+    The gradient only depends on the similarities, up to a scalar factor. It is computed together
+    with each block in the forward pass, so no block is kept or recomputed.
 
     Args:
         a: (n, d), see `matrix_sums`.
         b: (N, d), see `matrix_sums`.
-        bias: (), added to every similarity.
+        bias: scalar () that is added to every similarity.
         pair: see `matrix_sums`.
         chunk_size: see `matrix_sums`.
         dtype: see `matrix_sums`.
@@ -316,12 +317,12 @@ class _SoftplusTotal(torch.autograd.Function):
         slope_of_bias = torch.zeros_like(bias)
         for block in row_blocks(len(a), size):
             s = product(a[block], b.T, dtype).add_(bias)
-            # Pairs contribute neither to the value nor to the slope: softplus(-inf) = 0, and so is
-            # sigmoid(-inf).
+            # softplus(-inf) and sigmoid(-inf) are 0, so pairs contribute neither to the value nor
+            # to the slope.
             s.diagonal(pair + block.start).fill_(-torch.inf)
             total += softplus(s).sum()
             if needs_gradient:
-                # The derivative of log(1 + e^s) overwrites s, which is no longer needed.
+                # s is no longer needed, so the derivative of log(1 + e^s) overwrites it.
                 slope = s.sigmoid_()
                 slope_of_bias += slope.sum()
                 _add_slopes(slope, a, b, block, dtype, slope_of_a, slope_of_b)
@@ -339,8 +340,8 @@ class _SoftplusTotal(torch.autograd.Function):
 def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
     """Return the default number of rows per block.
 
-    On a CPU, a block's similarities fit in cache. On a GPU, the buffers for the backward pass are
-    small compared to the entire matrix.
+    On a CPU, the similarities of a block fit in cache. On a GPU, the backward buffers are small
+    compared with the entire matrix.
     """
     if rows.device.type == "cpu":
         return _CACHED

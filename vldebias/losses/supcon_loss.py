@@ -1,4 +1,4 @@
-"""Compute the supervised contrastive loss: all items of a class attract each other."""
+"""Compute the supervised contrastive loss, in which all items of a class attract each other."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def supcon(
 
         -1/|P| sum_{p in P} log e^{s_p} / sum_{a in A} e^{s_a}
 
-    A is the set of all rows in the batch except the anchor; P is the subset with the anchor's
-    class, including its other view. If no two items share a class, this is `info_nce`. Unlike in
-    the attraction term of `spread`, the denominator includes the other positives. By default, the
-    batch contains both views; pass `within_view=False` for images and captions.
+    A is the set of all rows in the batch except the anchor. P is the subset that shares the
+    anchor's class, including the anchor's other view. If no two items share a class, this is
+    `info_nce`. Unlike in the attraction term of `spread`, the denominator includes the other
+    positives. By default, the batch contains both views. Pass `within_view=False` for images and
+    captions.
 
     Args:
         image_features: (n, d), rows of norm 1.
@@ -45,7 +46,7 @@ def supcon(
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
         pair = batch.positive[rows]
-        # (c, N). Scores are -inf for the anchor itself and for its pair, which is added below.
+        # Scores are -inf for the anchor itself and for its pair, which is added below.
         is_positive = (labels[rows, None] == columns) & (s > -torch.inf)
         log_all = torch.logaddexp(torch.logsumexp(s, dim=1), pair)
         positives = torch.where(is_positive, s, 0.0).sum(1) + pair

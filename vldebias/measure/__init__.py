@@ -1,1 +1,1 @@
-"""Compute metrics from arrays, as rows with intervals."""
+"""Compute metrics and their intervals from arrays."""

@@ -1,8 +1,8 @@
-"""Accuracy by group, areas under the ROC curve, k-variance, and inter-annotator agreement.
+"""Compute group accuracies, areas under the ROC curve, k-variance and annotator agreement.
 
-`group_accuracy` takes the rows of a test split; functions of counts (..., g) accept many resamples
-at once. A group is a target class x spurious attribute, as in Sagawa et al., "Distributionally
-Robust Neural Networks" (2020).
+`group_accuracy` takes the rows of a test split. Functions of counts (..., g) accept many resamples
+at once. A group is a combination of a target class and a spurious attribute, as in Sagawa et al.,
+"Distributionally Robust Neural Networks" (2020).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Bounds = tuple[float, float]
-Statistic = Callable[[Counts, Counts], Floats]  # function of hits and sizes (..., g)
+Statistic = Callable[[Counts, Counts], Floats]  # Takes hits and sizes (..., g).
 
 
 def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
-    """Return min_g acc_g over groups with images (...).
+    """Return the lowest accuracy (...) over all groups that have images.
 
     Args:
         hits: number of correct images of each group (..., g).
@@ -43,7 +43,7 @@ def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
 
 
 def mean_accuracy(hits: Counts, size: Counts) -> Floats:
-    """Return the accuracy over all images (...), the micro average.
+    """Return the accuracy over all images (...), that is, the micro average.
 
     Args:
         hits: number of correct images of each group (..., g).
@@ -64,7 +64,7 @@ def accuracy_gap(hits: Counts, size: Counts) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Reweighted:
-    """Compute group accuracies averaged with weights (g,), such as training group sizes."""
+    """Average group accuracies with weights (g,), such as the group sizes in training."""
 
     weights: Floats
 
@@ -76,7 +76,7 @@ class Reweighted:
 
 @dataclass(frozen=True, eq=False)
 class ReweightedGap:
-    """Compute `Reweighted` minus the worst group's accuracy, >= 0, for weights (g,)."""
+    """Subtract the worst group's accuracy from the `Reweighted` average."""
 
     weights: Floats
 
@@ -88,30 +88,31 @@ class ReweightedGap:
 def interval_of(
     statistic: Statistic, cells: Counts, resampled: Counts
 ) -> tuple[float, Bounds, tuple[float, float, float]]:
-    """Return the value of a statistic with a method, its interval, and its paired change.
+    """Return a method's value of a statistic, its interval, and the paired change.
 
-    If all relevant images are right, or all are wrong, resamples do not vary, and Wilson's interval
+    If all relevant images are right, or all are wrong, resamples do not vary, so Wilson's interval
     is used. If several groups may be the worst, the observed minimum is biased downwards, and the
     minimum of a resample even more, so the interval is extended up to `_most_of_worst`.
 
     Args:
         statistic: function of hits and sizes (..., g).
-        cells: counts (g, 2, 2): group, right without the method, right with the method.
+        cells: counts (g, 2, 2), indexed by the group, whether the image was right without the
+            method, and whether it was right with the method.
         resampled: resampled cells (b, g, 2, 2).
 
     Returns:
         The value, its interval, and the change with its interval.
     """
-    # cells[g, 1, :] were right without the method, cells[g, :, 1] with it; each gives hits (g,)
+    # cells[g, 1, :] counts images that were right without the method, cells[g, :, 1] those with it.
     before = cells[:, 1].sum(-1)
     hits = cells[:, :, 1].sum(-1)
     size = cells.sum((-1, -2))
     value = float(statistic(hits, size))
     sizes = resampled.sum((-1, -2))
-    with np.errstate(invalid="ignore"):  # NaN for a resample without images from the groups
+    with np.errstate(invalid="ignore"):  # NaN if a resample has no images from the groups
         draws_after = statistic(resampled[..., 1].sum(-1), sizes)
         draws_before = statistic(resampled[:, :, 1].sum(-1), sizes)
-    # Use the same resamples for both, so that the change has a paired interval.
+    # Compute both from the same resamples, so that the interval of the change is paired.
     known = np.isfinite(draws_after)
     low, high = percentile_interval((draws_after - draws_before)[known])
     change = (value - float(statistic(before, size)), low, high)
@@ -120,7 +121,7 @@ def interval_of(
         return value, wilson_interval(int(value * n), n), change
     if value in (0.0, 1.0) and statistic is lowest_accuracy:
         is_lowest = (size > 0) & (hits == value * size)
-        # If several groups are at 0 or 1, the smallest is the least certain.
+        # If several groups have an accuracy of 0 or 1, the smallest one is the least certain.
         n = int(size[is_lowest].min())
         low, high = wilson_interval(int(value * n), n)
         return value, (low, max(high, _most_of_worst(hits, size))), change
@@ -133,18 +134,19 @@ def interval_of(
     if statistic is lowest_accuracy:
         return value, (low, max(high, _most_of_worst(hits, size))), change
     if statistic is accuracy_gap or isinstance(statistic, ReweightedGap):
-        # If the worst group may be higher, the gap may be smaller; the average changes less.
+        # If the worst group's accuracy may be higher, the gap may be smaller. The average changes
+        # less.
         rise = _most_of_worst(hits, size) - float(lowest_accuracy(hits, size))
         return value, (max(0.0, min(low, value - rise)), high), change
     return value, (low, high), change
 
 
 def _most_of_worst(hits: Counts, size: Counts) -> float:
-    """Return the upper end of the lowest accuracy if several groups may be the worst.
+    """Return an upper bound for the lowest accuracy if several groups may be the worst.
 
-    Otherwise, the accuracy itself is returned. Candidates are the groups whose Wilson intervals
-    overlap with the lowest one. Their intervals have a Bonferroni-corrected level, since the worst
-    group exceeds the lowest upper end only if one of them does.
+    If only one group can be the worst, its accuracy is returned. Candidates are the groups whose
+    Wilson intervals overlap with the lowest one. Their intervals have a Bonferroni-corrected level,
+    since the worst group only exceeds the lowest upper end if one of them does.
     """
     has_images = np.flatnonzero(size)
     intervals = [wilson_interval(int(hits[g]), int(size[g])) for g in has_images]
@@ -158,10 +160,10 @@ def _most_of_worst(hits: Counts, size: Counts) -> float:
 
 
 def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
-    """Return the interval of a weighted mean of groups from their Wilson intervals.
+    """Return the interval of a weighted mean accuracy from the groups' Wilson intervals.
 
-    Weighted half-widths are added in quadrature (Zou and Donner, 2008, "Construction of confidence
-    limits about effect measures").
+    The weighted half-widths are added in quadrature (Zou and Donner, 2008, "Construction of
+    confidence limits about effect measures").
     """
     used = (weights > 0) & (size > 0)
     share = weights[used] / weights[used].sum()
@@ -177,7 +179,7 @@ def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
 
 
 class GroupAccuracy(NamedTuple):
-    """Accuracy and size of each group by label, and the lowest and the average accuracy."""
+    """Accuracy and size of each group, and the lowest and average accuracy."""
 
     accuracy: dict[str | float, float]
     n: dict[str | float, int]
@@ -194,23 +196,24 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
         groups: group labels (n,).
 
     Returns:
-        Accuracy and size by group, and the worst and average accuracy.
+        The accuracy and size of each group, and the worst and average accuracy.
 
     Raises:
         InvalidInputError: If shapes differ from (n,), there are no rows, values are NaN, strings
-            are mixed with numbers, or predictions are scores.
+            are mixed with numbers, or predictions are scores instead of classes.
 
     >>> found = group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
     >>> found.worst, found.average
     (0.5, 0.75)
     """
     predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
-    if (predicted.dtype.kind in "SU") != (true.dtype.kind in "SU"):  # "0" is never 0
+    # The string "0" would never equal the number 0.
+    if (predicted.dtype.kind in "SU") != (true.dtype.kind in "SU"):
         raise InvalidInputError(
-            "predictions and labels: expected both as texts or both as numbers, got"
+            "predictions and labels: expected both to be strings or both to be numbers, got"
             f" {predicted.dtype} and {true.dtype}; convert one of them"
         )
-    # 0.0 and 1.0 may be labels stored as floats; 0.37 is a probability or score.
+    # 0.0 and 1.0 may be labels stored as floats, but 0.37 must be a probability or a score.
     is_fraction = predicted.dtype.kind == "f" and bool((predicted != np.round(predicted)).any())
     if is_fraction and not np.isin(predicted, true).all():
         raise InvalidInputError(
@@ -237,7 +240,7 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
         groups: see `group_accuracy`.
 
     Raises:
-        InvalidInputError: If an argument is invalid for `group_accuracy`.
+        InvalidInputError: If `group_accuracy` rejects an argument.
 
     >>> worst_group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
     0.5
@@ -246,11 +249,11 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
 
 
 def share_below(scores: np.ndarray, compared: np.ndarray) -> Floats:
-    """Return the share (n,) of compared scores below each score; the mean is the AUC.
+    """Return the share (n,) of compared scores below each score, whose mean is the AUC.
 
     Args:
         scores: scores (n,).
-        compared: scores (m,) to compare with; ties count as half.
+        compared: scores (m,) to compare with. Ties count as half.
     """
     ordered = np.sort(compared)
     below = np.searchsorted(ordered, scores, "left")
@@ -266,15 +269,15 @@ def worst_areas(
     resamples: int,
     seed: int,
 ) -> tuple[dict[str, float], dict[str, Floats], dict[str, int]]:
-    """Compute the lowest area under the ROC curve over groups, for several methods.
+    """Compute the lowest area under the ROC curve over all groups for several methods.
 
-    Draws are normal with the covariance of all methods (DeLong et al., "Comparing the areas under
-    two or more correlated receiver operating characteristic curves", 1988), independent between
-    groups; the lowest area is selected again in each draw. Groups with only one class have no area
-    and are excluded.
+    Draws are normal, with the joint covariance of all methods (DeLong et al., "Comparing the areas
+    under two or more correlated receiver operating characteristic curves", 1988), and independent
+    between groups. The lowest area is selected again in each draw. Groups with only one class have
+    no area and are excluded.
 
     Args:
-        margins: method -> scores (n,), high for positive rows.
+        margins: method -> scores (n,), which should be high for positive rows.
         positive: whether each row is positive (n,).
         groups: group codes (n,).
         resamples: number of draws.
@@ -291,17 +294,17 @@ def worst_areas(
     images = 0
     for code in range(groups.max() + 1):
         rows = np.flatnonzero(groups == code)
-        # Sort them, so that the result does not depend on the order of the rows.
+        # Sort the rows, so that their order does not affect the result.
         rows = rows[np.lexsort((first_method[rows], positive[rows]))]
         is_positive = positive[rows]
-        # The area compares positive and negative rows.
+        # The area compares positive with negative rows, so both are needed.
         if is_positive.all() or not is_positive.any():
             continue
         scores = [margin[rows] for margin in margins.values()]
-        # The minimum over groups has no closed-form interval, so draw and select it again in each.
+        # The minimum over groups has no closed-form interval, so it is selected again in each draw.
         area, root = _areas_of_group(scores, is_positive)
         noise = rng.standard_normal((resamples, len(scores))) @ root
-        # Methods with equal scores get bit-identical draws.
+        # Give methods with equal scores bit-identical draws.
         _, first, alike = np.unique(
             np.stack(scores), axis=0, return_index=True, return_inverse=True
         )
@@ -328,11 +331,12 @@ def _areas_of_group(scores: Sequence[np.ndarray], is_positive: Mask) -> tuple[Fl
         of_negatives.append(1 - share_below(negatives, positives))
     covariance = np.zeros((m, m))
     for parts in (np.stack(of_positives), np.stack(of_negatives)):
-        # DeLong's S10 / m + S01 / n, the covariances of both kinds of rows. ddof=0 over n - 1 is
-        # the same as ddof=1 over n, and gives 0 instead of NaN for one row.
+        # DeLong's S10 / m + S01 / n adds the covariances of positive and negative rows. Dividing
+        # the covariance with ddof=0 by n - 1 equals dividing the one with ddof=1 by n, but gives 0
+        # instead of NaN for a single row.
         covariance = covariance + np.cov(parts, ddof=0).reshape(m, m) / max(parts.shape[1] - 1, 1)
-    # Use eigenvalues, since the covariance of methods with equal scores is singular and Cholesky
-    # fails.
+    # If methods have equal scores, the covariance is singular and a Cholesky decomposition fails,
+    # so use its eigenvalues.
     spectrum, vectors = np.linalg.eigh(covariance)
     # The symmetric root does not depend on the choice of eigenvectors.
     root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T
@@ -340,14 +344,15 @@ def _areas_of_group(scores: Sequence[np.ndarray], is_positive: Mask) -> tuple[Fl
 
 
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
-    """Return the AUROC of finding wrong rows by low scores: P(wrong score < right score).
+    """Return the AUROC of detecting wrong rows by their low scores.
 
-    Ties count as half; 0.5 is chance. Source: Hanley and McNeil, "The meaning and use of the area
+    This is the probability that a wrong row has a lower score than a right one. Ties count as half,
+    and 0.5 is chance level. Source: Hanley and McNeil, "The meaning and use of the area
     under a ROC curve" (1982).
 
     Args:
-        scores: scores (n,); low scores are suspicious.
-        wrong: whether each row is wrong (n,); must contain both values.
+        scores: scores (n,), expected to be low for wrong rows.
+        wrong: whether each row is wrong (n,). Both values must occur.
         resamples: number of draws for the interval (DeLong et al., 1988).
 
     Returns:
@@ -356,7 +361,7 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     values, mask = vectors(scores=scores, wrong=wrong)
     if values.dtype.kind not in "iufb":
         raise InvalidInputError(f"scores: expected numbers, got {values.dtype}")
-    if np.unique(mask).tolist() != [0, 1]:  # the string "0" and -1 would count as true
+    if np.unique(mask).tolist() != [0, 1]:  # The string "0" and -1 would count as true.
         raise InvalidInputError(
             f"wrong: expected both True and False, got {np.unique(mask)[:8].tolist()}"
         )
@@ -370,16 +375,16 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     """Return the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
 
     It is small if the features of a class are concentrated. The distance between two subsets is the
-    cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint pairs as
-    possible are sampled (Lemma 8.5).
+    cost of the cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint
+    pairs of subsets as possible are sampled (Lemma 8.5).
 
     Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised as in
-    definition 8.1 of Chuang's thesis.
+    definition 8.1 in Chuang's thesis.
 
     Args:
-        features: features (n, d), n >= 2.
-        k: size of each subset, at most n // 2; default: n // 2, as in the thesis. Memory grows with
-            k^2 and time with k^3: k = 5,000 takes about 10 s and 200 MB.
+        features: features (n, d) with n >= 2.
+        k: size of each subset, at most n // 2. Default: n // 2, as in the thesis. Memory grows with
+            k^2 and time with k^3. k = 5,000 takes about 10 s and 200 MB.
         seed: random seed.
 
     Raises:
@@ -406,7 +411,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     match = need("scipy.optimize").linear_sum_assignment
     pairs = len(points) // (2 * size)
     lengths = []
-    # Disjoint subsets of one permutation: pairs that shared rows would be dependent.
+    # Take disjoint subsets from one permutation, because pairs that share rows are dependent.
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
     for subsets in order.reshape(pairs, 2, size):
         costs = spatial.distance.cdist(*points[subsets].astype(np.float64))
@@ -415,13 +420,14 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
 
 
 class Agreement(NamedTuple):
-    """Store the agreement of annotators on the units with at least two answers.
+    """Annotator agreement on units with at least two answers.
 
     Attributes:
-        alpha: Krippendorff's alpha, bootstrapped over units: 1 is perfect agreement, 0 chance.
-        percent: proportion of equal pairs of answers to a unit, averaged over units.
+        alpha: Krippendorff's alpha, bootstrapped over units. 1 is perfect agreement, and 0 is
+            chance level.
+        percent: proportion of answer pairs that agree, averaged over units.
         units: number of units with at least two answers.
-        answers: number of answers to these units.
+        answers: number of answers for these units.
     """
 
     alpha: Interval
@@ -431,23 +437,23 @@ class Agreement(NamedTuple):
 
 
 def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreement:
-    """Compute Krippendorff's alpha and percent agreement of nominal labels.
+    """Compute Krippendorff's alpha and the percent agreement for nominal labels.
 
-    alpha = 1 - D_o / D_e over units with at least two answers: D_o is the proportion of unequal
-    pairs of answers within units, and D_e the proportion among all pairable answers (Krippendorff,
+    alpha = 1 - D_o / D_e over units with at least two answers. D_o is the proportion of unequal
+    answer pairs within units, and D_e the proportion among all pairable answers (Krippendorff,
     "Computing Krippendorff's Alpha-Reliability", 2011). Units are resampled, as recommended by Zapf
     et al., "Measuring inter-rater reliability for nominal data" (2016). Resamples with only one
     value have no alpha and are excluded.
 
     Args:
-        labels: codes (annotators, units) of the answers, from 0; NaN and negative codes are missing
+        labels: answers (annotators, units) as codes from 0. NaN and negative codes mark missing
             answers.
         resamples: number of resamples.
         seed: random seed.
 
     Raises:
         InvalidInputError: If the shape is wrong, no unit has two answers, or all answers are equal,
-            which makes alpha 0 / 0.
+            so that alpha would be 0 / 0.
 
     >>> agreement([[0, 0, 1, 1], [0, 0, 1, 0]]).alpha.value
     0.5333333333333333
@@ -460,7 +466,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         )
     values = np.unique(array[array >= 0])
     counts = (array[..., None] == values).sum(axis=0).astype(np.float64)  # (units, values)
-    # A unit with only one answer has no pairs.
+    # Units with fewer than two answers have no pairs.
     counts = counts[counts.sum(1) >= 2]
     occurring = (counts.sum(0) > 0).sum()
     if occurring < 2:
@@ -470,18 +476,18 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         )
     units = len(counts)
     sizes = counts.sum(1)
-    # Proportion of unequal pairs among the ordered pairs of answers to a unit.
+    # Proportion of unequal pairs among each unit's ordered answer pairs.
     unequal = (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))
 
-    # Sums over units for the sample and each resample: counts, D_o and percent agreement. They are
-    # linear in the units, so one matrix product with the weights gives all resamples.
+    # The counts, D_o and percent agreement are sums over units, so one matrix product with the
+    # weights computes them for the sample and all resamples.
     terms = np.column_stack([counts, sizes * unequal, (1 - unequal) / units])
     blocks = resampled_counts(np.ones(units, np.int64), resamples, seed)
     sums = np.concatenate([terms.sum(0, keepdims=True), *(weights @ terms for weights in blocks)])
     totals = sums[:, :-2]
     observed = sums[:, -2]
     n = totals.sum(1)
-    with np.errstate(invalid="ignore"):  # alpha is 0 / 0 if only one value remains
+    with np.errstate(invalid="ignore"):  # Alpha is 0 / 0 if a resample has only one value.
         expected = (n**2 - (totals**2).sum(1)) / (n * (n - 1))
         alphas = 1 - observed / n / expected
     return Agreement(
@@ -490,6 +496,6 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
 
 
 def _interval_of_draws(sample_and_draws: Floats) -> Interval:
-    """Return the first value with the percentile interval of the finite values after it."""
+    """Return the first value, with the percentile interval of the finite draws that follow it."""
     draws = sample_and_draws[1:]
     return Interval(float(sample_and_draws[0]), *percentile_interval(draws[np.isfinite(draws)]))

@@ -1,11 +1,11 @@
-"""Compare group selection rates by impact ratios: a group's rate over the highest rate.
+"""Compute impact ratios, which divide each group's selection rate by the highest rate.
 
-The interval of an impact ratio must allow for the highest rate being selected from the same data.
-The ratio to the truly highest rate is the minimum of the ratios to all groups. The lower end of its
-interval is therefore the smallest lower end of these ratios, and its upper end the smallest upper
-end, at a Bonferroni-corrected level. The interval of a ratio of two rates is computed from their
-Wilson intervals (Donner and Zou, "Closed-form confidence intervals for functions of the normal mean
-and standard deviation", 2012).
+The interval of an impact ratio must account for the fact that the highest rate is selected from the
+same data. The ratio to the true highest rate is the minimum of the ratios to all groups. The lower
+end of its interval is therefore the smallest of their lower ends, and its upper end is the smallest
+of their upper ends at a Bonferroni-corrected level. The interval for the ratio of two rates is
+computed from their Wilson intervals (Donner and Zou, "Closed-form confidence intervals for
+functions of the normal mean and standard deviation", 2012).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval, wilson_interval
 
 LEVEL = 0.95
-SMALL = 0.02  # share of rows below which a category may be excluded
+SMALL = 0.02  # Categories with a smaller share of the rows are excluded.
 
 
 @dataclass(frozen=True)
 class Category:
-    """Store a category's selection rate and impact ratio.
+    """Selection rate and impact ratio of a category.
 
     Attributes:
         name: name of the category, such as "female".
         applicants: number of rows with a known outcome.
         selected: number of selected rows.
-        rate: selected / applicants, with its Wilson interval; None if there are no applicants.
-        ratio: rate / highest rate among the categories that are not excluded; None if this
-            category is excluded, or if nobody was selected.
-        is_small: whether the category has less than a share `SMALL` of the rows, which excludes it
-            from the ratios.
+        rate: selected / applicants with its Wilson interval, or None if there are no applicants.
+        ratio: the rate divided by the highest rate among the included categories. None if this
+            category is excluded or if nobody was selected.
+        is_small: whether the category is excluded from the ratios because its share of the rows is
+            below `SMALL`.
     """
 
     name: str
@@ -50,15 +50,15 @@ def impact_ratios(
     """Compute each category's selection rate and impact ratio.
 
     Args:
-        names: names of the categories.
+        names: category names.
         applicants: number of rows in each category.
         selected: number of selected rows in each category.
 
     Returns:
-        The categories, in the order of their names.
+        The categories, in the order of `names`.
 
     Raises:
-        InvalidInputError: If a number is negative, or exceeds the number of rows.
+        InvalidInputError: If a count is negative or exceeds the number of rows.
 
     >>> women, men = impact_ratios(["female", "male"], [100, 100], [30, 60])
     >>> women.ratio.value, men.ratio.value
@@ -82,11 +82,11 @@ def impact_ratios(
 
 
 def _ratio_to_highest(counts: tuple[int, int], compared: Sequence[tuple[int, int]]) -> Interval:
-    """Return the ratio of a category's rate to the highest rate, with its interval.
+    """Return the ratio between a category's rate and the highest rate, with its interval.
 
     Args:
-        counts: number of selected rows and of all rows in the category.
-        compared: the same numbers for every category, including this one.
+        counts: numbers of selected rows and of all rows in the category.
+        compared: the same two numbers for every category, including this one.
     """
     hits, n = counts
     rate = hits / n
@@ -94,8 +94,8 @@ def _ratio_to_highest(counts: tuple[int, int], compared: Sequence[tuple[int, int
     references.remove(counts)
     value = rate / max(reference_hits / reference_n for reference_hits, reference_n in compared)
     low = high = 1.0
-    # Only the upper ends need a corrected level: the minimum is below the ratio if any lower end
-    # is, but above it only if all upper ends are.
+    # Only the upper ends need a corrected level. The smallest lower end is too high only if all of
+    # them are, but the smallest upper end is too low as soon as one of them is.
     corrected = 1 - (1 - LEVEL) / max(len(references), 1)
     for reference in references:
         low = min(low, ratio_interval(counts, reference, LEVEL)[0])
@@ -106,11 +106,11 @@ def _ratio_to_highest(counts: tuple[int, int], compared: Sequence[tuple[int, int
 def ratio_interval(
     counts: tuple[int, int], reference: tuple[int, int], level: float = LEVEL
 ) -> tuple[float, float]:
-    """Return an interval for the ratio of two rates, by the method of variance estimates recovery.
+    """Return an interval for the ratio of two rates, using variance estimates recovery (MOVER).
 
     Args:
-        counts: number of selected rows and of all rows in the numerator.
-        reference: the same numbers for the denominator.
+        counts: numbers of selected rows and of all rows for the numerator.
+        reference: the same two numbers for the denominator.
         level: coverage in (0, 1).
 
     >>> [round(end, 2) for end in ratio_interval((30, 100), (60, 100))]
@@ -135,6 +135,6 @@ def ratio_interval(
     if denominator_below > 0:
         lower = max(0.0, (product - math.sqrt(max(below, 0.0))) / denominator_below)
     elif hits:
-        # The denominator's interval is very wide, so divide by its upper end.
+        # The denominator's interval is too wide for the formula, so divide by its upper end.
         lower = low / reference_high
     return lower, upper

@@ -1,9 +1,10 @@
-"""Cost of a query edit without captions: the share of each value's top hits that are kept.
+"""Measure the cost of a query edit by the share of each value's top hits that it keeps.
 
-An edit should change how many of the first images show each value, but not which ones. The images
-of each value are therefore ranked separately, and the first k / groups before and after are
-compared. A hit that is replaced by an equally good one counts as lost, so 1 - share is an upper
-bound on the cost.
+No captions are needed. An edit should change how many of the top images show each value, but not
+which ones. The images of each value are therefore ranked separately, and the first k / groups
+before and after the edit are compared. A hit that is replaced by an equally good one counts as
+lost, so 1
+- share is an upper bound on the cost.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 def hits_of_value(k: int, groups: int) -> int:
-    """Return the number of results per group among the first k, given equal shares.
+    """Return the number of results per group among the first k if all shares are equal.
 
     Args:
         k: number of results.
@@ -33,10 +34,10 @@ def hits_of_value(k: int, groups: int) -> int:
 
 
 def kept_share(before: Rows, after: Rows, first: int) -> float:
-    """Return the share of a ranking's first rows that are also among another ranking's first.
+    """Return the share of a ranking's first rows that another ranking also ranks first.
 
     Args:
-        before: rows (m,) of one value, best first.
+        before: rows (m,) that show one value, best first.
         after: the same rows in another ranking.
         first: number of rows to compare, at most m.
 
@@ -49,19 +50,19 @@ def kept_share(before: Rows, after: Rows, first: int) -> float:
 def resampled_kept_shares(
     before: Rows, rankings: Mapping[str, Rows], first: int, n: int, resamples: int, seed: int
 ) -> dict[str, Floats]:
-    """Return `kept_share` (resamples,) of each ranking in shared resamples of the n rows.
+    """Return the `kept_share` (resamples,) of each ranking in shared resamples of n rows.
 
-    A row that is drawn twice counts twice.
+    A row that was drawn twice counts twice.
 
     Args:
         before: the first `reach(first, n)` rows of a ranking, best first.
-        rankings: name -> the first `reach(first, n)` rows of another ranking.
+        rankings: name -> the first `reach(first, n)` rows of a different ranking.
         first: number of rows to compare.
         n: number of rows.
         resamples: number of resamples.
         seed: random seed.
     """
-    # Rows in none of the rankings cannot be among the first.
+    # Rows that are in none of the rankings cannot be among the first ones.
     ranked = np.unique(np.concatenate([before, *rankings.values()]))
     place_before = np.searchsorted(ranked, before)
     place_after = {name: np.searchsorted(ranked, ranking) for name, ranking in rankings.items()}
@@ -70,14 +71,15 @@ def resampled_kept_shares(
         counts_before = _counts_of_first(place_before, weights, first)
         for name, places in place_after.items():
             counts = _counts_of_first(places, weights, first)
-            # A row drawn twice may be among the first once before and twice after: one is kept.
+            # A row drawn twice may be among the first rows once before and twice after. One of
+            # them counts as kept.
             both = np.minimum(counts, counts_before).sum(axis=1)
             parts[name].append(both / first)
     return {name: np.concatenate(blocks) for name, blocks in parts.items()}
 
 
 def _counts_of_first(ranking: Rows, weights: NDArray[np.int32], first: int) -> NDArray[np.int64]:
-    """Return how often each row is among the first of a ranking in each resample (b, rows)."""
+    """Return how often each row is among a ranking's first rows in each resample (b, rows)."""
     rows = ranking[resampled_places(ranking, weights, first)]
     resamples, number = weights.shape
     cells = np.arange(resamples)[:, None] * number + rows
@@ -86,7 +88,7 @@ def _counts_of_first(ranking: Rows, weights: NDArray[np.int32], first: int) -> N
 
 
 def chance_kept(first: int, n: int, draws: int, seed: int) -> Floats:
-    """Return the kept share (draws,) of random rankings.
+    """Return the kept shares (draws,) of random rankings.
 
     Args:
         first: number of rows to compare.
@@ -95,5 +97,5 @@ def chance_kept(first: int, n: int, draws: int, seed: int) -> Floats:
         seed: random seed.
     """
     rng = np.random.default_rng(seed)
-    # The overlap of two sets of `first` rows is hypergeometric, so no ranking has to be drawn.
+    # The overlap of two sets of `first` rows is hypergeometric, so rankings need not be drawn.
     return rng.hypergeometric(first, n - first, first, size=draws) / first

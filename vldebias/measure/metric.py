@@ -1,9 +1,9 @@
-"""Metrics, with their titles, kinds and directions.
+"""Declare the metrics with their titles, kinds and directions.
 
-Define your own metric as a `Metric` and register it with `register_metric`, or declare it as an
-entry point in the group "vldebias.metrics". `TaskResult.add` then accepts its name, and tables and
-pages use its title, kind and direction. If it has `compute`, every task with the inputs that it
-`reads` measures it.
+To add a metric, create a `Metric` and pass it to `register_metric`, or declare it as an entry point
+in the group "vldebias.metrics". `TaskResult.add` then accepts its name, and tables and pages use
+its title, kind and direction. If it sets `compute`, it is measured by every task that has the
+inputs named in `reads`.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
 BOTH = (-1.0, 1.0)
 ROUNDING = 1e-6
-# A method's value minus the value with a threshold at the median, on the same images; the subset is
-# the metric's title.
+# Name of the metric for a method's value minus the value with a threshold at the median, on the
+# same images. Its subset is the title of the compared metric.
 TO_MEDIAN = "difference_to_median"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Describe a metric.
+    """Declaration of a metric.
 
     Attributes:
-        name: name in rows and files.
-        title: name in reports.
+        name: name used in rows and files.
+        title: name shown in reports.
         kind: "bias" (what methods should improve), "utility" (what they cost), "similarity" (how
             far they move embeddings) or "fact" (no change is reported).
-        better: direction, "higher", "lower" or "neither".
-        bounds: smallest and largest possible value; intervals are clipped to them.
-        reads: "texts" if images are not used; otherwise the arguments of `compute`:
+        better: which values are better, "higher", "lower" or "neither".
+        bounds: smallest and largest possible value, to which intervals are clipped.
+        reads: "texts" if the metric does not use images; otherwise the arguments of `compute`:
 
-            - "groups": hits and sizes (..., g), the correct images and all images of each group;
-            - "shares": counts (..., |A|) of images that show each value of an attribute;
-            - "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or
-              (r, g); row names contain k, such as "ndkl@9".
-        compute: function that returns values (...) or (r,); None if tasks compute the metric
+            - "groups": hits and sizes (..., g), the numbers of correct and of all images per group;
+            - "shares": counts (..., |A|) of images that show each attribute value;
+            - "rankings": group codes (r, k) of the first k results in r rankings, and the prior
+              (g,) or (r, g). The metric's name in rows then contains k, as in "ndkl@9".
+        compute: function that returns values (...) or (r,). None if tasks compute the metric
             themselves.
 
     >>> import numpy as np
@@ -105,7 +105,7 @@ class Metric:
             self._check_compute(self.compute)
 
     def _check_compute(self, compute: object) -> None:
-        """Raise an error if the function cannot be called with the metric's inputs."""
+        """Raise an error if `compute` cannot be called with the metric's inputs."""
         arguments = ARGUMENTS[self.reads]
         expected = f"metric {self.name!r}: compute: expected a function of ({arguments})"
         if not callable(compute):
@@ -131,7 +131,7 @@ def register_metric(metric: Metric) -> Metric:
         The metric.
 
     Raises:
-        InvalidInputError: If it is not a `Metric`, or its name is taken.
+        InvalidInputError: If `metric` is not a `Metric`, or its name is already taken.
 
     >>> from vldebias.metrics import METRICS, Metric
     >>> metric = register_metric(Metric("moved", "moved", "similarity", "lower", (0, 2)))
@@ -142,7 +142,7 @@ def register_metric(metric: Metric) -> Metric:
 
 
 def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
-    """Return a row's metric; "max_skew@10" gives "max_skew" with k in its title.
+    """Return the metric with a name, whose title includes any k, as in "max_skew@10".
 
     Args:
         name: a name, such as "max_skew@10", or a metric.
@@ -152,25 +152,26 @@ def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
     if isinstance(name, Metric):
         return name
     base, _, k = name.partition("@")
-    # The metric belongs to a package that is not installed. Treat it as a bias, so that conclusions
-    # cover it.
+    # An unknown metric comes from a package that is not installed. Treat it as a bias metric, so
+    # that conclusions cover it.
     if not strict and base not in METRICS:
         return Metric(name, name.replace("_", " "), "bias")
     metric = METRICS[base]
     if not k:
         return metric
-    # "max_skew@10" is the MaxSkew of the first ten; any k is allowed, so none is registered.
+    # "max_skew@10" is the MaxSkew of the first ten results. Any k is allowed, so such names are not
+    # registered.
     return replace(metric, name=name, title=f"{metric.title}@{k}")
 
 
 def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
-    """Return the metrics that read one kind of counts, with their functions."""
+    """Return all metrics that are computed from one kind of input, with their functions."""
     metrics: list[tuple[Metric, Callable[..., np.ndarray]]] = []
     for metric in METRICS.values():
         if metric.reads != reads or metric.compute is None:
             continue
         compute = metric.compute
-        # Leave built-in functions unwrapped, since intervals depend on the function's identity.
+        # Leave built-in functions unwrapped, because intervals depend on the function's identity.
         if metric not in BUILT_IN:
             compute = partial(_values, metric, compute)
         metrics.append((metric, compute))
@@ -178,7 +179,7 @@ def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
 
 
 def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndarray) -> np.ndarray:
-    """Compute a metric from counts; raise an error unless it returns a value for each row."""
+    """Compute a metric from counts, raising an error unless it returns one value per row."""
     values = compute(*counts)
     if values is None:
         raise InvalidInputError(
@@ -193,7 +194,7 @@ def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndar
         )
     low, high = metric.bounds
     wrong = np.asarray(values, float)
-    # NaN marks rows without images. Allow for rounding at a bound.
+    # NaN marks rows without images. Allow for rounding errors at the bounds.
     wrong = wrong[(wrong < low - ROUNDING) | (wrong > high + ROUNDING)]
     if wrong.size:
         raise InvalidInputError(
@@ -203,7 +204,7 @@ def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndar
     return values
 
 
-# most bias and utility metrics
+# Most bias and utility metrics share these defaults.
 _bias = partial(Metric, kind="bias", better="lower")
 _utility = partial(Metric, kind="utility", better="higher", bounds=SHARE)
 BUILT_IN = (
@@ -295,7 +296,7 @@ BUILT_IN = (
     _utility("signal_kept", "class signal kept", bounds=ANY),
     _utility("unchanged", "images that stay as they are"),
     _utility("unknown", "unknown attribute", better="lower"),
-    # How reliable a figure is, and facts that are neither good nor bad.
+    # Metrics of how reliable a figure is, and facts that are neither good nor bad.
     Metric(TO_MEDIAN, "difference from the median threshold", bounds=BOTH),
     Metric("alpha", "Krippendorff's alpha", better="higher"),
     Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),
@@ -343,9 +344,9 @@ BUILT_IN = (
 )
 for _metric in BUILT_IN:
     register_metric(_metric)
-# Title suffix for a judge's metric after correction with human labels.
+# Appended to the title of a judge's metric that was corrected with human labels.
 CORRECTED = " of all images together, corrected by people"
-# Judge metrics, corrected with human labels.
+# Register the judge metrics again, as corrected with human labels.
 for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):
     _base = METRICS[_name]
     _title = f"{_base.title}{CORRECTED}"

@@ -1,10 +1,10 @@
 """Rank a gallery and measure the skew of groups among the first k results.
 
-Source of the skew: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems"
-(2019), equations 1-5, with the uniform prior that Berg et al. (2022) and chapter 7 of the thesis
-use for retrieval. Values are in nats; ties keep the order of the rows. A resample of the gallery
-needs no new sort: it contains row i w_i times, so its ranking is the original one with repeated
-rows, and only about k of them are read.
+The skew is defined in Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems"
+(2019), equations 1-5, and used with the uniform prior of Berg et al. (2022) and chapter 7 of the
+thesis. Values are in nats, and ties keep the order of the rows. A resample of the gallery does not
+need to be sorted again: it contains row i w_i times, so its ranking is the original ranking with
+repeated rows, of which only about k are examined.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Groups = NDArray[np.integer]
-# Exact scores (q, m) of the top items, best first, and their places.
+# Exact scores (q, m) of the top items, best first, and the places of these items.
 Leaders = tuple[Floats, NDArray[np.int64]]
 _SCORES = 1 << 24  # maximum number of scores in memory
 _READ = 1 << 12  # maximum number of items loaded at once
-# number of decimals of a score, so that equal images tie regardless of the order of summation
+# Scores are rounded to this number of decimals, so that identical images tie regardless of the
+# order of summation.
 _ROUND = 12
 
 
 class Blocks(Protocol):
-    """Splits rows (n, d) into blocks like a tensor; lazy rows load each block on demand."""
+    """Rows (n, d) that can be split into blocks like a tensor, possibly loaded on demand."""
 
     def split(self, size: int) -> Iterable[Tensor]:
         """Return the rows in blocks of a given size."""
@@ -50,26 +51,26 @@ def max_skew(
     prior: str | Values = "uniform",
     n_groups: int | None = None,
 ) -> float:
-    """Return MaxSkew@k = max_a log(r_{a,k} / p_a); 0 is fair.
+    """Return MaxSkew@k = max_a log(r_{a,k} / p_a), which is 0 for a fair ranking.
 
-    r_{a,k} is the share of group a among the k highest scores, and p_a its prior.
+    r_{a,k} is the share of group a among the k highest scores, and p_a is its prior.
 
     Args:
-        scores: scores (n,), highest first; ties keep the order of the rows.
+        scores: scores (n,). The highest score ranks first, and ties keep the order of the rows.
         groups: group labels (n,).
-        k: number of first rows, 1 <= k <= n.
+        k: number of top rows, 1 <= k <= n.
         prior: "uniform" (1 / number of groups), "dataset" (shares among all n rows), or positive
             shares (n_groups,) in the order of the sorted labels.
-        n_groups: number of groups, if some may not occur; labels are then 0 .. n_groups - 1.
+        n_groups: number of groups if some may not occur. Labels must then be 0 .. n_groups - 1.
 
     Returns:
         The skew in nats.
 
     Raises:
-        InvalidInputError: If shapes do not match, k > n, groups are fractions, or the prior is not
-            a distribution.
+        InvalidInputError: If shapes do not match, k > n, group labels are fractions, or the prior
+            is not a distribution.
 
-    >>> # log 2: one group where there should be two
+    >>> # log 2, because one group fills both places
     >>> max_skew([0.9, 0.8, 0.7, 0.1], [0, 0, 1, 1], k=2)
     0.6931471805599453
     """
@@ -85,7 +86,7 @@ def min_skew(
     floor: float = 0.0,
     n_groups: int | None = None,
 ) -> float:
-    """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0, the deficit of the rarest group.
+    """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0, for the most underrepresented group.
 
     It is -inf if a group is missing and `floor` is 0.
 
@@ -94,14 +95,14 @@ def min_skew(
         groups: see `max_skew`.
         k: see `max_skew`.
         prior: see `max_skew`.
-        floor: lower bound of shares, such as 1 / (2 k), half an image.
+        floor: lower bound for the shares, such as 1 / (2 k), which is half an image.
         n_groups: see `max_skew`.
 
     Returns:
         The skew in nats.
 
     Raises:
-        InvalidInputError: If `floor` is not a share, or an argument is invalid for `max_skew`.
+        InvalidInputError: If `floor` is not a share, or `max_skew` rejects an argument.
 
     >>> min_skew([0.9, 0.8, 0.7, 0.6, 0.1], [0, 0, 0, 1, 1], k=4)
     -0.6931471805599453
@@ -121,14 +122,14 @@ def ndkl(
     prior: str | Values = "uniform",
     n_groups: int | None = None,
 ) -> float:
-    """Return NDKL = 1/Z sum_{i=1}^{k} KL(r_{.,i} || p) / log2(i + 1); 0 is fair.
+    """Return NDKL = 1/Z sum_{i=1}^{k} KL(r_{.,i} || p) / log2(i + 1), which is 0 if fair.
 
-    Z = sum_i 1 / log2(i + 1). Errors: see `max_skew`.
+    Here Z = sum_i 1 / log2(i + 1). It raises the same errors as `max_skew`.
 
     Args:
         scores: see `max_skew`.
         groups: see `max_skew`.
-        k: length of the ranking. If None, all n rows.
+        k: number of top rows. If None, all n rows.
         prior: see `max_skew`.
         n_groups: see `max_skew`.
 
@@ -146,7 +147,7 @@ def ndkl(
 def _ranking(
     scores: Values, groups: Values, k: int | None, prior: str | Values, n_groups: int | None
 ) -> tuple[Groups, Floats]:
-    """Return the group codes (1, k) of the first rows of the ranking, and the prior (g,)."""
+    """Return the group codes (1, k) of the top k rows, and the prior (g,)."""
     score, group = vectors(scores=scores, groups=groups)
     names, index = codes(group, n_groups)
     if k is None:
@@ -157,7 +158,7 @@ def _ranking(
         raise InvalidInputError(
             f"k: expected an integer from 1 to {len(score)}, the number of rows, got {k!r}"
         )
-    # With one group, every ranking has skew 0.
+    # With only one group, every ranking has a skew of 0.
     if len(names) < 2:
         warn(
             f"groups: all rows are in {names.tolist()}, so every ranking is fair; pass n_groups="
@@ -179,7 +180,7 @@ def _ranking(
             f"prior: expected {len(names)} positive shares that sum to 1, for the groups"
             f" {names.tolist()}, got {shares.tolist()}; leave out groups that cannot occur"
         )
-    # Stable sort of negated scores: reversing a sort would reverse ties.
+    # Sort negated scores, because reversing an ascending sort would also reverse ties.
     order = np.argsort(-score.astype(np.float64), kind="stable")
     return index[order][None, :k], shares
 
@@ -203,12 +204,12 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     Args:
         groups: group codes (r, k).
         prior: shares (g,) or (r, g).
-        floor: lower bound for the shares. If None, half an image.
+        floor: lower bound for the shares. If None, the share of half an image.
     """
     if floor is None:
         floor = 1 / (2 * groups.shape[1])
     with np.errstate(divide="ignore"):
-        # A missing group would be -inf, and so would the mean over queries.
+        # A missing group would make the skew, and thus the mean over queries, -inf.
         smallest = np.log(floor / prior)
     return np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1)
 
@@ -222,12 +223,12 @@ def _log_ratios(groups: Groups, prior: Floats) -> Floats:
 
 
 def ndkls(groups: Groups, prior: Floats) -> Floats:
-    """Return NDKL (r,), at a cost linear in k for any number of groups.
+    """Return NDKL (r,) in time linear in k, regardless of the number of groups.
 
-    Let c_a be the number of rows of group a among the first i. Then i KL_i = sum_a c_a log c_a -
+    Let c_a be the number of rows from group a among the first i. Then i KL_i = sum_a c_a log c_a -
     i log i - sum_a c_a log p_a. The row at place i adds f(c) - f(c - 1) - log p_a to the sums over
-    a, with f(c) = c log c and c the number of rows of its group so far. NDKL is therefore a
-    weighted sum over places. Sorted by group, c counts up from 1.
+    a, where f(c) = c log c and c is the number of rows from its group so far. NDKL is therefore a
+    weighted sum over places. If the rows are sorted by group, c counts up from 1 in each group.
 
     Args:
         groups: group codes (r, k).
@@ -236,8 +237,8 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     count, k = groups.shape
     g = prior.shape[-1]
     places = np.arange(1, k + 1)
-    # The sum of the discounts is Z, so NDKL is a mean over places that gives the first ones most
-    # weight.
+    # The discounts sum to Z, so NDKL is a weighted mean over places, with the highest weights for
+    # the first ones.
     discount = 1 / np.log2(places + 1)
     # Total weight of place j in all prefixes that contain it.
     later = np.cumsum((discount / places)[::-1])[::-1]
@@ -250,23 +251,23 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     total = np.einsum("rk,rk->r", by_group, gains[so_far].reshape(count, k))
     with np.errstate(divide="ignore"):
         logs = np.where(counts > 0, np.log(prior), 0.0)
-    # -c_a log p_a of each group, weighted by the places of its rows
+    # Subtract c_a log p_a for each group, weighted by the places of its rows.
     total -= (counts_of_groups(groups, g, later) * logs).sum(axis=1)
     values = (total - discount @ np.log(places)) / discount.sum()
-    return np.maximum(values, 0.0)  # negative only by rounding
+    return np.maximum(values, 0.0)  # Only rounding makes it negative.
 
 
 def leaders(queries: Tensor, items: Blocks, k: int, place: NDArray[np.int64]) -> Leaders:
-    """Return the top k items for each query, with float64 scores rounded to twelve decimals.
+    """Return the top k items for each query, with float64 scores rounded to 12 decimals.
 
     Args:
         queries: queries (q, d).
         items: all or some of the items (n, d).
         k: number of items.
-        place: rank (n,) of each item among all items if all scores are equal.
+        place: place (n,) of each item among all items, which breaks ties.
 
     Returns:
-        Scores and places (q, m) of the first items, m <= k.
+        The scores and places (q, m) of the top items, m <= k.
     """
     texts = queries.double()
     start = 0
@@ -278,8 +279,8 @@ def leaders(queries: Tensor, items: Blocks, k: int, place: NDArray[np.int64]) ->
             raise InvalidInputError("queries and items: expected finite values")
         places = place[start : start + len(block)]
         start = start + len(block)
-        if first[0].shape[1] == k:  # skip rows that rank after k rows of every query
-            # Keep ties, which are resolved by place.
+        if first[0].shape[1] == k:  # Skip items that cannot be in the top k of any query.
+            # Keep ties, because the place decides between them.
             near = (scores >= first[0][:, -1:]).any(axis=0)
             scores = scores[:, near]
             places = places[near]
@@ -288,7 +289,7 @@ def leaders(queries: Tensor, items: Blocks, k: int, place: NDArray[np.int64]) ->
 
 
 def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
-    """Merge two lists of leaders; the result does not depend on the order of merging.
+    """Merge two sets of leaders. The order of merging does not affect the result.
 
     Args:
         first: leaders among some of the items.
@@ -297,31 +298,33 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
     """
     scores = np.concatenate([first[0], second[0]], axis=1)
     places = np.concatenate([first[1], second[1]], axis=1)
-    # The last key sorts first: by score, then by place.
+    # lexsort sorts by its last key first, so this sorts by score and then by place.
     best = np.lexsort((places, -scores), axis=1)[:, :k]
     return np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1)
 
 
 def reach(k: int, n: int) -> int:
-    """Return how many of n ranked rows cover k rows of a resample, up to probability 1e-14.
+    """Return how many of n ranked rows contain the first k rows of almost every resample.
+
+    The probability that more are needed is below 1e-14.
 
     Args:
         k: number of first rows.
         n: number of rows.
     """
-    # The first m rows contain m +- sqrt(m) rows of a resample, so add eight standard deviations and
-    # a constant for small k.
+    # m ranked rows occur m +- sqrt(m) times in a resample, so add eight standard deviations, and a
+    # constant for small k.
     return min(n, k + ceil(8 * sqrt(k)) + 32)
 
 
 def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
-    """Return the places (b, k) of the first k rows of each resample in a ranking.
+    """Return the places in a ranking (b, k) of the first k rows of each resample.
 
-    A row that was sampled twice appears twice. Only as many rows as needed are examined.
+    A row that was drawn twice appears twice. No more rows than necessary are examined.
 
     Args:
         ranking: ranked rows (m,).
-        weights: row weights (b, n) of each resample.
+        weights: number of times (b, n) that each row occurs in each resample.
         k: number of first rows.
 
     Raises:
@@ -331,13 +334,13 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
     sizes = np.zeros(1, dtype=np.intp)
     while n_read < len(ranking) and sizes.min() < k:
         n_read = min(len(ranking), max(reach(k, len(ranking)), 2 * n_read))
-        times = weights.T[ranking[:n_read]].T  # fast if the weights of a row are contiguous
+        times = weights.T[ranking[:n_read]].T  # Fast if a row's weights are contiguous.
         sizes = times.sum(axis=1, dtype=np.intp)
     if sizes.min() < k:
         raise InvalidInputError(
             f"k: expected at most {sizes.min()}, the number of rows in a resample, got {k}"
         )
-    # (b, n_read): places 0, 1, ..., each repeated as often as its row occurs in the resample
+    # Repeat each place (b, n_read) as often as its row occurs in the resample.
     place = np.broadcast_to(np.arange(n_read, dtype=np.min_scalar_type(n_read)), times.shape)
     repeated = place.ravel().repeat(times.ravel().astype(np.intp))
     # The places of all resamples are concatenated; `starts` is the offset of each resample.
@@ -346,15 +349,15 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
 
 
 def resampled_quota(ranking: Rows, weights: Groups, k: int, labels: Groups) -> Groups:
-    """Return the places (b, k) of the first k rows of each resample in a re-ranked list.
+    """Return the places in a re-ranked list (b, k) of the first k rows of each resample.
 
-    Each resample is re-ranked separately: each label keeps its places and fills them with its first
-    rows in the resample. If a label has too few rows to do so in every resample, the list itself is
-    resampled.
+    Each resample is re-ranked separately: every label keeps its places, which are filled with its
+    first rows in the resample. If a label has too few rows for this in any resample, the list
+    itself is resampled.
 
     Args:
         ranking: rows (m,) of the list.
-        weights: row weights (b, n) of each resample.
+        weights: number of times (b, n) that each row occurs in each resample.
         k: number of first rows.
         labels: labels (m,) of the rows in the list.
     """
@@ -370,17 +373,18 @@ def resampled_quota(ranking: Rows, weights: Groups, k: int, labels: Groups) -> G
 
 
 def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:
-    """Return how many items rank ahead of the first relevant one (q,); recall@k is the mean of < k.
+    """Return the number of items (q,) that rank ahead of each query's first relevant item.
 
-    Memory is proportional to the number of items, not to q x n.
+    recall@k is the share of queries with fewer than k such items. Memory use is proportional to the
+    number of items, not to q x n.
 
     Args:
         queries: queries (q, d), compared with the items by inner product.
-        items: items (n, d); ties go to the earlier row.
-        query_codes: codes (q,); every query needs a relevant item.
-        item_codes: codes (n,); an item is relevant to queries with the same code.
+        items: items (n, d). If scores tie, the earlier row ranks first.
+        query_codes: codes (q,). Every query needs a relevant item.
+        item_codes: codes (n,). An item is relevant to queries with the same code.
     """
-    # Imported here, since the rest of this module only needs arrays.
+    # Import torch here, because the rest of this module only needs arrays.
     import torch
 
     size = max(1, _SCORES // max(1, len(items)))

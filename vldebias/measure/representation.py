@@ -1,4 +1,4 @@
-"""Multi-group proportional representation (MPR) and rank-weighted group exposure (AWRF).
+"""Compute multi-group proportional representation (MPR) and group exposure (AWRF).
 
 Sources: Oesterling et al., "Multi-Group Proportional Representation in Retrieval" (NeurIPS 2024);
 Sapiezynski et al., "Quantifying the Impact of User Attention on Fair Group Representation in Ranked
@@ -28,29 +28,30 @@ def representation_gap(
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
     max_depth: int = 3,
 ) -> float:
-    """Return MPR, the largest gap between selected rows and a population; 0 is proportional.
+    """Return MPR, the largest gap between selected rows and a population, or 0 if proportional.
 
-    The gap is the difference of the means of a function, maximised over a class of functions. With
-    a = 1 / k on the k selected rows and -1 / m on the m curated rows, it is
-    sup_c |sum_i a_i c(x_i)| over functions with sum_i c(x_i)^2 = m k / (m + k). The maximum is 1.
+    A function's gap is the difference between its means over both, and MPR is the maximum over a
+    class of functions. With a = 1 / k on the k selected rows and -1 / m on the m curated rows, it
+    is sup_c |sum_i a_i c(x_i)| over functions with sum_i c(x_i)^2 = m k / (m + k). The maximum is
+    1.
 
     Args:
-        statistics: inputs (n, d) of the functions: one-hot labels of one or several attributes,
-            probabilities, or embeddings.
+        statistics: inputs (n, d) to the functions, such as one-hot labels for one or more
+            attributes, probabilities, or embeddings.
         selected: weights (n,) in [0, 1], or whether each row is selected.
         curated: statistics (m, d) of the population.
-        functions: "linear" (with intercept, closed form), "trees" (regression trees fitted to a, as
-            in the paper, which include intersections of attributes), or a function from (rows, a)
+        functions: "linear" (closed form, with an intercept), "trees" (regression trees fitted to a,
+            as in the paper, which cover attribute intersections), or a function that maps (rows, a)
             to fitted values.
-        max_depth: depth of the trees.
+        max_depth: maximum depth of the trees.
 
     Returns:
         The gap in [0, 1].
 
     Raises:
-        InvalidInputError: If shapes do not match, or nothing is selected.
+        InvalidInputError: If shapes do not match or no row is selected.
 
-    >>> # all results are from one of two groups with equal shares in the population
+    >>> # All results belong to one of two groups that are equally common in the population.
     >>> groups = [[1, 0], [1, 0], [0, 1], [0, 1]]
     >>> round(representation_gap(groups, [1, 1, 0, 0], groups), 3)
     0.408
@@ -66,7 +67,7 @@ def representation_gap(
         )
     k = float(weights.sum())
     if k <= 0 or weights.min() < 0 or weights.max() > 1:
-        raise InvalidInputError("selected: expected weights in [0, 1], some above 0")
+        raise InvalidInputError("selected: expected weights in [0, 1], some of them positive")
     m = len(population)
     both = np.concatenate([rows, population])
     signed = np.concatenate([weights / k, np.full(m, -1 / m)])
@@ -83,9 +84,9 @@ def fitted_function(
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
     max_depth: int = 3,
 ) -> Floats:
-    """Return the values (n + m,) of the function on which selection and population differ most.
+    """Return the values (n + m,) of the function with the largest gap.
 
-    This is the function in the class that is closest to the signed weights.
+    It is the function in the class that is closest to the signed weights.
 
     Args:
         rows: inputs (n + m, d): the selected rows, followed by the population.
@@ -96,7 +97,7 @@ def fitted_function(
     if callable(functions):
         return functions(rows, signed)
     if functions == "linear":
-        # Projection onto the column space, U U^T a.
+        # Project onto the column space, U U^T a.
         with_intercept = np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
         basis, sizes, _ = np.linalg.svd(with_intercept, full_matrices=False)
         basis = basis[:, sizes > sizes[0] * 1e-10]
@@ -111,11 +112,11 @@ def fitted_function(
 
 
 def representation_gaps(groups: NDArray[np.integer], prior: Floats) -> Floats:
-    """Return MPR (r,) of the first k results against k images with the prior's shares.
+    """Return the MPR (r,) of the first k results relative to k images with the prior's shares.
 
-    Every function of one label is linear in its one-hot code, so linear functions and trees give
-    the same value, sqrt(1/2 sum_a (r_a - p_a)^2 / (r_a + p_a)). It is 0 if the shares equal the
-    prior, and 1 if they have no group in common.
+    Every function of a single label is linear in its one-hot code, so linear functions and trees
+    give the same value, sqrt(1/2 sum_a (r_a - p_a)^2 / (r_a + p_a)). It is 0 if the shares
+    equal the prior, and 1 if they have no group in common.
 
     Args:
         groups: group codes (r, k).
@@ -129,9 +130,10 @@ def representation_gaps(groups: NDArray[np.integer], prior: Floats) -> Floats:
 
 
 def rank_fairness(groups: NDArray[np.integer], prior: Floats) -> Floats:
-    """Return AWRF (r,), 1 minus the Jensen-Shannon divergence of exposure and prior; 1 is fair.
+    """Return AWRF (r,), 1 minus the Jensen-Shannon divergence between exposure and prior.
 
-    Place i has weight 1 / log2(max(i, 2)), and the divergence is in nats, as in TREC's evaluation.
+    A value of 1 is fair. Place i has weight 1 / log2(max(i, 2)), and the divergence is in nats, as
+    in TREC's evaluation.
 
     Args:
         groups: group codes (r, k).
@@ -145,7 +147,7 @@ def rank_fairness(groups: NDArray[np.integer], prior: Floats) -> Floats:
 
 
 def exposure_shares(groups: NDArray[np.integer], g: int, weights: Floats) -> Floats:
-    """Return the share (r, g) of each group in the total weight of the places.
+    """Return each group's share (r, g) of the total weight of the places.
 
     Args:
         groups: group codes (r, k).
@@ -163,9 +165,9 @@ def counts_of_groups(
     Args:
         groups: group codes (r, k).
         g: number of groups.
-        weights: weights (k,) of the places. If None, places are counted.
+        weights: weights (k,) of the places. If None, all weights are 1.
     """
-    # One bincount for all rankings: group a of ranking r is cell r g + a.
+    # Use a single bincount for all rankings, where group a in ranking r has cell r g + a.
     cells = np.arange(len(groups))[:, None] * g + groups
     spread = None if weights is None else np.tile(weights, len(groups))
     return np.bincount(cells.ravel(), spread, minlength=len(groups) * g).reshape(-1, g)

@@ -1,8 +1,8 @@
 """Validate and resample metric arrays, and compute intervals.
 
-All methods share the same resamples, so differences between methods are paired, and the worst group
-is selected again in each resample. Resample what was sampled independently, such as the images of a
-test split: repeated rows of an image would make intervals too narrow.
+All methods share the same resamples, so differences between methods are paired. The worst group is
+selected again in each resample. Resample units that were sampled independently, such as the images
+in a test split, because several rows for the same image would make the intervals too narrow.
 
 Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 8 and 13.
 """
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Floats = NDArray[np.float64]
-# Tensors are recognised by their methods, so that torch is not imported.
+# Tensors are recognised by their methods to avoid importing torch.
 Values: TypeAlias = "Tensor | ArrayLike"
-_BLOCK = 1 << 20  # entries per block of resampled rows; bounds memory use
-_WEIGHTS = 1 << 23  # entries per block of weights
-_REPEATED = 8  # at this many rows per distinct row, resample counts instead of rows
+_BLOCK = 1 << 20  # Maximum number of entries in a block of resampled rows, to limit memory use.
+_WEIGHTS = 1 << 23  # Maximum number of entries in a block of weights.
+_REPEATED = 8  # Rows per distinct row from which counts are resampled.
 
 
 def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
-    """Return non-empty arrays of the same length and without NaN.
+    """Convert values to arrays, checking that they are non-empty, equally long and without NaN.
 
     Args:
-        ndim: required number of axes. If None, any number.
-        named: name used in messages -> values.
+        ndim: required number of axes. If None, any number is allowed.
+        named: values by the name to use in messages.
     """
     array_of_name = {name: _array(name, values, ndim) for name, values in named.items()}
     lengths = {name: len(array) for name, array in array_of_name.items()}
@@ -47,14 +47,14 @@ def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
 
 
 def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
-    """Return values as a non-empty array without NaN, or raise InvalidInputError."""
-    # Convert to float64 first: half precision would round means of thousands of rows.
+    """Convert values to a non-empty array without NaN, or raise InvalidInputError."""
+    # Convert to float64, because half precision would round means over thousands of rows.
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.double() if values.is_floating_point() else values
     array = np.asarray(values)
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):
-        array = array.astype(str)  # a pandas column
+        array = array.astype(str)  # For example, a pandas column of strings.
     has_shape = array.size > 0 and array.ndim > 0 and ndim in (None, array.ndim)
     if array.dtype == object or not has_shape:
         expected = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
@@ -62,7 +62,8 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
             f"{name}: expected a non-empty array {expected}, got shape {array.shape} of"
             f" {array.dtype}"
         )
-    # NaN is not dropped, since the caller must decide which rows are unknown and count them.
+    # Do not drop NaN, because the caller must decide which rows are unknown and report their
+    # number.
     if array.dtype.kind in "fc" and np.isnan(array).any():
         raise InvalidInputError(
             f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
@@ -73,12 +74,12 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
 def codes(
     groups: np.ndarray, n_groups: int | None, name: str = "groups"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted names (g,) of the groups, and the code (n,) of each row.
+    """Return the sorted group names (g,) and each row's group code (n,).
 
     Args:
         groups: group labels (n,).
-        n_groups: number of groups, if some may be empty; labels are then 0 .. n_groups - 1.
-        name: name of the labels, for messages.
+        n_groups: number of groups if some may be empty. Labels must then be 0 .. n_groups - 1.
+        name: name of the argument in messages.
 
     Raises:
         InvalidInputError: If the labels are fractions or out of range.
@@ -87,11 +88,11 @@ def codes(
     if n_groups is None:
         if groups.dtype.kind in "fc" and (names != np.round(names)).any():
             raise InvalidInputError(
-                f"{name}: expected labels, got fractions such as {names[:3].tolist()}; are they"
-                " scores, and the arguments in another order?"
+                f"{name}: expected labels, got fractions such as {names[:3].tolist()}; check"
+                " the order of the arguments, as these look like scores"
             )
         return names, index
-    # Codes below 0 usually mean "unknown", and np.bincount would reject or shift them.
+    # Negative codes usually mean "unknown", and np.bincount would reject or shift them.
     if groups.dtype.kind not in "iub" or names[0] < 0 or names[-1] >= n_groups:
         raise InvalidInputError(
             f"{name}: with n_groups={n_groups} expected integers 0 .. {n_groups - 1}, got"
@@ -101,7 +102,7 @@ def codes(
 
 
 class Interval(NamedTuple):
-    """A value with the ends of its interval.
+    """A value and the ends of its interval.
 
     >>> from vldebias.metrics import bootstrap_interval
     >>> interval = bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)
@@ -119,7 +120,7 @@ def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, floa
     """Return the ends of the central interval that contains a share `level` of the draws.
 
     Args:
-        draws: draws (b,).
+        draws: draws (b,) of the statistic.
         level: coverage in (0, 1).
     """
     if not 0 < level < 1:
@@ -139,7 +140,8 @@ def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tupl
         draws: draws (b,) of the statistic.
         level: coverage in (0, 1).
     """
-    # Example: a value of 0.30 with draws around 0.34, [0.26, 0.42], gives [0.22, 0.38].
+    # For example, if the value is 0.30 and the draws have mean 0.34 and interval [0.26, 0.42], the
+    # result is [0.22, 0.38].
     low, high = np.add(percentile_interval(draws, level), value - draws.mean()).tolist()
     return min(value, low), max(value, high)
 
@@ -150,7 +152,7 @@ def wilson_interval(hits: float, n: float, level: float = 0.95) -> tuple[float, 
     Its width is positive even if `hits` is 0 or `n`.
 
     Args:
-        hits: number of hits; may be fractional.
+        hits: number of hits, which may be fractional.
         n: number of trials.
         level: coverage in (0, 1).
 
@@ -162,20 +164,21 @@ def wilson_interval(hits: float, n: float, level: float = 0.95) -> tuple[float, 
     half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
     centre = share + z * z / (2 * n)
     scale = 1 + z * z / n
-    # Exact at 0 and n, where the formula has rounding errors.
+    # Return exact ends at 0 and n, where the formula has rounding errors.
     low = 0.0 if hits == 0 else (centre - half) / scale
     high = 1.0 if hits == n else (centre + half) / scale
     return low, high
 
 
 def images_for_width(width: float) -> tuple[int, int]:
-    """Return the number of images per prompt for a 95% Wilson interval of at most this width.
+    """Return how many images per prompt a 95% Wilson interval of a given width needs.
 
     Args:
-        width: width of the interval, in (0, 1).
+        width: maximum width of the interval, in (0, 1).
 
     Returns:
-        The number needed if all images show the same value, and the number for a share of one half.
+        The number of images if they all show the same value, and the number for a share of one
+            half.
 
     >>> images_for_width(0.1)
     (35, 381)
@@ -188,7 +191,7 @@ def images_for_width(width: float) -> tuple[int, int]:
             f"width: got {width}; expected a number between 0 and 1, such as 0.1"
         )
     square = NormalDist().inv_cdf(0.975) ** 2
-    # The interval is z / sqrt(n + z^2) wide at a share of a half, and z^2 / (n + z^2) at 0 and 1.
+    # The width is z / sqrt(n + z^2) at a share of one half, and z^2 / (n + z^2) at 0 and 1.
     n_alike = ceil(square * (1 / width - 1))
     n_mixed = ceil(square * (1 / width**2 - 1))
     return max(n_alike, 1), max(n_mixed, 1)
@@ -204,7 +207,7 @@ def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
     """Yield block sizes that add up to `count` resamples.
 
     Args:
-        limit: maximum number of entries per block (a block has at least one resample).
+        limit: maximum number of entries per block, which always contains at least one resample.
         size: entries per resample.
         count: number of resamples.
     """
@@ -214,9 +217,9 @@ def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
 
 
 def resampled_weights(n: int, resamples: int, seed: int, size: int) -> Iterator[NDArray[np.int32]]:
-    """Yield blocks (b, size) of how often each of `size` rows occurs in resamples of n rows.
+    """Yield blocks (b, size) that count how often each row occurs in resamples of n rows.
 
-    The number of draws that fall on a subset of rows is binomial.
+    Only `size` of the n rows are counted. The number of draws that fall on them is binomial.
 
     Args:
         n: number of rows.
@@ -227,8 +230,8 @@ def resampled_weights(n: int, resamples: int, seed: int, size: int) -> Iterator[
     rng = np.random.default_rng(seed)
     for b in _blocks(_WEIGHTS, size, resamples):
         block = np.empty((b, size), dtype=np.int32)
-        for weights in block:  # one resample at a time, so that its counts stay in cache
-            # Of n draws with replacement from n rows, Binomial(n, size / n) fall on these rows.
+        for weights in block:  # Fill one resample at a time, to keep its counts in cache.
+            # The number of draws that fall on the counted rows is Binomial(n, size / n).
             draws = n if size == n else rng.binomial(n, size / n)
             weights[:] = np.bincount(rng.integers(size, size=draws), minlength=size)
         yield block
@@ -242,11 +245,11 @@ def resampled_counts(
     Rows in a cell are interchangeable, so the counts are multinomial, at a cost independent of n.
 
     Args:
-        counts: table of counts.
+        counts: table of counts that sum to n.
         resamples: number of resamples.
         seed: random seed.
-        size: rows per resample; n by default. With n - 1, the variance of a mean of few rows is
-            unbiased (Rao and Wu, 1988, "Resampling inference with complex survey data").
+        size: number of rows per resample. Default: n. With n - 1, the variance of a mean over few
+            rows is unbiased (Rao and Wu, 1988, "Resampling inference with complex survey data").
     """
     rng = np.random.default_rng(seed)
     n = int(counts.sum())
@@ -266,13 +269,13 @@ def resampled_values(
 
     Args:
         values: name -> values (n, ...).
-        statistic: function from resampled values (b, n, ...) to (b,). If None, the mean of values
-            (n,).
+        statistic: function that maps resampled values (b, n, ...) to (b,). If None, the mean of
+            values (n,).
         resamples: number of resamples.
         seed: random seed.
 
     Returns:
-        Name -> statistic, and name -> draws (resamples,).
+        The statistic and its draws (resamples,), each by name.
     """
     data = [np.asarray(array) for array in values.values()]
     n = len(data[0])
@@ -283,10 +286,10 @@ def resampled_values(
 
     parts = list[Floats]()
     if statistic is None:
-        # With few distinct rows, such as hits, resampling counts is equivalent and faster.
+        # If there are few distinct rows, resampling their counts is equivalent and faster.
         table = np.stack(data, axis=-1).astype(np.float64)
         different_rows, sizes = np.unique(table, axis=0, return_counts=True)
-        # For example, hits of three methods have at most 8 distinct rows.
+        # For example, the hits of three methods have at most 8 distinct rows.
         if len(different_rows) * _REPEATED <= n:
             for counts in resampled_counts(sizes, resamples, seed):
                 parts.append(counts @ different_rows / n)
@@ -309,9 +312,9 @@ def bootstrap_interval(
     """Return `statistic(*arrays)` with its percentile bootstrap interval.
 
     Args:
-        arrays: arrays (n, ...) that are resampled together: row i of each belongs to the same
-            image.
-        statistic: function that returns a number; default: the mean of one array.
+        arrays: arrays (n, ...) that are resampled together. Row i of each array must belong to the
+            same image.
+        statistic: function that returns a number. Default: the mean of one array.
         level: coverage in (0, 1).
         resamples: number of resamples.
         seed: random seed.
@@ -320,8 +323,8 @@ def bootstrap_interval(
         The value with its interval.
 
     Raises:
-        InvalidInputError: If an argument is invalid, a text has no statistic, or the statistic does
-            not return a finite number.
+        InvalidInputError: If an argument is invalid, an array of strings is passed without a
+            statistic, or the statistic does not return a finite number.
 
     >>> bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)
     Interval(value=0.625, low=0.25, high=0.875)
@@ -335,13 +338,13 @@ def bootstrap_interval(
     has_numbers = all(array.dtype.kind in "iufb" for array in data)
     if statistic is np.mean and (len(data) > 1 or not has_numbers):
         raise InvalidInputError(
-            f"expected one array of numbers for its mean, got {len(data)} of"
+            f"expected one array of numbers to average, got {len(data)} of"
             f" {', '.join(str(array.dtype) for array in data)}; pass statistic=, such as"
             " lambda labels: (labels == 'male').mean()"
         )
     rng = np.random.default_rng(seed)
     n = len(data[0])
-    # The original sample first, then the resamples.
+    # The original sample comes first, followed by the resamples.
     samples = chain([np.arange(n)], (rng.integers(n, size=n) for _ in range(resamples)))
     results = [statistic(*(array[index] for array in data)) for index in samples]
     try:

@@ -1,4 +1,4 @@
-"""Result rows, one per value with its interval and paired change, and their provenance."""
+"""Define result rows, each a value with its interval and paired change, and their provenance."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 # Method name in rows for the unedited model, the baseline of all changes.
 NONE = "none"
-# Method name in rows for random rankings and draws: their mean and central 95%.
+# Method name in rows for random rankings and draws, which contain their mean and central 95%.
 CHANCE = "random"
-# Method name in rows for shares that are as equal as possible: the chance level for methods that
-# assign values to images.
+# Method name in rows for shares that are as equal as possible, which is the chance level for
+# methods that assign values to images.
 EVEN_ASSIGNMENT = "even assignment"
 # Method name in rows for the unedited model with a threshold at its median score.
 MEDIAN = "none@median"
-# Suffix of methods whose lambda was chosen on a labelled validation split.
+# Suffix for methods whose lambda was chosen on a labelled validation split.
 ON_VAL = "@val"
 # Method names in rows that do not measure a method.
 CHANCES = (CHANCE, EVEN_ASSIGNMENT)
@@ -48,19 +48,19 @@ Bounds = tuple[float, float]
 
 
 class Measurement(BaseModel, extra="forbid"):
-    """Store one value with its 95% interval and its change.
+    """One measured value with its 95% interval and its change.
 
     Attributes:
-        task: the task, such as "birds" or "portraits".
-        metric: the metric, such as "worst_group" or "max_skew@10".
-        method: the method, such as "none" or "cali".
+        task: name of the task, such as "birds" or "portraits".
+        metric: name of the metric, such as "worst_group" or "max_skew@10".
+        method: name of the method, such as "none" or "cali".
         value: the value.
         interval: its 95% interval.
-        change: paired difference to "none", with its 95% interval.
-        better: direction, "higher", "lower" or "neither".
-        n: what was resampled -> its number.
-        subset: part of the data, such as a group, a query or "unseen professions"; "" for all.
-        lam, strength: parameters of the method, if it has them.
+        change: paired difference from "none", with its 95% interval.
+        better: which values are better, "higher", "lower" or "neither".
+        n: sample size by unit. The first unit is the one that was resampled.
+        subset: part of the data, such as a group, a query or "unseen professions". "" means all.
+        lam, strength: parameters of the method, if it takes them.
         uses_labels: whether the method uses image labels.
     """
 
@@ -79,24 +79,24 @@ class Measurement(BaseModel, extra="forbid"):
 
 
 class TaskProvenance(BaseModel, extra="forbid"):
-    """Store what a task did, in enough detail to reproduce it.
+    """Record of what a task did, in enough detail to reproduce it.
 
     Attributes:
         task: name of the task.
         description: what was measured, and how.
         model: name of the model.
-        fingerprint: fingerprint of its weights.
-        prompts, prompts_hash: prompt set and its hash.
-        split: split of the data.
-        methods: name -> lam, strength, prompts, the choice of the default method, title, colour in
-            charts, and whether the method assigns values to images.
+        fingerprint: fingerprint of the model's weights.
+        prompts, prompts_hash: the prompt set and its hash.
+        split: data split.
+        methods: for each method name, lam, strength, prompts, how the default method was chosen,
+            the title, the colour in charts, and whether the method assigns values to images.
         seeds: random seeds.
-        n: what was measured -> its number.
+        n: sample size by unit.
         title: title in reports.
-        data: name of the data -> its digest.
+        data: digest by data set name.
         settings: conventions and parameters that change the measurements, such as k, the prior,
             thresholds and resampling.
-        is_miniature: whether the images are from the miniature world or its model.
+        is_miniature: whether the images come from the miniature world or its model.
     """
 
     task: str
@@ -117,12 +117,12 @@ class TaskProvenance(BaseModel, extra="forbid"):
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """Store image rows for the first screen of a page; images in a column share a seed.
+    """Rows of images for the top of a page, where images in a column share a seed.
 
     Attributes:
         caption: caption of the strip.
         columns: titles of the columns.
-        rows: title of each row, and its images, all of the same size.
+        rows: title and images of each row. All images have the same size.
     """
 
     caption: str
@@ -132,13 +132,13 @@ class Strip:
 
 @dataclass
 class TaskResult:
-    """Store the rows of one task in insertion order, with their provenance.
+    """Result rows of one task in insertion order, with their provenance.
 
     Attributes:
         provenance: what the task did.
         rows: the rows.
-        pictures: file stem -> (caption, plot or image), for results that rows cannot show.
-        strips: file stem -> rows of images.
+        pictures: caption and plot or image by file stem, for results that rows cannot show.
+        strips: rows of images by file stem.
     """
 
     provenance: TaskProvenance
@@ -161,15 +161,15 @@ class TaskResult:
         """Add one row.
 
         Args:
-            metric: a metric or its name.
+            metric: metric or its name.
             method: name of the method.
             value: the value.
             interval: its 95% interval. If None, the value is exact.
-            n: unit -> sample size; the first unit is the one that was resampled.
-            change: paired difference from "none", with its interval; ignored for "none", random
-                rankings and facts.
-            subset: part of the data; "" for all.
-            details: lam, strength and uses_labels; default: the values in the provenance.
+            n: sample size by unit. The first unit is the one that was resampled.
+            change: paired difference from "none", with its interval. It is ignored for "none",
+                random rankings and facts.
+            subset: part of the data. "" means all.
+            details: lam, strength and uses_labels. Default: the values in the provenance.
 
         Raises:
             InvalidInputError: If the metric is unknown.
@@ -181,7 +181,7 @@ class TaskResult:
             if facts.get(key) is not None:
                 columns[key] = facts[key]
         columns |= details
-        # A change in the baseline, chance or a fact would be mistaken for an effect.
+        # A change of the baseline, of chance or of a fact would be mistaken for an effect.
         if method in (NONE, *CHANCES) or known_metric.kind == "fact":
             change = None
         if interval is None:
@@ -209,16 +209,16 @@ class TaskResult:
         interval: Callable[[float, np.ndarray], Bounds] | None = None,
         subset: str = "",
     ) -> None:
-        """Add a row per method with its paired change to "none".
+        """Add a row for each method, with its paired change from "none".
 
         Args:
-            metric: a metric or its name.
-            values: method -> value.
-            draws: method -> values in shared resamples (b,). If None, the values are exact.
-            n: what was resampled -> its number.
-            interval: function that returns the interval of a value with these draws; default: the
-                central 95% of the draws. It is clipped to the bounds of the metric.
-            subset: part of the data; "" for all.
+            metric: metric or its name.
+            values: value of each method.
+            draws: values (b,) of each method in shared resamples. If None, the values are exact.
+            n: sample size by unit.
+            interval: function that returns an interval for a value and its draws. Default: the
+                central 95% of the draws. Intervals are clipped to the bounds of the metric.
+            subset: part of the data. "" means all.
         """
 
         def ends(value: float, draws_of_value: np.ndarray | None) -> Bounds:
@@ -231,14 +231,14 @@ class TaskResult:
         smallest, largest = get_metric(metric).bounds
         for method, value in values.items():
             low, high = ends(value, None if draws is None else draws[method])
-            # A recentred interval may exceed the bounds of the metric, such as an accuracy of 1.02.
+            # A recentred interval may exceed the metric's bounds, such as an accuracy above 1.
             bounds = (max(low, smallest), min(high, largest))
             change = None
             if NONE in values and method != NONE:
                 difference = value - values[NONE]
                 paired = None
                 if draws is not None:
-                    with np.errstate(invalid="ignore"):  # a resample without a value is NaN
+                    with np.errstate(invalid="ignore"):  # NaN marks resamples without a value.
                         paired = draws[method] - draws[NONE]
                 change = (difference, *ends(difference, paired))
             self.add(metric, method, value, bounds, n=n, change=change, subset=subset)
@@ -254,17 +254,17 @@ class TaskResult:
         resamples: int = 2000,
         seed: int = 0,
     ) -> None:
-        """Add a row per method with percentile intervals over units and paired changes.
+        """Add a row for each method, with a percentile interval over units and its paired change.
 
-        These intervals reach their nominal coverage with a few tens of distinct units. A width of 0
+        These intervals reach their nominal coverage with a few dozen distinct units. A width of 0
         only means that resamples do not vary.
 
         Args:
-            metric: a metric or its name.
-            values: method -> values (n,) of the same n units.
-            n: what was resampled -> its number.
-            subset: part of the data; "" for all.
-            statistic: function from resampled values (b, n) to (b,). If None, the mean.
+            metric: metric or its name.
+            values: values (n,) of each method for the same n units.
+            n: sample size by unit.
+            subset: part of the data. "" means all.
+            statistic: function that maps resampled values (b, n) to (b,). If None, the mean.
             resamples: number of resamples.
             seed: random seed.
         """

@@ -1,16 +1,17 @@
-"""Value shares, their distance from equal shares, and their correction with human labels.
+"""Compute value shares, measure how unequal they are, and correct them with human labels.
 
-`corrected_shares` combines a judge's answers about all images with human answers about some:
-Angelopoulos et al., "Prediction-Powered Inference" (2023), with the power tuning of "PPI++" (2023),
-section 6. For indicators and least-squares powers, this is post-stratification,
+`corrected_shares` combines a judge's answers about all images with human answers about some of
+them, following Angelopoulos et al., "Prediction-Powered Inference" (2023), with the power tuning
+from section 6 of "PPI++" (2023). For indicators and least-squares powers, this is
+post-stratification,
 
     share_a = sum_j P(judge says j) P(people say a | judge says j),
 
 with the first factor from all images and the second from the labelled ones. An inaccurate judge
 makes the interval wide, but not wrong. Both factors are sampled from their posterior under two
-priors with the weight of one label: unseen errors are uniform, or as frequent as elsewhere. The
-interval covers the intervals of both, widened by Student's t for few labels.
-`eval/results/coverage_shares.json` shows the coverage.
+priors, each with the weight of one label. One assumes that unseen errors are uniform, the other
+that they are as frequent as elsewhere. The interval covers both intervals and is widened by
+Student's t if there are few labels. `eval/results/coverage_shares.json` shows the coverage.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.measure.resampling import Interval, Values, codes, vectors, wilson_interval
 
 NOT_LABELLED = -1
-# minimum number of labels, and the number below which there is a warning
+# Minimum number of labels, and the number below which a warning is issued.
 LEAST = 10
 FEW = 30
 LEVEL = 0.95
-_WEIGHTS = 8  # maximum number of strata by weight; beyond that, weights are binned
+_WEIGHTS = 8  # Maximum number of strata by weight. More weights are binned.
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.integer]
@@ -37,22 +38,23 @@ Counts = Codes | Floats
 
 
 def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) -> float:
-    """Return sqrt(sum_a (f_a - 1/|A|)^2), with f_a the share of value a (eq. 7.2); 0 is equal.
+    """Return sqrt(sum_a (f_a - 1/|A|)^2), the distance from equal shares (eq. 7.2).
 
-    The maximum is sqrt(1 - 1/|A|): 0.707 for two values, 0.894 for five. It is biased upwards for
-    few images: n fair draws have about sqrt((1 - 1/|A|) / n).
+    f_a is the share of value a. The maximum is sqrt(1 - 1/|A|), which is 0.707 for two values and
+    0.894 for five. The estimate is biased upwards for few images: n fair draws have an expected
+    discrepancy of about sqrt((1 - 1/|A|) / n).
 
     Args:
-        labels: integers (n,) 0 .. n_groups - 1.
-        n_groups: number of values |A|; some may not occur.
-        unknown: label for "cannot tell", such as -1 or n_groups. These rows are excluded; report
-            their rate.
+        labels: integers (n,) in 0 .. n_groups - 1.
+        n_groups: number of values |A|, of which some may not occur.
+        unknown: label that means "cannot tell", such as -1 or n_groups. Rows with this label are
+            excluded, so report how many there are.
 
     Returns:
         The distance from equal shares.
 
     Raises:
-        InvalidInputError: If labels are out of range, or all are unknown.
+        InvalidInputError: If labels are out of range, or if all are unknown.
 
     >>> discrepancy([0, 0, 0, 1], 2)
     0.3535533905932738
@@ -74,22 +76,22 @@ def discrepancy(labels: Values, n_groups: int, *, unknown: int | None = None) ->
 
 
 def _shares(counts: Counts) -> Floats:
-    """Return shares (..., |A|); without counts, the most unequal shares (all of one value)."""
+    """Return shares (..., |A|), with all mass on one value if there are no counts."""
     n = counts.sum(axis=-1, keepdims=True)
     return np.where(n > 0, counts / np.where(n > 0, n, 1), np.eye(counts.shape[-1])[0])
 
 
 def discrepancies(counts: Counts) -> Floats:
-    """Return eq. 7.2 (...) from counts (..., |A|); the maximum, sqrt(1 - 1/|A|), if n = 0."""
+    """Return discrepancies (...) from counts (..., |A|), or the maximum if all counts are 0."""
     return np.linalg.norm(_shares(counts) - 1 / counts.shape[-1], axis=-1)
 
 
 def squared_discrepancies(counts: Counts) -> Floats:
     """Return unbiased estimates (...) of the squared discrepancy from counts (..., |A|).
 
-    The plain square for n images is too large by (1 - sum_a p_a^2) / n, estimated without bias by
-    (1 - sum_a share_a^2) / (n - 1). The result may be negative. For fewer than two images, it is
-    the maximum, 1 - 1/|A|.
+    The plain square for n images is too large by (1 - sum_a p_a^2) / n. An unbiased estimate of
+    this bias, (1 - sum_a share_a^2) / (n - 1), is subtracted, so the result may be negative. For
+    fewer than two images, it is the maximum, 1 - 1/|A|.
     """
     n = counts.sum(axis=-1)
     shares = _shares(counts)
@@ -99,10 +101,10 @@ def squared_discrepancies(counts: Counts) -> Floats:
 
 
 def deviation_ratios(counts: Counts) -> Floats:
-    """Return max_a |share_a - 1/|A|| / (1 - 1/|A|) (...) from counts (..., |A|); 1 without counts.
+    """Return max_a |share_a - 1/|A|| / (1 - 1/|A|) (...) from counts (..., |A|).
 
-    Biased upwards for few images. Source: Gandikota et al., "Unified Concept Editing in Diffusion
-    Models" (2024).
+    The result is 1 if all counts are 0, and biased upwards for few images. Source: Gandikota et
+    al., "Unified Concept Editing in Diffusion Models" (2024).
     """
     even = 1 / counts.shape[-1]
     return np.abs(_shares(counts) - even).max(axis=-1) / (1 - even)
@@ -111,8 +113,8 @@ def deviation_ratios(counts: Counts) -> Floats:
 def kl_divergences(counts: Counts) -> Floats:
     """Return sum_a share_a log(share_a |A|) in nats (...) from counts (..., |A|).
 
-    Biased upwards for few images; log |A| without counts. Source: Zhang et al., "ITI-GEN: Inclusive
-    Text-to-Image Generation" (2023).
+    The result is log |A| if all counts are 0, and biased upwards for few images. Source: Zhang et
+    al., "ITI-GEN: Inclusive Text-to-Image Generation" (2023).
     """
     terms = need("scipy.special").rel_entr(_shares(counts), 1 / counts.shape[-1])
     return np.maximum(terms.sum(axis=-1), 0.0)  # negative only by rounding
@@ -121,10 +123,10 @@ def kl_divergences(counts: Counts) -> Floats:
 def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
     """Return L2 radii (p,) around the shares of counts (p, |A|) that contain the true shares.
 
-    By the triangle inequality, the same radius applies to the discrepancy; quantiles of resampled
-    discrepancies would inherit its upward bias. One image of each value is added before resampling,
-    because images that all show one value would otherwise have no variance. Without counts, the
-    radius is the maximum, sqrt(1 - 1/|A|).
+    By the triangle inequality, the same radius applies to the discrepancy, whereas quantiles of
+    resampled discrepancies would inherit its upward bias. One image of each value is added before
+    resampling, because images that all show one value would otherwise have no variance. If all
+    counts are 0, the radius is the maximum, sqrt(1 - 1/|A|).
 
     Args:
         counts: number of images that show each value (p, |A|).
@@ -134,10 +136,10 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
     rng = np.random.default_rng(seed)
     values = counts.shape[1]
     total = counts.sum(axis=1)
-    # Effective counts are fractions: round 24.9999999 to 25, but 24.6 to 24.
+    # Effective counts may be fractions. Round 24.9999999 to 25, but 24.6 to 24.
     n = (total + 1e-9).astype(np.int64)
     centres = (counts * (n / np.maximum(total, 1))[:, None] + 1) / (n + values)[:, None]
-    # Without counts, use the largest possible distance from equal shares.
+    # If all counts are 0, use the largest possible distance from equal shares.
     radius = np.full(len(counts), np.sqrt(1 - 1 / values))
     for i in np.flatnonzero(n):
         # (resamples, |A|)
@@ -148,14 +150,14 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
 
 @dataclass(frozen=True, eq=False)
 class CorrectedShares:
-    """Store corrected shares over all images that a judge answered about.
+    """Corrected shares over all images for which a judge gave an answer.
 
     Attributes:
-        shares: shares (c,) of human answers; they sum to 1.
-        draws: posterior draws (2, b, c) under each prior.
+        shares: shares (c,) of human answers, which sum to 1.
+        draws: posterior draws (2, b, c) under the two priors.
         labels: number of labelled images.
         images: number of images.
-        noise: variance of the draws that is due to the images, and does not decrease with labels.
+        noise: variance due to the number of images, which more labels cannot reduce.
     """
 
     shares: Floats
@@ -167,28 +169,29 @@ class CorrectedShares:
     def figures(self, values: int) -> list[Interval]:
         """Return the share of each value, followed by discrepancy and MaxSkew.
 
-        Discrepancy and MaxSkew only count images with a known value; their intervals have the
-        radius of the draws around the corrected shares, as in `shares_radius`. All intervals are
-        widened by the ratio of Student's t to the normal quantile.
+        Discrepancy and MaxSkew only count images with a known value. Their intervals use the radius
+        of the draws around the corrected shares, as in `shares_radius`. All intervals are widened
+        by the ratio between the quantiles of Student's t and the normal distribution.
 
         Args:
-            values: number of answers that name a value; they come first.
+            values: number of answers that name a value. These answers come first.
 
         Raises:
             InvalidInputError: If no labelled image has a known value.
         """
-        known = self.shares[:values]  # answers that name a value
+        known = self.shares[:values]  # The remaining answers do not name a value.
         draws = self.draws[..., :values]
         if not known.sum() > 0:
             raise InvalidInputError(
                 "people: no labelled image has a known value; label more images"
             )
-        # Use Student's t over the normal quantile, since a variance from few labels is uncertain.
+        # A variance estimated from few labels is uncertain, so widen intervals by Student's t over
+        # the normal quantile.
         stats = need("scipy.stats")
         upper = (1 + LEVEL) / 2
         wider = float(stats.t.ppf(upper, self.labels - 1) / stats.norm.ppf(upper))
         lows, highs = np.quantile(draws, [1 - upper, upper], axis=1)  # under each prior
-        # The outer ends of both priors, widened for few labels.
+        # Take the outer ends under both priors, and widen them for few labels.
         low = known + wider * (np.minimum(lows.min(axis=0), known) - known)
         high = known + wider * (np.maximum(highs.max(axis=0), known) - known)
         ends = zip(known.tolist(), low.clip(0).tolist(), high.clip(max=1).tolist(), strict=True)
@@ -196,17 +199,17 @@ class CorrectedShares:
 
         shares = known / known.sum()
         deviations = draws / draws.sum(axis=-1, keepdims=True) - shares
-        # Use a radius instead of quantiles of the drawn gaps: near even shares, all drawn gaps are
-        # larger than the gap.
+        # Near equal shares, almost all drawn gaps exceed the gap itself, so use a radius instead of
+        # their quantiles.
         reach_of_gap = wider * _reach(np.linalg.norm(deviations, axis=-1))
         reach_of_skew = wider * _reach(np.abs(deviations).max(axis=-1))
         return [*intervals, _gap(shares, reach_of_gap), log_skew(shares, reach_of_skew)]
 
     def more_labels(self) -> int | None:
-        """Return how many more labels would halve the intervals, or None if labels alone cannot."""
+        """Return how many more labels would halve the intervals, or None if this is impossible."""
         variance = float(self.draws.var(axis=1).sum(-1).mean())
         variance_of_labels = max(variance - self.noise, 0.0)
-        # Half the width corresponds to a quarter of the variance.
+        # Halving the width requires a quarter of the variance.
         allowed = variance / 4 - self.noise
         if allowed <= 0:
             return None
@@ -217,7 +220,7 @@ class CorrectedShares:
 
 
 def _reach(norms: Floats) -> float:
-    """Return the 95% radius of the draws from their norms (2, b), under the wider prior."""
+    """Return the 95% quantile of the norms (2, b), using the prior with the larger one."""
     return float(np.quantile(norms, LEVEL, axis=1).max())
 
 
@@ -242,10 +245,10 @@ def log_skew(shares: Floats, reach: float) -> Interval:
 
 
 def as_judged(judged: Codes, values: int) -> list[Interval]:
-    """Return the shares, discrepancy and MaxSkew of a judge's answers, taken as correct.
+    """Return the shares, discrepancy and MaxSkew, assuming that the judge's answers are correct.
 
     Args:
-        judged: codes (n,); codes >= `values` are unknown.
+        judged: codes (n,), of which codes >= `values` mean "unknown".
         values: number of values.
     """
     n = len(judged)
@@ -265,21 +268,21 @@ def corrected_shares(
     resamples: int = 2000,
     seed: int = 0,
 ) -> CorrectedShares:
-    """Correct the shares in a judge's answers with human labels for some images.
+    """Correct the shares of a judge's answers with human labels for some images.
 
     Args:
-        judged: the judge's answers (n,), including "unknown"; their names do not matter.
+        judged: the judge's answers (n,), including "unknown". Any names may be used.
         people: human answers (n,) as codes 0 .. answers - 1, including answers that do not name a
-            value; NOT_LABELLED if an image was not labelled.
+            value. NOT_LABELLED marks images without a label.
         answers: number of possible human answers.
-        weights: the reciprocal of the probability (n,) that an image was selected for labelling;
-            default: equal. Select images at random: labels of images that look odd bias the
-            correction.
+        weights: reciprocals (n,) of the probabilities that images were selected for labelling.
+            Default: equal. Select images at random, because labelling only images that look odd
+            biases the correction.
         resamples: number of posterior draws.
         seed: random seed.
 
     Returns:
-        The corrected shares with their draws.
+        The corrected shares and their draws.
 
     Raises:
         InvalidInputError: If lengths differ, codes are out of range, fewer than 10 images are
@@ -293,7 +296,7 @@ def corrected_shares(
     >>> judged = [0] * 60 + [1] * 40
     >>> people = [0, 0, 0, 1] * 5 + [NOT_LABELLED] * 40 + [1] * 10 + [NOT_LABELLED] * 30
     >>> corrected = corrected_shares(judged, people, answers=2)
-    >>> corrected.shares.round(2).tolist()  # a quarter of the judge's first answers were wrong
+    >>> corrected.shares.round(2).tolist()  # a quarter of the judge's 0 answers were wrong
     [0.45, 0.55]
     """
     if weights is None:
@@ -313,19 +316,20 @@ def corrected_shares(
         warn(f"people: {reason}; the intervals are wide, so label more images", SuspectInputWarning)
     overall = _weighted_shares(answered, worth, labelled_rows, answers)
     sizes, theta, counts = _strata(answers_of_judge, answered, worth, overall)
-    # Two priors with the weight of one label each. Uniform: unseen errors are equally likely.
-    # As elsewhere: errors are as frequent as over all answers.
+    # Each prior has the weight of one label. In the first, unseen errors are equally likely. In the
+    # second, they are as frequent as over all answers.
     uniform = np.full(answers, 1 / answers)
     as_elsewhere = (overall * labels + 0.5) / (labels + 0.5 * answers)
     draws = _posterior(sizes * n, counts, (uniform, as_elsewhere), resamples, seed)
     shares = sizes @ theta
-    # Between strata: the variance for n new images if each stratum's shares were known.
+    # This is the variance between strata, which would remain if the shares in each stratum were
+    # known.
     variance_of_images = float(((theta**2).T @ sizes - shares**2).sum())
     return CorrectedShares(shares, draws, labels, n, noise=variance_of_images / n)
 
 
 def _check_labels(answered: np.ndarray, worth: np.ndarray, answers: int) -> None:
-    """Check that codes are in range, labels are enough, and weights are positive."""
+    """Raise an error if codes are out of range, labels are too few, or weights are not positive."""
     is_integer = answered.dtype.kind in "iu"
     if not is_integer or answered.min() < NOT_LABELLED or answered.max() >= answers:
         raise InvalidInputError(
@@ -354,14 +358,14 @@ def _weighted_shares(answered: np.ndarray, worth: np.ndarray, rows: Codes, answe
 def _strata(
     answers_of_judge: np.ndarray, answered: np.ndarray, worth: np.ndarray, overall: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return each stratum's size, shares of human answers, and effective label counts.
+    """Return the size, shares of human answers and effective label counts of each stratum.
 
     A stratum contains images with the same judge answer and the same probability of being labelled.
-    Judge answers without any label get the overall shares.
+    Judge answers without a label get the overall shares.
 
     Returns:
-        Share of all images (s,), shares of human answers (s, answers), effective numbers of labels
-        (s, answers).
+        The share of all images (s,), the shares of human answers (s, answers), and the effective
+        label counts (s, answers).
     """
     sizes = []
     shares = []
@@ -374,10 +378,11 @@ def _strata(
             shares.append(overall)
             counts.append(np.zeros(len(overall)))
             continue
-        # Images with a different sampling probability form a different stratum.
+        # Images with different sampling probabilities form different strata.
         weights = worth[rows]
         edges = np.unique(weights)
-        # If all weights differ, as in uncertainty sampling, every stratum would have one label.
+        # If all weights differ, as in uncertainty sampling, each stratum would only have one label,
+        # so bin the weights.
         if len(edges) > _WEIGHTS:
             edges = np.quantile(weights, np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
         bins = np.searchsorted(edges, weights)
@@ -385,7 +390,7 @@ def _strata(
             members = rows[bins == number]
             w = worth[members]
             stratum_shares = _weighted_shares(answered, worth, members, len(overall))
-            effective_labels = w.sum() ** 2 / (w**2).sum()  # Kish's effective sample size
+            effective_labels = w.sum() ** 2 / (w**2).sum()  # Kish's formula.
             sizes.append(has_answer.mean() * (w.sum() / weights.sum()))
             shares.append(stratum_shares)
             counts.append(stratum_shares * effective_labels)
@@ -398,16 +403,16 @@ def _posterior(
     """Return posterior draws (priors, resamples, answers) of the shares.
 
     Args:
-        images: number of images (s,) of each stratum.
-        counts: labels (s, answers) in each stratum.
-        priors: pseudo-counts (answers,), one array per prior.
+        images: number of images (s,) in each stratum.
+        counts: label counts (s, answers) in each stratum.
+        priors: pseudo-counts (answers,) of each prior.
         resamples: number of draws.
         seed: random seed.
     """
     rng = np.random.default_rng(seed)
     strata, answers = counts.shape
-    # Stratum sizes are uncertain too: among 200 different images, the judge might call 110 women
-    # instead of 100.
+    # Stratum sizes are uncertain too. In a different sample of 200 images, the judge might see
+    # women in 110 instead of 100.
     sizes = rng.dirichlet(images + 1 / strata, resamples)
     draws = np.zeros((len(priors), resamples, answers))
     for draws_of_prior, prior in zip(draws, priors, strict=True):
@@ -421,23 +426,23 @@ def corrected_squares(
 ) -> Floats:
     """Return the unbiased squared discrepancy (p,) of each prompt 0 .. p - 1.
 
-    The share of a prompt is predicted from the judge's answers over all prompts, plus the mean
-    error of this prediction among its labelled images. The variance is subtracted from the square,
-    so individual values may be negative; use their mean over prompts. NaN for prompts with fewer
-    than two labelled images.
+    A prompt's shares are predicted from the judge's answers, using human labels from all prompts,
+    and corrected by the mean prediction error on the prompt's labelled images. The variance is
+    subtracted from the square, so individual values may be negative; use their mean over prompts.
+    Prompts with fewer than two labelled images get NaN.
 
     Args:
         prompts: prompt (n,) of each image.
         judged: the judge's answers (n,).
-        people: human answers (n,) as codes; the code `values` does not name a value, and
-            NOT_LABELLED marks unlabelled images.
+        people: human answers (n,) as codes. The code `values` means that no value was named, and
+            NOT_LABELLED marks images without a label.
         values: number of values.
-        weights: the reciprocal of the probability (n,) that an image was selected for labelling.
+        weights: reciprocals (n,) of the probabilities that images were selected for labelling.
     """
     is_labelled = people != NOT_LABELLED
-    truth = np.eye(values + 2, values)[people]  # (n, values), all 0 if no value is named
-    # Prediction (n, values) from the judge's answer: the weighted mean of human answers to images
-    # with this answer, or to all images if none is labelled.
+    truth = np.eye(values + 2, values)[people]  # (n, values); all 0 if no value was named
+    # Predict (n, values) from the judge's answer, using the weighted mean of human answers for
+    # images with the same answer, or for all images if none of them is labelled.
     _, code = np.unique(judged, return_inverse=True)
     answers = np.eye(code.max() + 1)[code]  # (n, answers of the judge)
     weighted = (answers * (weights * is_labelled)[:, None]).T
@@ -447,10 +452,10 @@ def corrected_squares(
     worth = np.where(has_labels[:, None], means, share @ means / share.sum())
     predicted = worth[code]
 
-    # Centre them, so that both have mean 0 for equal shares.
+    # Centre both, so that they have mean 0 if all shares are equal.
     guess = predicted - predicted.sum(1, keepdims=True) / values
     error = truth - truth.sum(1, keepdims=True) / values - guess
-    # NaN, because one label has no variance to subtract.
+    # Start with NaN, because no variance can be estimated from a single label.
     squares = np.full(int(prompts.max()) + 1, np.nan)
     for prompt in range(len(squares)):
         rows = np.flatnonzero(prompts == prompt)
@@ -468,7 +473,7 @@ def corrected_squares(
 def _unbiased_square(
     guess: Floats, guess_of_labelled: Floats, error: Floats, weights: Floats
 ) -> float:
-    """Return the squared norm of the mean guess plus the mean error, minus its variance.
+    """Return an unbiased estimate of the squared norm of the mean guess plus the mean error.
 
     Args:
         guess: predictions (n, values) for all images.
@@ -482,15 +487,15 @@ def _unbiased_square(
     mean = guess.mean(0) + w @ error
     deviation = error - w @ error
     deviation_of_guess = guess_of_labelled - w @ guess_of_labelled
-    # Variances of the mean error and the mean guess, and twice their covariance, since the labelled
-    # images are included in the mean guess.
+    # Subtract the variances of the mean error and the mean guess, and twice their covariance,
+    # because the mean guess includes the labelled images.
     noise = bessel * ((w**2) @ deviation**2).sum() + guess.var(0, ddof=1).sum() / len(guess)
     noise += 2 * bessel * (w @ (deviation * deviation_of_guess)).sum() / len(guess)
     return (mean**2).sum() - noise
 
 
 def independent(after: Interval, before: Interval) -> tuple[float, float, float]:
-    """Return after - before with its interval, for estimates from independent labels.
+    """Return after - before and its interval, for estimates from independent labels.
 
     Source: Zou and Donner, "Construction of confidence limits about effect measures" (2008).
 
@@ -499,7 +504,7 @@ def independent(after: Interval, before: Interval) -> tuple[float, float, float]
         before: estimate without the method.
     """
     change = after.value - before.value
-    # The change is lowest if after is low and before is high, so these half-widths are combined.
+    # The change is smallest if `after` is low and `before` is high, so combine these half-widths.
     down = np.hypot(after.value - after.low, before.high - before.value)
     up = np.hypot(after.high - after.value, before.value - before.low)
     return change, float(change - down), float(change + up)

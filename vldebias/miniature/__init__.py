@@ -1,8 +1,8 @@
 """Provide the small biased models and images that ship with the package.
 
-`open_world` opens synthetic images with ground truth as data sets, and `load_clip`,
-`load_pipeline` and `load_judge` load the models trained on them; the code is in `eval/miniature` in
-a checkout. `load_photographs` loads real photographs with a small model.
+`open_world` opens synthetic images with ground truth as data sets. `load_clip`, `load_pipeline` and
+`load_judge` load the models that were trained on them with the code in `eval/miniature` (in a
+checkout). `load_photographs` loads real photographs together with a small model.
 """
 
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ __all__ = [
     "open_world",
     "weights_dir",
 ]
-# Imported on first use, since most users only need one of the loaders.
+# Loaders are imported on first use, because most users only need one of them.
 _NAMES_OF_HOME = {
     f"{__name__}.architectures": ("AttributeNetwork",),
     f"{__name__}.models": ("Preprocess", "load_clip", "load_judge", "load_pipeline", "weights_dir"),

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     import open_clip
     from transformers import CLIPTextConfig
 
-# Settings of both towers; only the vision tower uses patches.
+# Settings for both towers. Only the vision tower uses the patch size.
 HEAD_WIDTH = 32
 LAYERS = 3
 MLP_RATIO = 4.0
 PATCH_SIZE = 8
-IMAGE_MEAN = IMAGE_STD = (0.5, 0.5, 0.5)  # pixels in [0, 1] are mapped to [-1, 1]
-# Configurations of diffusers and transformers models.
+IMAGE_MEAN = IMAGE_STD = (0.5, 0.5, 0.5)  # Maps pixels from [0, 1] to [-1, 1].
+# Configurations of the diffusers and transformers models.
 CONFIGS = json.loads((Path(__file__).parent / "configs.json").read_text())
 
 
 class Widths(NamedTuple):
-    """Widths of a CLIP: joint space, vision tower and text tower."""
+    """Widths of a CLIP model's joint space, vision tower and text tower."""
 
     joint: int
     vision: int
@@ -36,21 +36,21 @@ class Widths(NamedTuple):
 
     @classmethod
     def from_weights(cls, weights: Mapping[str, torch.Tensor]) -> "Widths":
-        """Return the widths of a CLIP from its open_clip weights."""
-        # open_clip stores projections as (width of the tower, joint width).
+        """Return the widths of a CLIP model from its open_clip weights."""
+        # open_clip stores projections as (tower width, joint width).
         text, joint = weights["text_projection"].shape
         return cls(joint, weights["visual.proj"].shape[0], text)
 
 
 NARROW = Widths(joint=128, vision=96, text=128)
-"""Widths of the CLIP whose text tower the pipeline uses."""
+"""Widths of the CLIP model whose text tower the pipeline uses."""
 
 
 def build_clip(vocab_size: int, towers: Widths = NARROW) -> "open_clip.CLIP":
-    """Build an open_clip CLIP with GELU and a causal text tower, pooled at the end token.
+    """Build an open_clip model with GELU and a causal text tower that pools at the end token.
 
     Args:
-        vocab_size: number of tokens; the end token has the largest id.
+        vocab_size: number of tokens. The end token must have the largest id.
         towers: widths of the towers.
     """
     both = {"layers": LAYERS, "mlp_ratio": MLP_RATIO}
@@ -68,7 +68,7 @@ def build_clip(vocab_size: int, towers: Widths = NARROW) -> "open_clip.CLIP":
 def text_config(
     vocab_size: int, width: int = NARROW.text, joint: int = NARROW.joint
 ) -> "CLIPTextConfig":
-    """Return the transformers configuration of the same text tower.
+    """Return the transformers configuration for the same text tower.
 
     Args:
         vocab_size: number of tokens.
@@ -77,7 +77,7 @@ def text_config(
     """
     return need("transformers").CLIPTextConfig(
         vocab_size=vocab_size,
-        # The last two tokens of the vocabulary are the start and the end (`tokenizer.vocabulary`).
+        # The start and end tokens are the last two in the vocabulary (see `tokenizer.vocabulary`).
         bos_token_id=vocab_size - 2,
         eos_token_id=vocab_size - 1,
         hidden_size=width,
@@ -89,9 +89,9 @@ def text_config(
 
 
 class AttributeNetwork(nn.Module):
-    """A small convolutional classifier for images of both worlds, with one head per field.
+    """A small convolutional classifier for images from both worlds, with one head per field.
 
-    The shipped weights were trained on images of the worlds and on their reconstructions by the
+    The packaged weights were trained on images from the worlds and on their reconstructions by the
     autoencoder.
     """
 
@@ -102,7 +102,7 @@ class AttributeNetwork(nn.Module):
         for before, after in itertools.pairwise(widths):
             layers += [nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU()]
         self.features = nn.Sequential(*layers, nn.Flatten())
-        # Each of the four convolutions halves both sides: 64 -> 4 pixels.
+        # Each of the four convolutions halves both sides, from 64 to 4 pixels.
         inputs = widths[-1] * (SIZE // 2 ** (len(widths) - 1)) ** 2
         fields = {"world": WORLDS, **PEOPLE_FIELDS, **BIRD_FIELDS}
         self.heads = nn.ModuleDict(
@@ -123,9 +123,9 @@ class AttributeNetwork(nn.Module):
             images: images (n, 3, 64, 64) in [0, 1].
 
         Returns:
-            For each field, the codes (n,) of the most likely labels under the field's name, and the
-            probabilities (n, classes) of all labels under `NAME_probabilities`. Codes are positions
-            in the lists of `vldebias.miniature.words`.
+            A dictionary with two entries per field: the codes (n,) of the most likely labels under
+            the field's name, and the probabilities (n, classes) under `NAME_probabilities`. Codes
+            are positions in the lists in `vldebias.miniature.words`.
 
         Raises:
             InvalidInputError: If the images have the wrong shape.

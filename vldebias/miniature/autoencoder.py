@@ -14,14 +14,14 @@ from diffusers.models.modeling_outputs import AutoencoderKLOutput
 class PatchAutoencoder(AutoencoderKL):
     """An autoencoder whose first level rearranges 2 x 2 pixels into channels, without weights.
 
-    It maps pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size
-    / 2^k), with k + 1 levels. On a CPU, wide convolutions over a small picture learn faster than
-    narrow ones over a large picture. The configuration, which pipelines read, includes the first
-    level.
+    With k + 1 levels, it maps images (n, 3, size, size) in [-1, 1] to latents
+    (n, latent_channels, size / 2^k, size / 2^k). On a CPU, wide convolutions over a small image
+    train faster than narrow ones over a large image. The configuration that pipelines read includes
+    the first level.
 
     Args:
-        block_out_channels: number of channels at each level; the first must be 12, since 2 x 2
-            pixels have 12 channels.
+        block_out_channels: number of channels at each level. The first must be 12, the number of
+            values in 2 x 2 pixels.
         latent_channels: see AutoencoderKL.
         norm_num_groups: see AutoencoderKL.
         sample_size: see AutoencoderKL.
@@ -51,16 +51,16 @@ class PatchAutoencoder(AutoencoderKL):
             sample_size=sample_size // 2,
             scaling_factor=scaling_factor,
         )
-        # AutoencoderKL has registered the settings of the inner network; restore the others.
+        # AutoencoderKL registered the inner network's settings, so restore those of this class.
         self._internal_dict = FrozenDict(config)
 
     def encode(
         self, x: torch.Tensor, return_dict: bool = True
     ) -> AutoencoderKLOutput | tuple[DiagonalGaussianDistribution]:
-        """Return the latent distribution for pictures; see AutoencoderKL.
+        """Return the latent distribution for images; see AutoencoderKL.
 
         Args:
-            x: pictures (n, 3, size, size) in [-1, 1].
+            x: images (n, 3, size, size) in [-1, 1].
             return_dict: whether to return an `AutoencoderKLOutput` instead of a tuple.
         """
         return super().encode(F.pixel_unshuffle(x, 2), return_dict)
@@ -68,7 +68,7 @@ class PatchAutoencoder(AutoencoderKL):
     def decode(
         self, z: torch.Tensor, return_dict: bool = True, generator: torch.Generator | None = None
     ) -> DecoderOutput | tuple[torch.Tensor]:
-        """Return the pictures for latents; see AutoencoderKL.
+        """Decode latents to images; see AutoencoderKL.
 
         Args:
             z: latents.

@@ -1,7 +1,7 @@
 """Load the miniature models.
 
-The weights are in `folder`, by default `weights_dir()`. Every loader raises InvalidInputError if
-the folder contains no weights, or weights for different architectures.
+Weights are loaded from `folder`, by default `weights_dir()`. Every loader raises InvalidInputError
+if the folder contains no weights or weights for different architectures.
 """
 
 import json
@@ -38,7 +38,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def weights_dir() -> Path:
-    """Return the weights folder: the value of VLDEBIAS_MINIATURE, or the packaged folder."""
+    """Return the weights folder from VLDEBIAS_MINIATURE, or else the packaged folder."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return Path(__file__).parent / "weights"
@@ -66,7 +66,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 class Preprocess:
-    """Convert a PIL image, or a tensor (3, h, w) in [0, 1], to an input of the image tower."""
+    """Convert a PIL image, or a tensor (3, h, w) in [0, 1], to an input for the image tower."""
 
     def __call__(self, image: "Image.Image | torch.Tensor") -> torch.Tensor:
         """Resize the shorter side to 64 pixels, crop the center, and normalize."""
@@ -91,7 +91,7 @@ class Preprocess:
 def load_clip(
     folder: Path | str | None = None,
 ) -> "tuple[open_clip.CLIP, Preprocess, open_clip.SimpleTokenizer]":
-    """Load the miniature CLIP: the model in eval mode, its preprocessing, and its tokenizer."""
+    """Load the miniature CLIP model in eval mode, with its preprocessing and its tokenizer."""
     folder = _folder(folder)
     tokenizer = open_clip_tokenizer(folder)
     path = folder / "clip.safetensors"
@@ -112,7 +112,7 @@ def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, C
 
 
 def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
-    """Load the pipeline's autoencoder, in eval mode."""
+    """Load the pipeline's autoencoder in eval mode."""
     from vldebias.miniature.autoencoder import PatchAutoencoder
 
     folder = _folder(folder)
@@ -124,7 +124,7 @@ def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
 
 
 def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline":
-    """Load the miniature Stable Diffusion, which generates 64 x 64 portraits and birds."""
+    """Load the miniature Stable Diffusion pipeline for 64 x 64 portraits and birds."""
     folder = _folder(folder)
     text_encoder, tokenizer = load_text_tower(folder)
     diffusers = need("diffusers")
@@ -137,7 +137,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
         tokenizer=tokenizer,
         unet=_filled(unet, folder / "unet.safetensors"),
         scheduler=diffusers.DDIMScheduler(**CONFIGS["scheduler"]),
-        # The safety checker's weights take a gigabyte, and it does not support 64 x 64 pixels.
+        # The safety checker needs a gigabyte of weights and does not support 64 x 64 pixels.
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -147,7 +147,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
 
 
 def load_judge(folder: Path | str | None = None) -> AttributeNetwork:
-    """Load the classifier for portraits and birds, in eval mode."""
+    """Load the classifier for portraits and birds in eval mode."""
     return _filled(AttributeNetwork(), _folder(folder) / "judge.safetensors")
 
 
@@ -156,7 +156,7 @@ def _folder(folder: Path | str | None) -> Path:
 
 
 def _filled(module: Module, path: Path, prefix: str = "") -> Module:
-    """Load weights into a module, remove a prefix from their names, and switch to eval mode."""
+    """Load weights into a module, with a prefix removed from their names, in eval mode."""
     weights = {name.removeprefix(prefix): tensor for name, tensor in load_weights(path).items()}
     shapes = dict[str, torch.Size]()
     for name, tensor in module.state_dict().items():

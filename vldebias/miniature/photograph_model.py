@@ -1,8 +1,8 @@
-"""Embed texts and the packaged photographs in the same space, with a small image-text model.
+"""Embed text and the packaged photographs in the same space with a small image-text model.
 
-The text encoder accepts any words. Two linear heads were trained on the photographs and titles,
-except those of the gallery. `eval/photographs/pack.py` in a checkout built the weights, and
-`eval/photographs/small.py` measures them.
+The text encoder accepts any text. Two linear heads, one per modality, were trained on the
+photographs and titles, excluding the gallery. In a checkout, `eval/photographs/pack.py` builds the
+weights and `eval/photographs/small.py` evaluates them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vldebias.miniature.photographs import (
 
 
 class TextEncoder(nn.Module):
-    """Embed texts with the weighted mean of their word-piece vectors and a linear head.
+    """Text encoder that applies a linear head to the weighted mean of word-piece vectors.
 
     The vectors approximate all-MiniLM-L6-v2 and use its vocabulary. `vldebias.debias`,
     `vldebias.debias_queries` and `vldebias.evaluate` accept the encoder.
@@ -61,7 +61,7 @@ class TextEncoder(nn.Module):
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
 
     def pieces(self, text: str) -> list[int]:
-        """Return the ids of a text's word pieces; at least one."""
+        """Return the ids of the word pieces in a text, at least one."""
         return self._tokenizer.encode(text).ids or [self.unknown]
 
     def means(self, texts: Sequence[str]) -> Tensor:
@@ -71,7 +71,7 @@ class TextEncoder(nn.Module):
         starts = lengths.cumsum(0) - lengths
         joined = torch.tensor([piece for row in rows for piece in row])
         device = self.vectors.device
-        # A sum is sufficient instead of a mean, since it is normalized below.
+        # A sum can replace the mean, because the result is normalized below.
         sums = nn.functional.embedding_bag(
             joined.to(device),
             self.vectors,
@@ -93,12 +93,12 @@ class Photographs:
     """Embeddings and thumbnails of the photographs, and a text encoder.
 
     Attributes:
-        gallery: embeddings of the photographs to search, with as many women as men according to
-            their titles; "gender" is the label, and titles are captions.
-        reference: embeddings of other photographs without labels, for `reference=`. No title is
-            also in the gallery.
+        gallery: embeddings of the photographs to search, with equally many women and men according
+            to their titles. "gender" is the label, and the titles are the captions.
+        reference: unlabelled embeddings of different photographs, for `reference=`. None of their
+            titles occur in the gallery.
         encoder: text encoder for the same space.
-        images: thumbnails of the gallery, in the same order.
+        images: gallery thumbnails, in the same order.
     """
 
     gallery: Embeddings
@@ -108,7 +108,7 @@ class Photographs:
 
 
 def read_arrays() -> dict[str, Tensor]:
-    """Return features (1615, w) of all photographs, and the heads "image" (w, d) and "text"."""
+    """Load the features (1615, w) of all photographs, and the heads "image" (w, d) and "text"."""
     load = need("safetensors.torch").load_file
     return {name: tensor.float() for name, tensor in load(FOLDER / "model.safetensors").items()}
 
@@ -142,7 +142,7 @@ def load_photographs() -> Photographs:
 
 
 def _part(table: Sequence[dict[str, str]], embedded: NDArray[np.float32], part: str) -> Embeddings:
-    """Return the embeddings of one part; the reference has no labels or captions."""
+    """Return the embeddings of one part, with labels and captions only for the gallery."""
     rows = [number for number, row in enumerate(table) if row["part"] == part]
     ids = tuple(table[row]["file"] for row in rows)
     digest = fingerprint_of([part, *ids])

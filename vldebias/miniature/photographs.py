@@ -1,8 +1,8 @@
-"""Open the real photographs that ship with the package: pictures, titles and labels.
+"""Open the real photographs that ship with the package, with their titles and labels.
 
 The 1,615 colour photographs from the US Farm Security Administration and Office of War Information
-(1939 to 1944) are works of the US government; see `photographs/README.md` for source, credit and
-rights. The package contains all titles, and the thumbnails of the gallery.
+(1939 to 1944) are works of the US government. See `photographs/README.md` for the source, credit
+and rights. The package contains all titles, but thumbnails only for the gallery.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ CREDIT = "Library of Congress, Prints and Photographs Division, FSA/OWI Collecti
 
 
 def read_table() -> list[dict[str, str]]:
-    """Return the table of all photographs.
+    """Load the table of all photographs.
 
-    Each row contains file, title, gender ("" if the title does not state it) and part ("gallery",
-    "reference" or "").
+    Each row contains the file, the title, the gender ("" if the title does not mention it) and the
+    part ("gallery", "reference" or "").
     """
     with (FOLDER / "photographs.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def read_thumbnail(file: str) -> Image.Image:
-    """Return a gallery thumbnail by file name."""
-    # Open the archive for each picture, since threads cannot share an open archive.
+    """Load the gallery thumbnail with a file name."""
+    # Open the archive for every picture, because threads cannot share an open archive.
     with zipfile.ZipFile(FOLDER / "thumbnails.zip") as archive:
         content = archive.read(file)
     with need("PIL.Image").open(io.BytesIO(content), formats=("JPEG",)) as picture:
@@ -48,7 +48,7 @@ def read_thumbnail(file: str) -> Image.Image:
 
 
 def open_thumbnails() -> ImageData:
-    """Open the gallery thumbnails, with titles as captions and genders from the titles."""
+    """Open the gallery thumbnails, with titles as captions and the genders they mention."""
     from vldebias.data import ImageData, Labels
     from vldebias.data.dataset import fingerprint_of
 

@@ -1,7 +1,7 @@
 """Load and save CLIP's byte-level BPE vocabulary, for open_clip and transformers.
 
 open_clip pads with id 0, which is the byte "!". The transformers tokenizer is configured to do the
-same (as in Stable Diffusion 2), so both return the same ids, including padding.
+same, as in Stable Diffusion 2, so that both return the same ids, including the padding.
 """
 
 import gzip
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CONTEXT_LENGTH = 24
 MERGES_FILE = "merges.txt.gz"
-# Command for messages about missing weights.
+# Build command shown in messages about missing weights.
 BUILD = "`python -m eval.miniature --out {}` in a checkout of vldebias"
 
 Pair = tuple[str, str]
@@ -33,7 +33,7 @@ def byte_characters() -> dict[int, str]:
         *range(ord("¡"), ord("¬") + 1),
         *range(ord("®"), ord("ÿ") + 1),
     ]
-    # Spaces and control bytes are represented by characters from 256, as in GPT-2's encoder.
+    # Spaces and control bytes are represented by characters from code point 256 on, as in GPT-2.
     spare = [byte for byte in range(256) if byte not in plain]
     characters = {byte: chr(byte) for byte in plain}
     for number, byte in enumerate(spare):
@@ -47,11 +47,11 @@ def save_tokenizer(merges: list[Pair], folder: Path) -> None:
     The file consists of a header and one pair per line, without a newline at the end.
 
     Args:
-        merges: pairs of tokens, the most frequent first.
+        merges: token pairs, the most frequent first.
         folder: weights folder.
     """
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-    # Without a time stamp, every build writes the same file.
+    # Leave out the time stamp, so that every build writes the same file.
     write_atomically(folder / MERGES_FILE, gzip.compress("\n".join(lines).encode(), mtime=0))
 
 
@@ -73,7 +73,7 @@ def load_merges(folder: Path) -> list[Pair]:
 
 
 def vocabulary(merges: list[Pair]) -> dict[str, int]:
-    """Return the ids of all tokens: bytes, bytes at the end of a word, merges, start and end."""
+    """Return all token ids: bytes, bytes at the end of a word, merges, and start and end."""
     alphabet = byte_characters().values()
     tokens = list(alphabet)
     tokens += [character + "</w>" for character in alphabet]
@@ -83,17 +83,17 @@ def vocabulary(merges: list[Pair]) -> dict[str, int]:
 
 
 def open_clip_tokenizer(folder: Path) -> "SimpleTokenizer":
-    """Load open_clip's tokenizer with the vocabulary of a folder; it pads ids (n, 24) with 0."""
-    load_merges(folder)  # raises an error if there are none
+    """Load open_clip's tokenizer with a folder's vocabulary, padding ids (n, 24) with 0."""
+    load_merges(folder)  # Raises an error if there are none.
     return need("open_clip").SimpleTokenizer(
         bpe_path=str(folder / MERGES_FILE), context_length=CONTEXT_LENGTH
     )
 
 
 def transformers_tokenizer(folder: Path) -> "CLIPTokenizer":
-    """Load the transformers tokenizer with the vocabulary of a folder.
+    """Load the transformers tokenizer with a folder's vocabulary.
 
-    It pads with "!" (id 0), which is not treated as padding in texts.
+    It pads with "!" (id 0), but does not treat a "!" in the text as padding.
     """
     merges = load_merges(folder)
     return make_clip_tokenizer(
@@ -110,12 +110,12 @@ def make_clip_tokenizer(
 ) -> "CLIPTokenizer":
     """Create a transformers CLIPTokenizer from a vocabulary in memory.
 
-    transformers 5 accepts the vocabulary itself. For transformers 4, the vocabulary is written to
-    temporary files.
+    transformers 5 accepts the vocabulary directly. For transformers 4, it is written to temporary
+    files.
 
     Args:
-        ids: ids by token.
-        merges: pairs of tokens, the most frequent first.
+        ids: token ids by token.
+        merges: token pairs, the most frequent first.
         settings: further tokenizer arguments, such as `model_max_length`.
     """
     tokenizer_class = need("transformers").CLIPTokenizer

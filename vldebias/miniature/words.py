@@ -1,4 +1,4 @@
-"""Define the words for both miniature worlds: the values of every label, in code order."""
+"""Define the label values of both miniature worlds, in the order of their codes."""
 
 WORLDS = ("birds", "portraits")
 SIZE = 64  # width and height of every picture in pixels
@@ -8,8 +8,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(" ".join(name.split()) for name in text.split(","))
 
 
-# The paper's random split of 100 job titles (Chuang et al., 2023, repository chingyaoc/debias_vl,
-# MIT).
+# Random split of 100 job titles from Chuang et al. (2023), repository chingyaoc/debias_vl (MIT).
 TRAIN_PROFESSIONS = _names("""
     actor, architect, audiologist, author, baker, barber, blacksmith, bricklayer, bus driver,
     butcher, chef, chemist, cleaner, coach, comedian, computer programmer, construction worker,
@@ -31,7 +30,7 @@ PROFESSIONS = (*TRAIN_PROFESSIONS, *TEST_PROFESSIONS)
 GENDERS = ("male", "female")  # gender presentations
 TONES = ("pale", "light-skinned", "tan", "brown-skinned", "dark-skinned")
 AGES = ("young", "old")
-HAIRS = ("black", "brown", "blond", "red")  # old people always have grey hair
+HAIRS = ("black", "brown", "blond", "red")  # Old people always have grey hair.
 
 CLASSES = ("landbird", "waterbird")
 SPECIES = _names("""
@@ -53,7 +52,8 @@ PLACES = (
     "lake",
 )  # the first half are on land
 
-# Fields that the judge predicts for portraits and birds, and the values of `open_world`'s columns.
+# Fields that the judge predicts for portraits and birds, with the values of each column in
+# `open_world`.
 PEOPLE_FIELDS = {"profession": PROFESSIONS, "gender": GENDERS, "tone": TONES, "age": AGES}
 BIRD_FIELDS = {"species": SPECIES, "place": PLACES}
 COLUMNS = {

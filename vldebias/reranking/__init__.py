@@ -1,6 +1,7 @@
-"""Re-rank search results: scores and groups in, positions out.
+"""Re-rank search results, given their scores and groups.
 
-`rerank` is the entry point. A method is a function of `Candidates` and k, so you can pass your own.
+`rerank` is the entry point. A method is a function of `Candidates` and k, and you can pass your
+own.
 """
 
 from vldebias.reranking.candidates import Candidates

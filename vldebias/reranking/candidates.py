@@ -1,4 +1,4 @@
-"""Represent the candidates of one query: scores, groups and requested shares."""
+"""Represent the candidates for a query, with their scores, groups and requested shares."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from vldebias.errors import InvalidInputError
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
-UNKNOWN = -1  # code for a candidate whose group is unknown
+UNKNOWN = -1  # Code for candidates whose group is unknown.
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Store the candidates for one query, the input to a re-ranking method.
+    """The candidates for one query, which a re-ranking method takes as input.
 
     Attributes:
-        scores: scores (n,), higher is better; equal scores keep the order of the rows.
+        scores: scores (n,), higher is better. Equal scores keep the order of the rows.
         codes: group of each candidate (n,) as a position in `names`, or -1 if unknown.
         names: names of the g groups.
-        shares: requested shares (g,) of the top results, with sum 1.
+        shares: requested shares (g,) of the top results, which sum to 1.
         features: unit vectors (n, d), for methods that compare candidates with each other.
         probabilities: group probabilities (n, g), for methods that use more than the most likely
             group.
@@ -55,14 +55,14 @@ class Candidates:
     def statistics(self) -> Floats:
         """Return each candidate's membership in the groups (n, g).
 
-        These are the probabilities if available, otherwise one-hot vectors.
+        These are the probabilities, if available, and one-hot vectors otherwise.
         """
         if self.probabilities is not None:
             return self.probabilities
         return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
 
     def best_of_groups(self, k: int) -> Rows:
-        """Return the best k rows in each group, and of unknown group, in ascending order."""
+        """Return the best k rows of each group, and k of unknown group, in ascending order."""
         best = []
         for group in range(UNKNOWN, len(self.names)):
             rows = np.flatnonzero(self.codes == group)
@@ -82,9 +82,9 @@ class Candidates:
 
 
 def best_rows(scores: Floats, k: int) -> Rows:
-    """Return the rows of the k highest scores in ascending order; ties go to earlier rows.
+    """Return the rows with the k highest scores, in ascending order.
 
-    Scores are partitioned instead of sorted, so the cost is linear in n.
+    Earlier rows win ties. Scores are partitioned instead of sorted, so the cost is linear in n.
 
     Args:
         scores: scores (n,).
@@ -92,7 +92,8 @@ def best_rows(scores: Floats, k: int) -> Rows:
     """
     if k >= len(scores):
         return np.arange(len(scores))
-    # Select the rows above the k-th highest score, and fill up with rows that equal it.
+    # Select the rows above the k-th highest score, and fill the remaining places with rows that
+    # equal it.
     threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
     is_selected = scores > threshold
     tied = np.flatnonzero(scores == threshold)

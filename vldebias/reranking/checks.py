@@ -1,4 +1,4 @@
-"""Estimate true group shares in re-ranked results from checked candidates."""
+"""Estimate the true group shares in re-ranked results from manually checked candidates."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def true_shares(
 ) -> dict[str, Interval] | None:
     """Estimate each group's true share of the results with a known label.
 
-    Checked results are counted. The true group of every other result is predicted by a logistic
-    regression, fitted to the checked candidates:
+    Checked results are counted. The true groups of the other results are predicted by a logistic
+    regression that is fitted to the checked candidates:
 
         log odds(true group is a) = u[label is a] + b z + v[label is a] * is_shown + w[label],
 
-    where z is the normal score of the candidate's rank for the query, and is_shown is 1 for results
-    and 0 for other candidates. For three or more groups, w distinguishes labels other than a. A
-    query that prefers a group also moves its mislabelled members to the top, so the labels of
-    results are wrong more often than other labels; b and v account for this. The coefficients have
-    independent normal priors with mean 0. They are sampled from their posterior, and the true
-    groups are sampled given the coefficients. The checked candidates may be any random sample of
-    results, other candidates, or both.
+    where z is the normal score of the candidate's rank, and is_shown is 1 for results and 0 for
+    other candidates. For three or more groups, w distinguishes labels other than a. A query that
+    prefers a group also moves its mislabelled members to the top, so the labels of results are
+    wrong more often than other labels. b and v account for this. The coefficients have independent
+    normal priors with mean 0. They are sampled from their posterior, and the true groups are then
+    sampled given the coefficients. The checked candidates may be a random sample of results, of
+    other candidates, or of both.
 
     Args:
         candidates: the candidates for one query.
@@ -52,13 +52,13 @@ def true_shares(
         seed: random seed.
 
     Returns:
-        Each group's true share with its 95% interval, or None if fewer than 20 candidates with a
-        known label were checked, unless all results were.
+        Each group's true share with its 95% interval. None if fewer than 20 candidates with a known
+        label and not all results were checked.
 
     >>> import numpy as np
     >>> from vldebias import rerank
     >>> report = rerank([0.9, 0.8, 0.7, 0.6], 4, labels=["m", "f", "m", "f"]).report
-    >>> checked = np.array([1, 0, 1, 1])  # of all four: positions in report.candidates.names
+    >>> checked = np.array([1, 0, 1, 1])  # positions in report.candidates.names
     >>> shares = true_shares(report.candidates, report.order, checked)
     >>> shares["m"].value
     0.75
@@ -72,7 +72,7 @@ def true_shares(
     n_groups = len(candidates.names)
     counted = checked[shown]
     counts = np.bincount(counted[counted != UNKNOWN], minlength=n_groups)
-    # True number of results in each group (draws, g), and the means.
+    # True number of results in each group: draws (draws, g) and their means (g,).
     draws = np.broadcast_to(counts, (_DRAWS, n_groups)).astype(np.float64)
     means = counts.astype(np.float64)
     if len(unchecked):
@@ -95,7 +95,7 @@ def _predicted(
     unchecked: Rows,
     seed: int,
 ) -> tuple[Floats, Floats]:
-    """Sample the true number of unchecked results in each group (draws, g); return means (g,).
+    """Sample the true number of unchecked results in each group.
 
     Args:
         candidates: see `true_shares`.
@@ -119,7 +119,7 @@ def _predicted(
         unseen = _inputs(candidates, shown, unchecked, group)
         probabilities = _logistic(coefficients @ unseen.T)
         is_member = rng.random(probabilities.shape) < probabilities
-        # Counts are integers; uniform noise of half a candidate makes them continuous.
+        # Counts are integers, so add uniform noise of up to half a candidate to smooth them.
         halves = rng.uniform(-0.5, 0.5, size=_DRAWS)
         draws[:, group] = is_member.sum(axis=1) + halves
         means[group] = probabilities.mean(axis=0).sum()
@@ -127,16 +127,16 @@ def _predicted(
 
 
 def _inputs(candidates: Candidates, shown: Rows, rows: Rows, group: int) -> Floats:
-    """Return the regression inputs (rows, d) for one group and some candidates.
+    """Return the regression inputs (rows, d) of some candidates for one group.
 
-    Inputs are scaled by the prior standard deviation of their coefficients, so that all
+    Each input is scaled by the prior standard deviation of its coefficient, so that all
     coefficients have a standard normal prior.
     """
     labels = candidates.codes[rows][:, None]
     is_group = np.concatenate([labels == group, labels != group], axis=1)
     is_shown = np.isin(rows, shown)[:, None]
     ranked = np.sort(candidates.scores[candidates.codes != UNKNOWN])
-    # Ties share their mean rank, as a fraction in (0, 1).
+    # Convert ranks to fractions in (0, 1), using the mean rank for ties.
     below = np.searchsorted(ranked, candidates.scores[rows], side="left")
     not_above = np.searchsorted(ranked, candidates.scores[rows], side="right")
     fractions = (below + not_above) / (2 * len(ranked))
@@ -151,8 +151,8 @@ def _inputs(candidates: Candidates, shown: Rows, rows: Rows, group: int) -> Floa
 def _posterior(inputs: Floats, is_group: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
     """Sample coefficients (draws, d) of a logistic regression with standard normal priors.
 
-    Importance resampling, with a multivariate t distribution as the proposal, centred at the mode
-    and scaled by the curvature.
+    This uses importance resampling. The proposal is a multivariate t distribution that is centred
+    at the mode and scaled by the curvature.
     """
     mode, curvature = _mode(inputs, is_group)
     root = np.linalg.cholesky(np.linalg.inv(curvature))
@@ -168,7 +168,7 @@ def _posterior(inputs: Floats, is_group: NDArray[np.bool_], rng: np.random.Gener
 
 
 def _mode(inputs: Floats, is_group: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return the mode (d,) of the posterior, and the negative Hessian (d, d) there."""
+    """Return the posterior mode (d,) and the negative Hessian (d, d) at the mode."""
     d = inputs.shape[1]
     mode = np.zeros(d)
     for _ in range(_STEPS):
@@ -179,8 +179,8 @@ def _mode(inputs: Floats, is_group: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         step = np.linalg.solve(curvature, gradient)
         if np.abs(step).max() < 1e-6:
             break
-        # Newton's step may overshoot if the groups are well separated, so halve it until the log
-        # posterior, which is concave, increases.
+        # A Newton step may overshoot if the groups are well separated, so halve it until the
+        # concave log posterior increases.
         current = _log_posterior(mode[None], inputs, is_group)[0]
         while _log_posterior((mode + step)[None], inputs, is_group)[0] < current:
             step /= 2

@@ -1,4 +1,4 @@
-"""Define `rerank`, and parse its inputs."""
+"""Define `rerank` and parse its inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RERANKERS: dict[str, Reranker] = {
     "mmr": mmr,
     "detconstsort": det_const_sort,
 }
-# Methods that only depend on the best k candidates of each group.
+# Methods whose result only depends on the best k candidates of each group.
 _NEED_BEST = (quota, fair, pbm, det_const_sort, mopr)
 
 
@@ -54,42 +54,41 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
 ) -> Positions:
     """Re-rank search results so that every group gets its share of the top k.
 
-    Only scores are needed; nothing is embedded and no query is changed. Pass the groups as exactly
+    Only the scores and groups are needed; queries are not changed. Specify the groups with exactly
     one of `labels`, `probabilities`, or `features` with `prompts` and `model`.
 
     Args:
-        scores: scores (n,) for one query or (q, n) for several, higher is better; or a mapping from
-            id to score.
+        scores: scores (n,) for one query or (q, n) for several, or a mapping from id to score.
+            Higher is better.
         k: number of results to show. If None, all are shown.
-        labels: group of each candidate (n,). None, NaN, "" and "unknown" mean unknown; such
-            candidates keep their places and do not count towards any group. A mapping from column
-            to labels crosses several columns ("female/old"). A mapping from id to label is accepted
-            with `ids` or a mapping of scores.
+        labels: group of each candidate (n,). None, NaN, "" and "unknown" mean that the group is
+            unknown. Such candidates keep their places and do not count towards any group. Pass a
+            mapping from column to labels to cross several columns ("female/old"). A mapping from id
+            to label is accepted with `ids` or if `scores` is a mapping.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
-            The most likely group is the label.
-        features: features (n, d) of the candidates, for zero-shot labels with `prompts`, and for
-            the method "mmr".
-        prompts: a prompt set with words for its values, or several to cross them.
-        model: the model that embeds the prompts, or a mapping from prompt to embedding.
-        shares: None for equal shares, "pool" for the shares among all candidates, or a mapping from
-            group to share.
-        method: "quota" (`vldebias.reranking.quota`: every prefix has the requested shares), "fair"
-            (only corrects differences that chance does not explain), "pbm", "mopr", "mmr",
-            "detconstsort", or a function of `Candidates` and k, such as functools.partial(mmr,
-            weight=0.3).
-        ids: ids (n,) or (q, n) as returned by an index, -1 for none. Labels, probabilities and
-            features then refer to the rows of the index.
-        checked: true groups of a random sample of candidates that were checked by hand, by row (or
-            by id, with `ids` or a mapping of scores); `Positions.to_check` returns a sample. The
-            report then contains the true shares with intervals.
+            The most likely group is used as the label.
+        features: features (n, d) of the candidates, needed for zero-shot labels with `prompts` and
+            for the method "mmr".
+        prompts: prompt set with words for its values, or several prompt sets to cross.
+        model: model that embeds the prompts, or a mapping from prompt to embedding.
+        shares: requested shares: None for equal shares, "pool" for the shares among all candidates,
+            or a mapping from group to share.
+        method: "quota" (every prefix has the requested shares), "fair" (only corrects differences
+            that chance does not explain), "pbm", "mopr", "mmr", "detconstsort", or a function of
+            `Candidates` and k, such as functools.partial(mmr, weight=0.3).
+        ids: ids (n,) or (q, n) as returned by an index, with -1 for no result. Labels,
+            probabilities and features then refer to the rows of the index.
+        checked: true groups of randomly sampled candidates that were checked by hand, by row, or by
+            id if ids are used. `Positions.to_check` returns a sample to check. The report then
+            contains the true shares with intervals.
 
     Returns:
-        Positions (k,) or (q, k) as an int64 array, or ids if ids were passed, padded with -1. With
-        fewer than k candidates, it is shorter. `reports` contains one report per query:
-        `print(positions.report)`.
+        An int64 array of positions (k,) or (q, k), or the ids if ids were passed, padded with -1.
+        It is shorter if there are fewer than k candidates. Its `reports` attribute contains one
+        report per query. Use `print(positions.report)` to show the first one.
 
     Raises:
-        InvalidInputError: If an argument is invalid; the message names it.
+        InvalidInputError: If an argument is invalid.
 
     Warns:
         SuspectInputWarning: If a group has too few candidates for its share.
@@ -101,8 +100,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     _check_k(k)
     reranker = _reranker(method)
     table, id_rows = _read_scores(scores, ids)
-    # Shape (q, n): scores per query, the candidates' rows in labels and features, and their keys in
-    # the result.
+    # These arrays (q, n) contain each query's scores, the candidates' rows in labels and features,
+    # and their keys in the result.
     lists = np.atleast_2d(table)
     rows: Rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
     keys: NDArray[np.generic] = rows
@@ -124,7 +123,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     reports = []
     name = _name_of(method)
     for query, scores_of_query in enumerate(lists):
-        # An index that finds fewer candidates pads with -1.
+        # An index pads with -1 if it finds fewer candidates.
         places = np.flatnonzero(rows[query] != UNKNOWN)
         candidates = groups.candidates(scores_of_query[places], rows[query][places], shares, unit)
         order = _order(candidates, reranker, k)
@@ -132,10 +131,10 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         orders.append(keys_of_query[order])
         codes = _codes_of(keys_of_query, code_of_checked)
         reports.append(Report(candidates, name, order, keys_of_query, codes))
-    # Without k, all candidates are shown, so a group may have fewer than its share.
+    # Without k, all candidates are shown, so a group may well have less than its share.
     if k is not None:
         _warn_of_short(reports)
-    # (q, k), padded with -1; (k,) for one query without a query axis.
+    # The result has shape (q, k), padded with -1, or (k,) if the scores had no query axis.
     positions = np.full((len(orders), max(map(len, orders))), UNKNOWN, dtype=orders[0].dtype)
     for query, keys_in_order in enumerate(orders):
         positions[query, : len(keys_in_order)] = keys_in_order
@@ -154,7 +153,7 @@ def _check_k(k: int | None) -> None:
 
 
 def _name_of(method: str | Reranker) -> str:
-    """Return a method's name for reports; partial(mmr, weight=0.3) is "mmr"."""
+    """Return a method's name for reports, such as "mmr" for partial(mmr, weight=0.3)."""
     function = getattr(method, "func", method)
     return str(getattr(function, "__name__", function))
 
@@ -176,7 +175,7 @@ def _reranker(method: str | Reranker) -> Reranker:
 
 
 def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generic] | None]:
-    """Return the scores (n,) or (q, n), and the ids (q, n) if there are any."""
+    """Return the scores (n,) or (q, n), and the ids (q, n) if ids were passed."""
     if isinstance(scores, Mapping):
         if ids is not None:
             raise InvalidInputError("ids: scores is already a mapping from id to score; remove ids")
@@ -191,7 +190,7 @@ def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generi
         ids = ids.detach().cpu().numpy()
     id_rows: NDArray[np.generic] = np.asarray(ids)
     if id_rows.dtype.kind not in "iu":
-        # Use objects, since numpy would convert numbers mixed with strings to strings.
+        # Use an object array, because numpy would convert numbers mixed with strings to strings.
         objects = np.empty(id_rows.size, dtype=object)
         objects[:] = id_rows.ravel().tolist()
         id_rows = objects.reshape(id_rows.shape)
@@ -210,7 +209,7 @@ def _read_checked(
     """Return the true groups of checked candidates, as positions in `names` by row or id.
 
     Raises:
-        InvalidInputError: If `checked` is not a mapping, a group is unknown, or no key is a
+        InvalidInputError: If `checked` is not a mapping, a group is unknown, or no key belongs to a
             candidate.
     """
     if checked is None:
@@ -245,7 +244,7 @@ def _codes_of(
 
 
 def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
-    """Return the new order of the first k candidates, from as few candidates as possible."""
+    """Return the re-ranked top k, passing as few candidates as possible to the method."""
     n = len(candidates)
     count = n if k is None else min(k, n)
     if reranker in _NEED_BEST and count < n:
@@ -259,17 +258,17 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
 def _rows_of_ids(
     id_rows: NDArray[np.generic], labels: object, *, is_index: bool
 ) -> tuple[object, Rows]:
-    """Return labels by row, and each candidate's row (q, n), or -1 for none.
+    """Return the labels by row, and each candidate's row (q, n), or -1 if it has none.
 
     Args:
         id_rows: ids (q, n).
-        labels: a mapping from id to label, or the labels of the rows.
+        labels: mapping from id to label, or the labels of the rows.
         is_index: whether integer ids are rows of an index.
     """
     is_integer = id_rows.dtype.kind in "iu"
     is_none = (id_rows == UNKNOWN) & is_integer
     rows: Rows
-    # A mapping from column to labels contains lists.
+    # In a mapping from column to labels, the values are lists.
     if isinstance(labels, Mapping) and any(np.ndim(label) != 1 for label in labels.values()):
         keys = id_rows.ravel().tolist()
         row_of_id = {key: row for row, key in enumerate(dict.fromkeys(keys))}

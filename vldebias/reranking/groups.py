@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from vldebias.methods.method import Prompts
 
 POOL = "pool"
-_MOST_COMPARED = 100  # maximum number of groups to check for spellings; the cost is quadratic
-_MOST_CODES = 4  # more groups with numbers as names may be ages or scores
+_MOST_COMPARED = 100  # Maximum number of groups whose spellings are compared, at quadratic cost.
+_MOST_CODES = 4  # If there are more numeric names, they may be ages or scores.
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Store the groups of all rows that scores or ids refer to.
+    """Groups of all rows that scores or ids refer to.
 
     Attributes:
         names: names of the groups (g,).
@@ -49,7 +49,7 @@ class Groups:
         model: object,
         n: int,
     ) -> Groups:
-        """Return the groups of all rows from the given source.
+        """Return the groups of all rows, using whichever source was passed.
 
         If only features were passed, all rows belong to the same group.
 
@@ -62,7 +62,7 @@ class Groups:
             n: number of rows.
 
         Raises:
-            InvalidInputError: If there is no source, or there are several.
+            InvalidInputError: If no source or more than one source was passed.
         """
         sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
         inputs = [name for name, source in sources.items() if source is not None]
@@ -90,7 +90,7 @@ class Groups:
 
     @classmethod
     def of_labels(cls, labels: object) -> Groups:
-        """Return groups from labels, or the combinations of several columns."""
+        """Return the groups of a label column, or the combinations of several columns."""
         columns = labels if isinstance(labels, Mapping) else {"": labels}
         if not columns:
             raise InvalidInputError("labels: got no column; expected labels, or column -> labels")
@@ -101,7 +101,7 @@ class Groups:
 
     @classmethod
     def _of_column(cls, labels: object, where: str) -> Groups:
-        """Return groups from a label column, called `where` in messages."""
+        """Return the groups of one label column, which messages refer to as `where`."""
         distinct, code_of_row = _factorised(labels)
         texts = [str(value).strip() for value in distinct]
         unknown = set()
@@ -122,7 +122,7 @@ class Groups:
 
     @classmethod
     def of_probabilities(cls, probabilities: object) -> Groups:
-        """Return groups from probabilities; the most likely group is the label."""
+        """Return groups from probabilities, using the most likely group as the label."""
         names: Sequence[str] | None = None
         if hasattr(probabilities, "columns") and hasattr(probabilities, "to_numpy"):
             names = [str(name) for name in probabilities.columns]
@@ -144,17 +144,17 @@ class Groups:
 
     @classmethod
     def zero_shot(cls, features: object, prompts: Prompts, model: object) -> Groups:
-        """Predict groups zero-shot, as the value whose text has the highest cosine similarity.
+        """Predict each row's group zero-shot, as the value whose text is most similar.
 
         Args:
             features: features (n, d) of the candidates, or an iterable of blocks.
-            prompts: a prompt set with words for its values, or several to cross them.
-            model: the model that embeds the prompts.
+            prompts: prompt set with words for its values, or several prompt sets to cross.
+            model: model that embeds the prompts.
 
         Raises:
             InvalidInputError: If features and text embeddings have different widths.
         """
-        # Imported here because torch takes seconds to import, and labels do not need it.
+        # Import lazily, because torch takes seconds to import and labels do not need it.
         from vldebias.methods import Problem
 
         problem = Problem(model, prompts)
@@ -173,7 +173,7 @@ class Groups:
                         f"features: got width {unit.shape[1]}, but the model's texts have width"
                         f" {values.shape[1]}; expected the same model for both"
                     )
-                # Round, so that equal rows tie regardless of the order of summation.
+                # Round cosines, so that identical rows tie regardless of the summation order.
                 cosines = (unit @ values.T).round(12)
                 parts.append(cosines.argmax(axis=1))
         groups = []
@@ -183,7 +183,7 @@ class Groups:
 
     @classmethod
     def crossed(cls, parts: Sequence[Groups]) -> Groups:
-        """Cross several groupings ("female/old"); a row is unknown if any of its groups is."""
+        """Cross several groupings ("female/old"); rows with any unknown group become unknown."""
         if len(parts) == 1:
             return parts[0]
         names = ["/".join(combination) for combination in product(*(part.names for part in parts))]
@@ -203,12 +203,12 @@ class Groups:
 
         Args:
             scores: scores (n,) of the candidates.
-            rows: their rows (n,) in the groups and features.
+            rows: the candidates' rows (n,) in the groups and features.
             shares: requested shares; see `vldebias.rerank`.
-            features: unit vectors of all rows.
+            features: unit vectors of all rows, if available.
 
         Raises:
-            InvalidInputError: If scores are not finite, or shares are invalid.
+            InvalidInputError: If scores are not finite or shares are invalid.
         """
         if not np.isfinite(scores).all():
             raise InvalidInputError(
@@ -230,7 +230,7 @@ def _check_names(labels: Labels, where: str) -> None:
     """Warn about different spellings of the same group, and about numbers that are not codes.
 
     Raises:
-        InvalidInputError: If there are about as many groups as rows, as with ids or ages.
+        InvalidInputError: If there are almost as many groups as rows, as with ids or ages.
     """
     problem = groups_as_many_as_rows(labels)
     if problem:
@@ -254,7 +254,7 @@ def _check_names(labels: Labels, where: str) -> None:
 
 
 def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
-    """Return the distinct values of a column, and the index (n,) of each row's value."""
+    """Return a column's distinct values, and the index (n,) of each row's value."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     elif hasattr(values, "to_numpy"):
@@ -262,7 +262,7 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
     if isinstance(values, np.ndarray) and values.dtype.kind in "iub" and values.size:
         low = int(values.min())
         span = int(values.max()) - low + 1
-        # For few distinct values, counting is faster than sorting.
+        # For a small range of integers, counting is faster than sorting.
         if span <= len(values):
             places = values.astype(np.intp) - low
             is_present = np.bincount(places, minlength=span) > 0
@@ -279,14 +279,14 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
         codes = [code_of_value.setdefault(value, len(code_of_value)) for value in listed]
     except TypeError:
         raise InvalidInputError(
-            f"labels: expected a text or number per candidate, got {str(values)[:60]}; for several"
-            " attributes, pass column -> labels"
+            f"labels: expected a string or number per candidate, got {str(values)[:60]}; for"
+            " several attributes, pass column -> labels"
         ) from None
     return list(code_of_value), np.array(codes, dtype=np.intp)
 
 
 def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence[str]) -> Floats:
-    """Return the requested shares (g,), with sum 1.
+    """Return the requested shares (g,), which sum to 1.
 
     Args:
         shares: see `vldebias.rerank`.
@@ -309,11 +309,11 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
         if unknown:
             hint = did_you_mean(str(unknown[0]), names)
             raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
-        # Group names are strings, but labels may be numbers.
+        # Labels may be numbers, but group names are strings.
         share_of_name = {str(name): share for name, share in shares.items()}
         shares = [share_of_name.get(name, 0.0) for name in names]
     values = as_floats(shares, "shares")
-    sums_to_one = abs(values.sum() - 1) <= 1e-6  # False if a share is NaN
+    sums_to_one = abs(values.sum() - 1) <= 1e-6  # This is False if a share is NaN.
     if values.shape != (len(names),) or values.min() < 0 or not sums_to_one:
         raise InvalidInputError(
             f"shares: expected non-negative numbers that sum to 1, one for each of {list(names)};"
@@ -323,7 +323,7 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
 
 
 def pool_shares(codes: NDArray[np.integer], g: int) -> Floats:
-    """Return the shares (g,) among the candidates of known group.
+    """Return the shares (g,) among candidates whose group is known.
 
     Args:
         codes: group of each candidate (n,), or -1 if unknown.

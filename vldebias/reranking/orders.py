@@ -1,6 +1,6 @@
-"""Re-ranking methods: this package's quota, and published baselines.
+"""Implement re-ranking methods: this package's quota, and published baselines.
 
-Every method takes `Candidates` and k, and returns the rows (k,) of the candidates in their new
+Every method takes `Candidates` and k, and returns the rows (k,) of the top candidates in their new
 order.
 """
 
@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
 
-# Tolerance for products such as 10 x 0.7 that should be integers.
+# Tolerance for products that should be integers, such as 10 x 0.7.
 TINY = 1e-9
 Bounds = Callable[[Floats, int], tuple[Rows, Rows]]
-"""A function of the shares of g groups and a length that returns the minimum and maximum number of
-each group in the prefixes of length 1 to `length`, each of shape (length, g)."""
+"""Function that takes the shares of g groups and a length, and returns the minimum and the maximum
+count of each group in every prefix up to this length, (length, g) each."""
 
 
 def quota(candidates: Candidates, k: int) -> Rows:
-    """Return the first k by score, such that every prefix is within one place of the shares.
+    """Return the top k by score, with every prefix within one place of the requested shares.
 
-    Let c_a(i) be the number of candidates of group a among the first i candidates of known group.
-    Then |c_a(i) - i p_a| < 1, unless a group runs out of candidates. Each place goes to the best
-    candidate among the groups that can take it without violating the bound later. If a group has no
-    candidates left, the others take its places in proportion to their shares. Candidates of unknown
-    group keep their places.
+    Let c_a(i) be the number of candidates from group a among the first i candidates whose group is
+    known, and p_a the share of group a. Then |c_a(i) - i p_a| < 1, unless a group runs out of
+    candidates. Each place goes to the best candidate that can take it without forcing a violation
+    later. If a group has no candidates left, the other groups take its places in proportion to
+    their shares. Candidates whose group is unknown keep their places.
 
     Args:
         candidates: the candidates of one query.
@@ -49,18 +49,18 @@ def quota(candidates: Candidates, k: int) -> Rows:
 
 
 def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
-    """Return the first k by score, such that no group is rarer in a prefix than chance explains.
+    """Return the top k by score, with no group rarer in any prefix than chance explains.
 
-    Every prefix of i candidates of known group contains at least m_a(i) of group a, the
-    alpha-quantile of a binomial distribution of i draws with probability p_a, its share. The
-    remaining places are filled by score, so a list that is as balanced as random draws stays
-    unchanged. This keeps more results than the quota, but also more imbalance. Candidates of
-    unknown group keep their places.
+    Every prefix of i candidates whose group is known contains at least m_a(i) candidates from group
+    a. m_a(i) is the alpha-quantile of a binomial distribution with i draws and probability p_a, the
+    group's share. The remaining places are filled by score, so a list that is as balanced as random
+    draws stays unchanged. This preserves more results than the quota, but also more imbalance.
+    Candidates whose group is unknown keep their places.
 
     Args:
         candidates: the candidates of one query.
         k: number of results.
-        alpha: significance level in (0, 0.5); larger values give more balanced lists.
+        alpha: significance level in (0, 0.5). Larger values give more balanced lists.
 
     Returns:
         Rows (k,) of the candidates in their new order.
@@ -83,7 +83,7 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
 
     def bounds(shares: Floats, length: int) -> tuple[Rows, Rows]:
         lowest, _ = _within_one(shares, length)
-        # Compute the quantiles only once for equal shares.
+        # Groups with equal shares have the same quantiles, so compute them only once.
         different, place_of_group = np.unique(shares, return_inverse=True)
         quantiles = [binomial_quantiles(float(share), length, alpha) for share in different]
         minima = np.stack(quantiles, axis=1)[:, place_of_group]
@@ -94,7 +94,7 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
 
 
 def _within_one(shares: Floats, length: int) -> tuple[Rows, Rows]:
-    """Return i p_a rounded down and up, (length, g) each, for the prefixes of 1 to `length`."""
+    """Return i p_a rounded down and up, (length, g) each, for prefix lengths i up to `length`."""
     places = np.arange(1, length + 1)[:, None]
     lowest = np.floor(places * shares + TINY).astype(np.intp)
     highest = np.ceil(places * shares - TINY).astype(np.intp)
@@ -102,10 +102,10 @@ def _within_one(shares: Floats, length: int) -> tuple[Rows, Rows]:
 
 
 def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
-    """Return the first k rows by score, such that every prefix stays within its bounds.
+    """Return the top k rows by score, with every prefix within its bounds.
 
     Candidates are numbered by rank, starting from 0. The groups are merged until one of them is
-    empty; then the others are merged, and so on.
+    empty. The remaining groups are then merged, and so on.
     """
     ranked = candidates.ranked
     codes = candidates.codes[ranked]
@@ -120,7 +120,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
         sizes = np.array([len(ranks) for ranks in remaining])
         groups = np.flatnonzero((sizes > 0) & (shares > 0))
         if not len(groups):
-            # Candidates of groups with share 0 follow by score.
+            # Append the candidates of groups with share 0 by score.
             parts.append(np.sort(np.concatenate(remaining)))
             break
         part_shares = shares[groups] / shares[groups].sum()
@@ -133,7 +133,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
             table = np.stack([ranks[:rounds] for ranks in ranks_of_group], axis=1)
             part = np.sort(table, axis=1).ravel()
         elif len(groups) == 2:
-            # This is faster than windows, with the same result.
+            # For two groups, this is faster than `_merge_by_windows` and gives the same result.
             part = _merge_two(ranks_of_group, part_shares, length, bounds)
         else:
             part = _merge_by_windows(ranks_of_group, part_shares, length, bounds)
@@ -148,12 +148,12 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
 
 
 def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k: int) -> Rows:
-    """Return k ranks, with unknown groups at their original places and `sequence` around them.
+    """Return k ranks, with candidates of unknown group in their original places.
 
     Args:
-        sequence: ranks of candidates of known group.
-        codes: groups (n,) by rank. More candidates of unknown group fill the end if `sequence` is
-            too short.
+        sequence: ranks of candidates whose group is known, which fill the other places.
+        codes: groups (n,) by rank. If `sequence` is too short, further candidates of unknown group
+            fill the end.
         k: number of ranks.
     """
     unknown = np.flatnonzero(codes == UNKNOWN)
@@ -166,10 +166,10 @@ def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k:
 
 
 def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
-    """Return the alpha-quantiles (length,) of binomial distributions of 1 to `length` draws.
+    """Return the alpha-quantiles (length,) of binomial distributions with 1 to `length` draws.
 
-    The quantile is the smallest q with P(X <= q) >= alpha. Each further draw subtracts p P(X = q)
-    from P(X <= q) and increases the quantile by at most one.
+    The quantile is the smallest q with P(X <= q) >= alpha. Each additional draw reduces P(X <= q)
+    by p P(X = q) and increases the quantile by at most one.
 
     Args:
         p: probability of success.
@@ -192,10 +192,10 @@ def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
 
 
 def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds) -> Rows:
-    """Merge two groups until a group must be taken but has no candidate left.
+    """Merge two groups until a group is due but has no candidates left.
 
-    Both bounds of a prefix increase by at most one per place, so the better candidate can be taken
-    whenever it stays within them.
+    Both bounds increase by at most one per place, so the better candidate can be taken whenever the
+    prefix stays within its bounds.
     """
     minima, maxima = bounds(shares, length)
     places = np.arange(1, length + 1)
@@ -224,11 +224,11 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
 def _merge_by_windows(
     ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds
 ) -> Rows:
-    """Merge groups with any shares until a group must be taken but has no candidate left.
+    """Merge any number of groups until a group is due but has no candidates left.
 
-    A group may take place t (from 0) if the prefix does not exceed its maximum. Up to a place D,
-    group a still needs m_a(D) - c_a places, where m_a is its minimum. If the groups need all places
-    up to D, one of these groups must be taken.
+    A group may take place t (counted from 0) if the prefix does not exceed the group's maximum. Up
+    to a place D, group a still needs m_a(D) - c_a places, where m_a is its minimum. If the groups
+    together need all places up to D, the next place must go to one of them.
     """
     horizon = int(np.ceil(len(shares) / shares.min())) + 1
     due, maxima = bounds(shares, length + horizon)
@@ -256,11 +256,12 @@ def _merge_by_windows(
 
 
 def pbm(candidates: Candidates, k: int) -> Rows:
-    """Return the top k by post-hoc bias mitigation (PBM).
+    """Return the top k according to post-hoc bias mitigation (PBM).
 
-    Each round takes one candidate of every group, or the best neutral candidate if its score is at
-    least their mean. Candidates of unknown group are neutral. If the last round has fewer places
-    than groups, its best candidates are taken (the paper samples them). Shares are equal.
+    Each round takes one candidate from every group, or the best neutral candidate if its score is
+    at least the mean of theirs. Candidates whose group is unknown are neutral. If the last round
+    has fewer places than groups, its best candidates are taken, whereas the paper samples them. The
+    method only supports equal shares.
 
     Args:
         candidates: the candidates of one query.
@@ -273,7 +274,7 @@ def pbm(candidates: Candidates, k: int) -> Rows:
     section 3.
 
     Raises:
-        InvalidInputError: If the shares are not even.
+        InvalidInputError: If the shares are not equal.
 
     >>> from vldebias import rerank
     >>> groups = ["m", "m", "m", "f", "f"]
@@ -302,7 +303,7 @@ def pbm(candidates: Candidates, k: int) -> Rows:
         if not heads and not has_neutral:
             break
         if has_neutral:
-            # Empty groups are ignored; if all are empty, only neutral candidates are left.
+            # Ignore empty groups. If all groups are empty, only neutral candidates are left.
             mean = sum(scores[rank] for rank, _ in heads) / max(len(heads), 1)
             if not heads or mean <= scores[neutral[next_neutral]]:
                 order.append(neutral[next_neutral])
@@ -315,12 +316,12 @@ def pbm(candidates: Candidates, k: int) -> Rows:
 
 
 def det_const_sort(candidates: Candidates, k: int) -> Rows:
-    """Return the first k by DetConstSort.
+    """Return the top k according to DetConstSort.
 
-    Every prefix of i candidates contains at least floor(i p_a) of group a; otherwise, higher scores
-    come first. A candidate that is due moves ahead of preceding candidates with lower scores, as
-    long as each of them stays within the prefix in which it was due. Candidates of unknown group
-    keep their places.
+    Every prefix of i candidates contains at least floor(i p_a) candidates from group a. Apart from
+    that, higher scores come first. A candidate that is due moves ahead of preceding candidates with
+    lower scores, as long as each of them stays within the prefix in which it was due. Candidates
+    whose group is unknown keep their places.
 
     Args:
         candidates: the candidates of one query.
@@ -330,8 +331,8 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
         Rows (k,) of the candidates in their new order.
 
     Source: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019),
-    Algorithm 3. Their algorithm can move an item one place further than the bound allows (positions
-    start at 0, prefixes at 1); this implementation does not.
+    Algorithm 3. The published algorithm can move an item one place further than the bound allows,
+    because positions start at 0 but prefixes at 1. This implementation does not.
 
     >>> from vldebias import rerank
     >>> groups = ["m", "m", "m", "f", "f"]
@@ -344,7 +345,7 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
     has_share = candidates.shares > 0
     length = min(k, int(has_share[codes[codes != UNKNOWN]].sum()))
     placed: list[int] = []  # ranks
-    due_of_placed: list[int] = []  # the prefix in which each was due
+    due_of_placed: list[int] = []  # prefix in which each of them was due
     counts = [0] * len(members)
     shares = candidates.shares.tolist()
     prefix = 0
@@ -361,23 +362,23 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
             placed.insert(place, rank)
             due_of_placed.insert(place, prefix)
             counts[group] += 1
-    # Groups with share 0 follow by score.
+    # Append the candidates of groups with share 0 by score.
     is_without_share = (codes != UNKNOWN) & ~has_share[codes]
     sequence = [*placed, *np.flatnonzero(is_without_share).tolist()]
     return ranked[_with_unknown(sequence, codes, k)]
 
 
 def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
-    """Return the first k by maximal marginal relevance (MMR).
+    """Return the top k according to maximal marginal relevance (MMR).
 
-    Each next candidate maximises
-    weight x score - (1 - weight) x (largest cosine with the candidates before it).
-    Groups are ignored; vector stores offer MMR for diverse results.
+    Each selected candidate maximises
+    weight x score - (1 - weight) x (largest cosine with the candidates selected before).
+    MMR ignores groups. It is included because vector stores offer it for diverse results.
 
     Args:
         candidates: the candidates of one query, with features.
         k: number of results.
-        weight: weight of the score in [0, 1].
+        weight: weight of the score, in [0, 1].
 
     Returns:
         Rows (k,) of the candidates in their new order.
@@ -388,7 +389,7 @@ def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
     Source: Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998).
 
     >>> from vldebias import rerank
-    >>> features = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]  # the first two are the same
+    >>> features = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]  # the first two are identical
     >>> groups = ["m", "m", "f"]
     >>> rerank([0.9, 0.8, 0.7], 2, labels=groups, features=features, method="mmr").tolist()
     [0, 2]

@@ -12,7 +12,7 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.measure.representation import Functions, fitted_function
 from vldebias.reranking.candidates import Candidates, Floats, Rows
 
-_CUTS = 50  # as in the paper
+_CUTS = 50  # maximum number of cutting planes, as in the paper
 _ENOUGH = 1e-9
 
 
@@ -24,21 +24,22 @@ def mopr(
     gap: float = 0.0,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
 ) -> Rows:
-    """Return the k candidates with the highest total score and a bounded representational gap.
+    """Return the k candidates with the highest total score, given a bound on the MPR gap.
 
-    Maximises sum_i s_i a_i over 0 <= a_i <= 1 with sum_i a_i = k and MPR(a) <= gap, by cutting
-    planes: solve, find the function in which the selection and the population differ most (closed
-    form for linear functions), bound its gap, and solve again. If the solution is fractional, the k
-    candidates with the largest a are taken.
+    The method maximises sum_i s_i a_i over 0 <= a_i <= 1 with sum_i a_i = k and MPR(a) <= gap. It
+    uses cutting planes: solve the linear programme, find the function whose means over the
+    selection and the population differ most (in closed form for linear functions), bound its gap,
+    and solve again. If the solution is fractional, the k candidates with the largest a are
+    selected.
 
     Args:
-        candidates: the candidates of one query. Candidates of unknown group are not selected, since
-            the population contains none.
+        candidates: the candidates of one query. Candidates whose group is unknown are never
+            selected, because the population contains none.
         k: number of results, less than the number of candidates.
-        curated: statistics (m, d) of the population, as in `Candidates.statistics`. If None, k rows
-            with the requested shares.
-        gap: the maximum allowed representational gap (see `representation_gap`).
-        functions: function class of the gap, "linear" or "trees".
+        curated: statistics (m, d) of the population, as in `Candidates.statistics`. If None, the
+            population is k rows with the requested shares.
+        gap: maximum representational gap; see `representation_gap`.
+        functions: function class for the gap, "linear" or "trees".
 
     Returns:
         Rows (k,) of the selected candidates, best first.
@@ -53,7 +54,7 @@ def mopr(
     [0, 1, 3, 4]
     """
     weights = selection(candidates, k, curated=curated, gap=gap, functions=functions)
-    # Ties go to the better candidate: ranks are ascending, and the sort is stable.
+    # The candidates are sorted by rank and the sort is stable, so the better candidate wins ties.
     ranked = candidates.ranked
     chosen = np.argsort(-weights[ranked].round(6), kind="stable")[:k]
     return ranked[np.sort(chosen)]
@@ -73,15 +74,15 @@ def selection(
         candidates: the candidates of one query.
         k: number of results.
         curated: statistics (m, d) of the population.
-        gap: the maximum allowed representational gap.
-        functions: function class of the gap.
+        gap: maximum representational gap.
+        functions: function class for the gap.
 
     Raises:
-        InvalidInputError: If no k candidates have such a small gap.
+        InvalidInputError: If no selection of k candidates has such a small gap.
     """
     n = len(candidates)
     if curated is None:
-        # Linear functions only depend on the mean of the rows.
+        # A linear function's mean only depends on the mean of the rows.
         population = np.tile(candidates.shares, (k, 1))
     else:
         population = np.asarray(curated, dtype=np.float64)
@@ -98,7 +99,7 @@ def selection(
         length = float(np.linalg.norm(values))
         if length < _ENOUGH or abs(float(signed @ values)) * scale / length <= gap + _ENOUGH:
             return weights
-        # |sum_i c(x_i) a_i / k - mean c| <= gap, as two constraints.
+        # Express |sum_i c(x_i) a_i / k - mean c| <= gap as two constraints.
         values *= scale / length
         cuts += [values[:n] / k, -values[:n] / k]
         mean = float(values[n:].mean())

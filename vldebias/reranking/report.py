@@ -1,4 +1,4 @@
-"""Report shares before and after re-ranking, estimated true shares, and the cost."""
+"""Report the shares before and after re-ranking, the estimated true shares, and the cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vldebias.utils.json_values import JSON
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Report the re-ranking of one query.
+    """Report on the re-ranking for one query.
 
     Attributes:
         candidates: the re-ranked candidates.
@@ -47,27 +47,27 @@ class Report:
 
     @property
     def before(self) -> Rows:
-        """Return the rows (k,) of the first k by score."""
+        """Return the rows (k,) of the top k by score."""
         return self.candidates.ranked[: len(self.order)]
 
     @property
     def counts_before(self) -> dict[str, int]:
-        """Return the number of labels per group in the first k by score."""
+        """Return the number of results per group in the top k by score, according to labels."""
         return self._counts(self.before)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of labels per group in the new first k."""
+        """Return the number of results per group in the new top k, according to labels."""
         return self._counts(self.order)
 
     @property
     def unknown(self) -> int:
-        """Return the number of unknown labels in the first k."""
+        """Return the number of results in the new top k whose group is unknown."""
         return int((self.candidates.codes[self.order] == UNKNOWN).sum())
 
     @property
     def short(self) -> dict[str, int]:
-        """Return the number of missing results for each group with too few candidates."""
+        """Return how many results are missing from each group that has too few candidates."""
         names = self.candidates.names
         available = self._counts(np.arange(len(self.candidates)))
         known = len(self.order) - self.unknown
@@ -80,18 +80,18 @@ class Report:
 
     @property
     def kept(self) -> float:
-        """Return the share of the original first k that remain in the first k."""
+        """Return the share of the original top k that is also in the new top k."""
         return float(np.isin(self.before, self.order).mean())
 
     @property
     def score_lost(self) -> float:
-        """Return the decrease in the mean score of the first k."""
+        """Return the decrease in the mean score of the top k."""
         scores = self.candidates.scores
         return float(scores[self.before].mean() - scores[self.order].mean())
 
     @property
     def moved(self) -> float:
-        """Return the mean number of places by which the new first k moved."""
+        """Return the mean number of places by which the results in the new top k moved."""
         place = np.empty(len(self.candidates), dtype=np.intp)
         place[self.candidates.ranked] = np.arange(len(self.candidates))
         return float(np.abs(place[self.order] - np.arange(len(self.order))).mean())
@@ -105,7 +105,7 @@ class Report:
     def expected(self) -> dict[str, Interval] | None:
         """Return each group's true share with its 95% interval.
 
-        None if too few candidates were checked; see `vldebias.reranking.true_shares`.
+        The result is None if too few candidates were checked; see `vldebias.reranking.true_shares`.
         """
         return true_shares(self.candidates, self.order, self.checked)
 
@@ -166,10 +166,10 @@ class Report:
 
 
 class Positions(np.ndarray):
-    """Array of positions or ids in their new order, with a report per query.
+    """Array of positions or ids in their new order, with a report for each query.
 
     Attributes:
-        reports: a `Report` per query; empty for slices and arithmetic results.
+        reports: one `Report` per query. Slices and arithmetic results have none.
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -184,11 +184,11 @@ class Positions(np.ndarray):
 
     @classmethod
     def from_reports(cls, rows: NDArray[np.generic], reports: tuple[Report, ...]) -> Positions:
-        """Return an array of positions or ids with reports.
+        """Create an array of positions or ids with reports.
 
         Args:
             rows: positions or ids (k,) or (q, k).
-            reports: a report per query.
+            reports: one report per query.
         """
         positions = rows.view(cls)
         positions.reports = reports
@@ -199,20 +199,20 @@ class Positions(np.ndarray):
 
     @property
     def report(self) -> Report:
-        """Return the report of the first (or only) query."""
+        """Return the report for the first query."""
         return self.reports[0]
 
     def to_check(self, n: int = 30) -> list[int | str]:
         """Sample results to check by hand, for the `checked` argument of `rerank`.
 
-        The sample is random over the results of all queries, with the same number per label if
-        possible. It excludes results that were already checked or whose label is unknown.
+        The sample is drawn at random from the results of all queries, with equal numbers per label
+        if possible. Results that were already checked or whose label is unknown are excluded.
 
         Args:
             n: sample size.
 
         Returns:
-            Ids, or rows if there are no ids; fewer than n if there are not enough results.
+            The ids, or the rows if there are no ids. There may be fewer than n.
         """
         label_of_key = {}
         for report in self.reports:
@@ -224,7 +224,7 @@ class Positions(np.ndarray):
         keys = list(label_of_key)
         for place in np.random.default_rng(0).permutation(len(keys)):
             keys_of_label.setdefault(label_of_key[keys[place]], []).append(keys[place])
-        # Alternate between the labels.
+        # Alternate between the labels to balance the sample.
         rounds = zip_longest(*keys_of_label.values())
         sample = [key for keys_of_round in rounds for key in keys_of_round if key is not None]
         return [key.item() if isinstance(key, np.generic) else key for key in sample[:n]]

@@ -1,6 +1,6 @@
 """Provide re-ranking components for LangChain and llama-index.
 
-The classes are defined on first use, since these libraries are optional. For other stores, pass
+The classes are defined on first use, because these libraries are optional. For other stores, pass
 scores and labels to `vldebias.rerank` (see docs/how-to/rerank.md).
 """
 
@@ -32,11 +32,11 @@ def langchain_compressor(
 ) -> BaseDocumentCompressor:
     """Return a LangChain `BaseDocumentCompressor` that re-ranks retrieved documents.
 
-    The group of a document is `metadata[attribute]`; documents without it keep their places. The
-    score is `metadata["score"]` if all documents have one, otherwise the rank.
+    A document's group is `metadata[attribute]`. Documents without it keep their places. The score
+    is `metadata["score"]` if all documents have one. Otherwise, documents are scored by their rank.
 
     Args:
-        attribute: metadata key of the group, or several to cross them.
+        attribute: metadata key for the group, or several keys to cross.
         k: number of documents to return. If None, all are returned.
         options: shares and method; see `vldebias.rerank`.
 
@@ -64,11 +64,11 @@ def llama_index_postprocessor(
 ) -> BaseNodePostprocessor:
     """Return a llama-index `BaseNodePostprocessor` that re-ranks retrieved nodes.
 
-    The group of a node is `metadata[attribute]`; nodes without it keep their places. The score is
-    the retriever's if all nodes have one, otherwise the rank.
+    A node's group is `metadata[attribute]`. Nodes without it keep their places. The retriever's
+    scores are used if all nodes have one. Otherwise, nodes are scored by their rank.
 
     Args:
-        attribute: metadata key of the group, or several to cross them.
+        attribute: metadata key for the group, or several keys to cross.
         k: number of nodes to return. If None, all are returned.
         options: shares and method; see `vldebias.rerank`.
 
@@ -102,7 +102,7 @@ def _reranked(
     """Return the first k results in their new order.
 
     Raises:
-        InvalidInputError: If the metadata of no result contains the attribute.
+        InvalidInputError: If no result has the attribute in its metadata.
     """
     if not results:
         return []

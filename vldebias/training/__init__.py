@@ -1,4 +1,4 @@
 """Fine-tune image-text models on captions that may be wrong.
 
-Data flows through settings, pairs, batches, objective and loop; `run` connects them.
+The data flow is settings, pairs, batches, objective and loop, which `run` connects.
 """

@@ -1,8 +1,7 @@
-"""Augment images by crops, flips, colours, blur and Fourier mixing.
+"""Augment images with crops, flips, colour changes, blur and Fourier mixing.
 
-Fourier mixing follows SSA-CLR (Tran et al., 2023, section 4.3). Unlike torchvision's own
-transforms, which use the global generator, results depend only on the generator passed, in any
-thread.
+Fourier mixing follows SSA-CLR (Tran et al., 2023, section 4.3). torchvision's own transforms use
+the global generator. Here, results only depend on the generator that is passed, in any thread.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from vldebias.errors import need
 if TYPE_CHECKING:
     from PIL import Image
 
-# Function from an RGB image to (3, h, w); all random numbers come from the generator.
+# Converts an RGB image to pixels (3, h, w), drawing all random numbers from the generator.
 Augment = Callable[["Image.Image", torch.Generator], Tensor]
-RATIO = (3 / 4, 4 / 3)  # width to height of a crop
-# Brightness, contrast, saturation, hue at strength 1 (SimCLR, Chen et al., 2020, appendix A).
+RATIO = (3 / 4, 4 / 3)  # Range of width / height for a crop.
+# Changes of brightness, contrast, saturation and hue at strength 1 (SimCLR, Chen et al., 2020,
+# appendix A).
 JITTER = (0.8, 0.8, 0.8, 0.2)
 JITTER_SHARE = 0.8  # share of images whose colours change
-BLUR_SIGMA = (0.1, 2.0)  # pixels, sampled uniformly (SimCLR, appendix A)
+BLUR_SIGMA = (0.1, 2.0)  # Range in pixels, sampled uniformly (SimCLR, appendix A).
 BLUR_KERNEL = 0.1  # kernel width as a fraction of the image height
 
 
@@ -36,14 +36,14 @@ class Augmentation:
     """Crop, flip, recolour and blur an image, in this order, and normalise its pixels.
 
     Args:
-        size: (h, w) of the result.
-        mean: the image tower's mean per channel.
-        std: the image tower's standard deviation per channel.
-        crop: minimum fraction of the area kept by a crop.
+        size: height and width (h, w) of the result.
+        mean: channel means that the image tower expects.
+        std: channel standard deviations that the image tower expects.
+        crop: minimum fraction of the image area that a crop keeps.
         flip: whether to mirror half of the images.
         jitter: strength of colour changes, from 0 (none) to 1 (SimCLR).
-        grayscale: share of images converted to greyscale; 0.2 in SimCLR.
-        blur: share of images that are blurred; 0.5 in SimCLR.
+        grayscale: share of images to convert to greyscale. SimCLR uses 0.2.
+        blur: share of images to blur. SimCLR uses 0.5.
     """
 
     size: tuple[int, int]
@@ -61,7 +61,7 @@ class Augmentation:
         T = need("torchvision.transforms.v2.functional")
         box = self.box(image.height, image.width, generator)
         image = T.resized_crop(image, *box, list(self.size), bicubic)
-        # Draw a number even without flips, so that this setting does not affect the colours.
+        # Draw a number even if flips are off, so that this setting does not change the colours.
         if _uniform(0, 1, generator) < 0.5 * self.flip:
             image = T.horizontal_flip(image)
         if self.jitter and _uniform(0, 1, generator) < JITTER_SHARE:
@@ -71,13 +71,13 @@ class Augmentation:
             for middle, full_reach in zip(unchanged, JITTER, strict=True):
                 reach = self.jitter * full_reach
                 factors.append(_uniform(middle - reach, middle + reach, generator))
-            # Apply them in random order, as in SimCLR, because they do not commute.
+            # The adjustments do not commute, so apply them in random order, as SimCLR does.
             for place in torch.randperm(len(adjust), generator=generator).tolist():
                 image = adjust[place](image, factors[place])
         if self.grayscale and _uniform(0, 1, generator) < self.grayscale:
             image = T.rgb_to_grayscale(image, num_output_channels=3)
         if self.blur and _uniform(0, 1, generator) < self.blur:
-            # Kernel width must be odd.
+            # The kernel width must be odd.
             width = 2 * int(BLUR_KERNEL * self.size[0] / 2) + 1
             sigma = _uniform(*BLUR_SIGMA, generator)
             image = T.gaussian_blur(image, [width, width], [sigma, sigma])
@@ -87,7 +87,7 @@ class Augmentation:
         return pixels
 
     def box(self, height: int, width: int, generator: torch.Generator) -> tuple[int, int, int, int]:
-        """Return (top, left, height, width) of a random crop, like torchvision's RandomResizedCrop.
+        """Sample (top, left, height, width) for a crop, as in torchvision's RandomResizedCrop.
 
         Args:
             height: height of the image in pixels.
@@ -96,7 +96,7 @@ class Augmentation:
         """
         for _ in range(10):
             area = height * width * _uniform(self.crop, 1, generator)
-            # The logarithm is uniform, so that 3:4 is as frequent as 4:3.
+            # Sample the logarithm uniformly, so that 3:4 is as frequent as 4:3.
             ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))
             w = round(math.sqrt(area * ratio))
             h = round(math.sqrt(area / ratio))
@@ -116,12 +116,12 @@ def _uniform(low: float, high: float, generator: torch.Generator) -> float:
 
 @torch.no_grad()
 def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
-    """Return, for each row, the index (b,) of the most similar other row by cosine.
+    """Return the index (b,) of the row that is most similar to each row by cosine.
 
     Args:
         features: (b, d).
-        source: (b,) integers, the image shown by each row. If given, rows with the same image are
-            also excluded.
+        source: (b,) integers, the image that each row shows. If given, other rows with the same
+            image are excluded too.
     """
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
@@ -134,22 +134,22 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
 
 @torch.no_grad()
 def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
-    """Mix each image's Fourier amplitudes with those of a partner, keeping its phases.
+    """Mix each image's Fourier amplitudes with a partner's amplitudes, keeping its own phases.
 
         inverse transform of ((1 - w) A + w A') e^{i P}, per channel and frequency
 
-    A and P are the amplitude and the phase of the image's two-dimensional Fourier transform, A' is
-    the partner's amplitude. They are computed at least in float32; the phase of amplitude 0 is 0.
+    A and P are the amplitude and phase of the image's two-dimensional Fourier transform, and A' is
+    the partner's amplitude. They are computed in float32 or higher. An amplitude of 0 has phase 0.
     As in the paper, the result is not clamped. It has the dtype of the images.
 
     Args:
         images: (b, c, h, w).
-        partner: (b,) integers, the partner of each image.
-        weight: (b,), w in [0, 1].
+        partner: (b,) integers, index of each image's partner.
+        weight: (b,), weights w in [0, 1].
     """
     spectrum = torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))
     amplitude = spectrum.abs()
     mixed = torch.lerp(amplitude, amplitude[partner], weight.to(amplitude)[:, None, None, None])
-    # e^{iP} without computing the angle, as the number divided by its absolute value.
+    # Compute e^{iP} without the angle, by dividing each number by its absolute value.
     phase = torch.where(amplitude > 0, spectrum / amplitude, 1.0)
     return torch.fft.irfft2(mixed * phase, s=images.shape[-2:]).to(images.dtype)

@@ -1,4 +1,4 @@
-"""Read micro-batches of pairs by number, with worker processes or from a stream."""
+"""Load micro-batches of pairs by number, with worker processes or from a stream."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from vldebias.training.settings import TrainSettings
 if TYPE_CHECKING:
     from PIL import Image
 
-# Number of rows to try in place of an unreadable row. If all fail, something else is wrong.
+# Number of replacements to try for an unreadable row. If all of them fail, something else is wrong.
 ATTEMPTS = 10
-# The index of a row in a stream is shard * _SHARD + its number within the shard.
+# In a stream, the index of a row is shard * _SHARD plus its number within the shard.
 _SHARD = 1 << 40
 _Row = tuple[int, Record]  # index and undecoded record
-TIMEOUT = 600  # seconds to wait for a batch from any worker, for example if shared memory fails
+TIMEOUT = 600  # Seconds to wait for a batch, for example if shared memory fails.
 T = TypeVar("T")
 Tokenize = Callable[[Sequence[str]], Mapping[str, Tensor]]
 
@@ -50,10 +50,10 @@ class Batch:
 
     Attributes:
         images: (b, 3, h, w).
-        texts: text tower arguments, (b, length) each.
-        index: (b,), each image's row in its data set.
+        texts: arguments for the text tower, (b, length) each.
+        index: (b,), row of each image in its data set.
         labels: (b,), class of each image, or -1 if unknown.
-        captions: (b,), equal for rows with the same caption.
+        captions: (b,), codes that are equal for rows with the same caption.
         groups: (b,), group of each image, or -1 if unknown.
         views: (b, 3, h, w), a second view of each image instead of captions.
         more_views: (b, m, 3, h, w), further augmentations of each image.
@@ -73,7 +73,7 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Join the columns that losses use from several batches, without pixels."""
+        """Join several batches, keeping only the columns that losses use and no pixels."""
         return cls(
             torch.empty(sum(map(len, batches)), 0),
             index=_joined([batch.index for batch in batches]),
@@ -84,14 +84,15 @@ class Batch:
 
     @staticmethod
     def codes(captions: Sequence[str]) -> Tensor:
-        """Return int64 codes (n,) that are equal for equal captions, and the same in every process.
+        """Return int64 codes (n,) that are equal for equal captions, also across processes.
 
         Two different captions have the same code with probability 2^-63.
         """
         code_of_text = dict[str, int]()
         for text in set(captions):
             hashed = blake2b(text.encode(), digest_size=8).digest()
-            code_of_text[text] = int.from_bytes(hashed) >> 1  # int64 is signed
+            # Leave out one bit, because int64 is signed.
+            code_of_text[text] = int.from_bytes(hashed) >> 1
         return torch.tensor([code_of_text[text] for text in captions], dtype=torch.int64)
 
 
@@ -113,7 +114,7 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class _Parts(TypedDict, total=False):
-    """Parts of a worker's micro-batch, or an error."""
+    """Micro-batch columns returned by a worker, or an error."""
 
     index: Tensor
     texts: list[str]
@@ -123,21 +124,21 @@ class _Parts(TypedDict, total=False):
 
 
 class Batches(ABC):
-    """Load micro-batches by number; the same number always gives the same micro-batch.
+    """Load micro-batches by number, such that a number always gives the same micro-batch.
 
     Attributes:
-        items: number of images in the data set; None for a stream.
-        per_epoch: this process's micro-batches per epoch; None for a stream.
+        items: number of images in the data set, or None for a stream.
+        per_epoch: number of micro-batches per epoch in this process, or None for a stream.
         more_views: number of further augmentations of each image in a batch.
 
     Args:
         name: name of the data set, for messages.
-        augment: image and generator -> pixels.
+        augment: function that maps an image and a generator to pixels.
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
-        tokenize: the towers' tokenizer. If None, two augmentations of each image are contrasted,
-            and no captions are used.
-        workers: number of workers: processes for pairs, threads for a stream. If 0, data are loaded
-            between the training steps.
+        tokenize: tokenizer for the text tower. If None, captions are not used, and two
+            augmentations of each image are contrasted.
+        workers: number of workers, which are processes for pairs and threads for a stream. If 0,
+            data are loaded between training steps.
     """
 
     items: int | None = None
@@ -168,10 +169,10 @@ class Batches(ABC):
 
     @staticmethod
     def from_data(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
-        """Return the micro-batches for a training run, from pairs or a stream of pairs.
+        """Create the micro-batches for a training run from pairs or a stream of pairs.
 
         Args:
-            data: pairs, or a stream of pairs.
+            data: pairs or a stream of pairs.
             settings: training settings.
             towers: the model, which determines the image size and the tokenizer.
         """
@@ -198,7 +199,7 @@ class Batches(ABC):
             batches = StreamBatches(
                 data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options
             )
-        # Only losses with several positives per image have this setting.
+        # Only losses that use several positives per image have this setting.
         batches.more_views = getattr(settings, "positives", 1) - 1
         return batches
 
@@ -206,18 +207,18 @@ class Batches(ABC):
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield micro-batches `first`, `first` + 1, ... indefinitely.
 
-        Closing the iterator stops reading ahead.
+        Close the iterator to stop reading ahead.
         """
 
     def _read(
         self, row: int, read: Callable[[int], T], spares: Iterator[int], ids: Callable[[int], str]
     ) -> tuple[int, T, dict[str, str]]:
-        """Return a readable row with its contents, and id -> reason for skipped rows.
+        """Return a readable row, its contents, and the reasons for skipped rows by id.
 
-        `spares` must depend only on the row's position, so that a resumed run uses the same rows.
+        `spares` must only depend on the row's position, so that a resumed run uses the same rows.
         """
         failed: dict[str, str] = {}
-        # Replace unreadable rows, so that batch sizes and the state of losses are unaffected.
+        # Replace unreadable rows, so that neither batch sizes nor loss states are affected.
         for candidate in chain([row], islice(spares, ATTEMPTS)):
             try:
                 return candidate, read(candidate), failed
@@ -231,13 +232,13 @@ class Batches(ABC):
         )
 
     def _warn_of_unreadable(self, failed: Mapping[str, str]) -> None:
-        """Warn about the 1st, 10th, 100th, ... unreadable image, counting each image once."""
+        """Warn about the 1st, 10th, 100th, ... unreadable image, counting each image only once."""
         digits_before = 0
         if self.unreadable:
             digits_before = len(str(len(self.unreadable)))
         self.unreadable.update(failed)
         after = len(self.unreadable)
-        # The number has gained a digit, so it reached 1, 10, 100, ...
+        # Warn if the number gained a digit, that is, if it reached 1, 10, 100, ...
         if after and len(str(after)) > digits_before:
             row, reason = next(reversed(self.unreadable.items()))
             warn(
@@ -246,12 +247,12 @@ class Batches(ABC):
             )
 
     def _augmented(self, image: Image.Image, epoch: int, row: int) -> Tensor:
-        """Return all augmentations (v, 3, h, w) of an image in an epoch."""
+        """Return all augmentations (v, 3, h, w) of an image for an epoch."""
         contrasted = 2 if self.tokenize is None else 1
         views = range(contrasted + self.more_views)
         augmented = list[Tensor]()
         for view in views:
-            # The seed depends only on numbers, so the result is the same in every worker.
+            # The seed does not depend on the worker, so every worker gives the same result.
             generator = torch_generator("augmentation", self.seed, epoch, row, view)
             augmented.append(self.augment(image, generator))
         return torch.stack(augmented)
@@ -264,7 +265,7 @@ class Batches(ABC):
         labels: Tensor | None = None,
         groups: Tensor | None = None,
     ) -> Batch:
-        # The first views are contrasted; the others are further positives.
+        # The first views are contrasted, and the others are further positives.
         more_views = views[:, -self.more_views :] if self.more_views else None
         tokens: Mapping[str, Tensor] = {}
         codes: Tensor | None = None
@@ -287,7 +288,7 @@ class Batches(ABC):
 
 
 class MapBatches(Batches, Dataset[_Parts]):
-    """Load micro-batches of pairs in random order; see `Batches` for the options."""
+    """Load micro-batches of pairs in random order. See `Batches` for the options."""
 
     def __init__(self, pairs: Pairs, augment: Augment, **options: Unpack[ReadingOptions]) -> None:
         super().__init__(pairs.name, augment, **options)
@@ -303,36 +304,36 @@ class MapBatches(Batches, Dataset[_Parts]):
         self.groups = None if pairs.groups is None else torch.from_numpy(pairs.groups.codes)
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield micro-batches loaded by workers; close the iterator to stop the workers."""
+        """Yield micro-batches loaded by workers, which stop when the iterator is closed."""
         closing = multiprocessing.RawValue("b", 0)
 
         def ignore_signals(_: int) -> None:
-            # A scheduler sends signals to all processes at once. The main process finishes its
-            # step, and stops its workers through the loader.
+            # A scheduler signals all processes at once. Ignore this in workers, because the main
+            # process finishes its step first and then stops the workers through the loader.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if closing.value else None)
 
         loader: DataLoader[_Parts] = DataLoader(
             self,
-            batch_size=None,  # each item of the data set is an entire batch
+            batch_size=None,  # Each item is already a batch.
             sampler=count(first),
             collate_fn=lambda parts: parts,
             num_workers=self.workers,
             timeout=TIMEOUT if self.workers else 0,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=ignore_signals,
-            # Readers are closures, which cannot be pickled.
+            # Workers must be forked, because readers are closures and cannot be pickled.
             multiprocessing_context="fork" if self.workers else None,
-            # By default, the workers' seed is drawn from the global generator.
+            # Without a generator, the workers' seed would be drawn from the global one.
             generator=torch.Generator(),
         )
         try:
             for parts in loader:
                 if "error" in parts:
                     raise InvalidInputError(parts["error"])
-                # Workers cannot warn, because they do not know the failures of other workers.
+                # Warn here, because workers do not know about each other's failures.
                 self._warn_of_unreadable(parts["failed"])
-                # Indices include those of replacement rows.
+                # These are the rows that were actually loaded, including replacements.
                 index = parts["index"]
                 labels = None if self.labels is None else self.labels[index]
                 groups = None if self.groups is None else self.groups[index]
@@ -341,7 +342,7 @@ class MapBatches(Batches, Dataset[_Parts]):
             closing.value = 1
 
     def __getitem__(self, number: int) -> _Parts:
-        """Return the parts of a micro-batch by number, or an error.
+        """Return the columns of a micro-batch, or an error.
 
         Errors are returned as text, because the loader would wrap a worker's exception in a
         traceback.
@@ -373,18 +374,18 @@ class MapBatches(Batches, Dataset[_Parts]):
 
 
 class StreamBatches(Batches):
-    """Load micro-batches from a stream of pairs; see `Batches` for the options.
+    """Load micro-batches from a stream of pairs. See `Batches` for the options.
 
     Process r of w reads the shards r, r + w, ... If there are fewer shards than processes, every
-    process reads the entire stream and uses every w-th row, starting with r. Each epoch reads the
-    shards in a different order, and shuffles undecoded rows in blocks of `buffer`. Rows without a
-    caption and an incomplete last batch are dropped. A resumed run skips the rows of earlier
-    batches without decoding them.
+    process reads the entire stream and uses every w-th row, starting with row r. In each epoch,
+    shards are read in a different order, and undecoded rows are shuffled in blocks of `buffer`
+    rows. Rows without a caption and the last incomplete batch are dropped. A resumed run skips the
+    rows of earlier batches without decoding them.
 
     Args:
-        stream: the stream.
-        augment: image and generator -> pixels.
-        label: class column, whose class names must be known before the stream is read.
+        stream: stream of pairs.
+        augment: function that maps an image and a generator to pixels.
+        label: class column. Its class names must be known before the stream is read.
         buffer: number of rows that are shuffled at a time.
     """
 
@@ -407,10 +408,10 @@ class StreamBatches(Batches):
         self.buffer = buffer
         self.label = label
         self.shards = np.arange(self.rank, stream.shards, self.world)
-        # (k, w): this process uses rows k, k + w, ... of its shards.
+        # With a stride (k, w), this process uses rows k, k + w, ... of its shards.
         self.stride = (0, 1)
-        # With fewer shards than processes, some processes would get no shards, and the others would
-        # wait for them.
+        # If there were fewer shards than processes, some processes would have no data and the
+        # others would wait for them.
         if stream.shards < self.world:
             self.shards = np.arange(stream.shards)
             self.stride = (self.rank, self.world)
@@ -432,7 +433,7 @@ class StreamBatches(Batches):
         pairs = prefetch(slots(), lambda slot: self._slot(*slot), self.workers, 2 * size)
         try:
             while True:
-                # The stream is infinite, so `islice` always yields `size` pairs.
+                # The iterator is infinite, so `islice` always yields `size` pairs.
                 index, codes, texts, views, failed = zip(*islice(pairs, size), strict=True)
                 for reasons in failed:
                     self._warn_of_unreadable(reasons)
@@ -452,7 +453,7 @@ class StreamBatches(Batches):
                 waiting += block
                 while len(waiting) >= self.batch_size:
                     yield epoch, waiting[: self.batch_size]
-                    # The remaining rows are the first of the next batch.
+                    # The remaining rows start the next batch.
                     waiting = waiting[self.batch_size :]
                     is_empty = False
             if is_empty:
@@ -464,7 +465,7 @@ class StreamBatches(Batches):
             epoch += 1
 
     def _blocks(self, epoch: int, shard: int) -> Iterator[list[_Row]]:
-        """Yield blocks of rows in the order of an epoch."""
+        """Yield blocks of rows in an epoch's order."""
         start, step = self.stride
         numbered = enumerate(self.stream.records(0, shard))
         while True:
@@ -474,10 +475,10 @@ class StreamBatches(Batches):
             block = list[_Row]()
             for number, record in part:
                 has_caption = self.tokenize is None or says_something(record.caption or "")
-                # Rows that belong to other processes are counted, but not decoded.
+                # Rows for other processes are counted but not decoded.
                 if number % step == start and has_caption:
                     block.append((shard * _SHARD + number, record))
-            # The seed depends on the block, so that a resumed run shuffles it in the same way.
+            # Derive the seed from the block, so that a resumed run shuffles it in the same way.
             first_number, _ = part[0]
             generator = numpy_generator("stream order", self.seed, epoch, shard, first_number)
             yield [block[place] for place in generator.permutation(len(block))]

@@ -1,4 +1,4 @@
-"""Determine which held-out scores training improved or worsened."""
+"""Determine which held-out scores improved or worsened during training."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ Codes = NDArray[np.int64]
 RESAMPLES = 2000
 TASK = "held-out data"
 METHOD = "training"
-COSINE = "positive_score"  # cosine of an image with its captions; not a training goal in itself
+# Cosine between an image and its captions, which is not a goal in itself.
+COSINE = "positive_score"
 TITLES = {
     "zero_shot_accuracy": "zero-shot accuracy",
     "zero_shot_worst_class": "worst-class accuracy",
     "zero_shot_worst_group": "worst-group accuracy",
     COSINE: "cosine with the caption",
 }
-"""Names of scores on pages and in messages; other scores have no special name."""
+"""Display names of scores on pages and in messages. Other scores are shown as they are."""
 
 WATCHED = ("zero_shot_accuracy", "recall@1 image->text")
-"""Scores that show whether training harms the model; the first one measured is used, which is
-retrieval if the held-out data have no classes."""
+"""Scores that show whether training harms the model. The first one that was measured is used, which
+is retrieval if the held-out data have no classes."""
 
-# Scores that are training goals.
+# Scores that training is meant to improve.
 LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
 
 
@@ -60,18 +61,18 @@ def conclusions_of_training(
     cells: Mapping[str, Tensor],
     query_images: Tensor | None = None,
 ) -> list[Conclusion]:
-    """Return a conclusion about the change of each score, with its interval.
+    """Return a conclusion about each score's change, with its interval.
 
-    Changes are paired: images are resampled with their scores before and after training, and with
-    all their captions. The worst class and group are determined again in each resample.
+    Changes are paired: images are resampled together with their scores before and after training
+    and with all their captions. The worst class and group are determined again in each resample.
 
     Args:
-        before: name -> score (n,) of each image, 0 or 1, NaN if it has none, as returned by
-            `Monitor.rows`. Cosines are ignored.
+        before: scores (n,) of all images by name, as returned by `Monitor.rows`. They are 0 or 1,
+            or NaN for images without a score. Cosines are ignored.
         after: the same after training.
-        cells: name of a lowest accuracy -> class or group (n,) of each image, negative if it has
-            none, as returned by `Monitor.cells`.
-        query_images: (q,) image of each caption, for text->image scores. If None, every image has
+        cells: class or group (n,) of each image by name of a worst-case accuracy, as returned by
+            `Monitor.cells`. Negative values mean that the image has none.
+        query_images: (q,), image of each caption for text->image scores. If None, every image has
             one caption.
     """
     changes: dict[str, Conclusion] = {}
@@ -97,13 +98,13 @@ def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]
     """Return the change in the watched score since the start of training, for the history.
 
     Args:
-        before: name -> score (n,) of each image; see `conclusions_of_training`.
+        before: scores (n,) of all images by name; see `conclusions_of_training`.
         after: the same at the current step.
 
     Returns:
-        "NAME change", "NAME change_low" and "NAME change_high", the change with its paired 95%
-        interval, and "below_start", which is True if the entire interval is below 0. Empty if
-        nothing was scored.
+        A dictionary with the change and its paired 95% interval ("NAME change", "NAME change_low"
+        and "NAME change_high"), and "below_start", which is True if the entire interval is below 0.
+        It is empty if nothing was scored.
     """
     for name, old, new, groups in _compared(before, after, {}):
         measured = _measured(name, old, new, groups) if name in WATCHED else None
@@ -119,16 +120,16 @@ def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 
 
 def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]) -> Fall | None:
-    """Describe the fall in the watched score, or return None if it did not fall.
+    """Describe the fall of the watched score, or return None if it did not fall.
 
     Args:
-        conclusions: conclusions about the change in each score.
-        history: entries of all steps.
+        conclusions: conclusions about the change of each score.
+        history: history entries of all steps.
 
     Returns:
-        The name of the score, its value before and after, its change with a 95% interval, and the
-        number of steps after which it first fell below its start. The latter is None if only the
-        final model, whose weights may be averages, is below its start.
+        The name of the score, its values before and after training, its change with a 95% interval,
+        and the number of steps after which it first fell below its initial value. The number is
+        None if only the final model, whose weights may be averages, is below it.
     """
     watched = [conclusion for conclusion in conclusions if conclusion.metric in WATCHED]
     if not watched or watched[0].verdict != "worse":
@@ -157,7 +158,7 @@ def counted(conclusions: Sequence[Conclusion]) -> str:
 
 
 def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
-    """Return the conclusions to print: for scores that clearly changed, or else the main scores."""
+    """Return the conclusions to print, for scores that clearly changed or else the main scores."""
     clear = [conclusion for conclusion in conclusions if conclusion.verdict in ("better", "worse")]
     return clear or [conclusion for conclusion in conclusions if conclusion.metric in LEADS]
 
@@ -165,7 +166,7 @@ def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
 def _compared(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], cells: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Floats, Floats, Codes]]:
-    """Yield the name, score before, score after and cell (n,) of scores in both."""
+    """Yield the name, values before, values after and cells (n,) of each score in both."""
     for name, scores in before.items():
         if name != COSINE and name in after:
             everywhere = np.zeros(len(scores), dtype=np.int64)
@@ -177,9 +178,9 @@ def _compared(
 
 
 def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> Conclusion | None:
-    """Return a conclusion without cost and sentence; None if no image had a score before.
+    """Return a conclusion without cost and sentence, or None if no image had a score before.
 
-    Scores before and after (n,) are 0 or 1, or NaN for images without a score. `groups` (n,) is
+    `before` and `after` (n,) are 0 or 1, or NaN for images without a score. `groups` (n,) is
     negative for images without a group.
     """
     scored = np.isfinite(before) & (groups >= 0)
@@ -200,28 +201,28 @@ def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> Conclu
 def _measured_of_captions(
     name: str, before: Floats, after: Floats, query_images: Codes
 ) -> Conclusion | None:
-    """Return a conclusion about recall over captions, of which images have several.
+    """Return a conclusion about recall over captions if images have several captions.
 
-    Scores before and after (q,) are 0 or 1; those after are NaN if features are not finite.
-    `query_images` is (q,).
+    `before` and `after` (q,) are 0 or 1. `after` is NaN if features are not finite. `query_images`
+    (q,) contains the image of each caption.
     """
     if not len(before):
         return None
-    # (images, 3): number of captions, and of correct ones before and after. Images with the same
-    # three numbers form a cell, so resampling draws the counts of the cells.
+    # For each image, count its captions and how many of them are correct before and after. Images
+    # with the same three numbers form a cell, so that only cell counts must be resampled.
     _, owners = np.unique(query_images, return_inverse=True)
     columns = (np.ones(len(before)), before, np.nan_to_num(after))
     sums = np.stack([np.bincount(owners, column) for column in columns], axis=1)
     cells, counts = np.unique(sums, axis=0, return_counts=True)
     drawn = np.concatenate(list(resampled_counts(counts, RESAMPLES, seed=0)))
     n_captions, right_before, right_after = counts @ cells
-    # (resamples, 2): recall before and after
+    # Recall before and after in each resample (resamples, 2).
     draws = drawn @ cells[:, 1:] / (drawn @ cells[:, :1])
     value = float(right_after / n_captions)
     n = int(counts.sum())
     interval = percentile_interval(draws[:, 1])
     if value in (0.0, 1.0):
-        # Resamples do not vary, so use the interval for n independent images.
+        # If resamples do not vary, use the interval for n independent images.
         interval = wilson_interval(int(value * n), n)
     low, high = percentile_interval(draws[:, 1] - draws[:, 0])
     change = (value - float(right_before / n_captions), low, high)
@@ -240,18 +241,18 @@ def _concluded(
     counted: str,
     is_finite: bool,
 ) -> Conclusion:
-    """Return a conclusion whose cost and sentence are not filled in.
+    """Return a conclusion without cost and sentence.
 
     Args:
         name: name of the score.
         value: score after training.
         interval: interval of the score after training.
-        change: change in the score, with its interval.
+        change: change of the score, with its interval.
         n: number of images.
-        counted: number of queries in words.
+        counted: number of queries, in words.
         is_finite: whether all features after training are finite.
     """
-    # Largest possible increase of the score.
+    # The score can increase by at most this amount.
     to_gain = 1 - (value - change[0])
     judged = verdict(change, "higher")
     if not is_finite:
@@ -286,10 +287,10 @@ def _concluded(
 
 
 def _counted(before: Floats, after: Floats, groups: Codes) -> NDArray[np.int64]:
-    """Count images (g, 2, 2) by group, correctness before and correctness after."""
+    """Count images (g, 2, 2) by group and by correctness before and after training."""
     _, codes = np.unique(groups, return_inverse=True)
     counts = np.zeros((codes.max() + 1, 2, 2), dtype=np.int64)
-    # If a model's features are not finite, its answers count as wrong.
+    # If features are not finite, answers count as wrong.
     right_after = np.nan_to_num(after).astype(np.int64)
     np.add.at(counts, (codes, before.astype(np.int64), right_after), 1)
     return counts

@@ -1,8 +1,8 @@
-"""Train step by step, on one CPU or several GPUs, and resume exactly after an interruption.
+"""Train on one CPU or several GPUs, and resume exactly after an interruption.
 
-The learning rate, schedule, batches and random seed of a step depend only on its number. A
-checkpoint therefore needs neither generator states nor the position of a loader, and a run that is
-killed and resumed ends with the same weights as an uninterrupted one.
+The learning rate, schedule, batches and random seed of a step only depend on its number.
+Checkpoints therefore need neither generator states nor the position of a loader, and a run that was
+killed and resumed ends with the same weights as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STATE = "state.pt"
 HISTORY = "history.jsonl"
 BETAS = (0.9, 0.98)  # AdamW betas, as used to train CLIP
 
-# Values recorded for a step: step, loss, lr, temperature, seconds, and scores if due.
+# Values recorded for a step: its number, loss, lr, temperature, seconds, and scores if due.
 Entry = dict[str, float]
 Scores = Callable[[Towers], dict[str, float]]
 _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -49,7 +49,7 @@ class DivergedError(VldebiasError):
 
 
 class Checkpoint(TypedDict):
-    """Content of a checkpoint file."""
+    """Contents of a checkpoint file."""
 
     step: int
     identity: str
@@ -61,16 +61,16 @@ class Checkpoint(TypedDict):
 
 
 def make_accelerator(**options: Any) -> Accelerator:
-    """Create an accelerator with the loop's defaults; options are passed to accelerate.
+    """Create an accelerator with the loop's defaults, passing further options to accelerate.
 
-    The loop implements precision itself, because accelerate uses one precision for all runs in a
-    process. Buffers are not broadcast before every forward pass, because the state of a global loss
-    is the same in all processes.
+    The loop handles mixed precision itself, because accelerate uses the same precision for all runs
+    in a process. Buffers are not broadcast before every forward pass, because the state of a global
+    loss is already the same in all processes.
 
     Raises:
         InvalidInputError: If several processes were launched without a common process group, as
-            with `accelerate launch --cpu --num_processes 2`. Each would train separately and write
-            to the same folder.
+            with `accelerate launch --cpu --num_processes 2`. Each of them would train separately
+            and write to the same folder.
     """
     accelerate = need("accelerate")
     handler = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
@@ -80,7 +80,7 @@ def make_accelerator(**options: Any) -> Accelerator:
     world = os.environ.get("WORLD_SIZE", "")
     is_one_of_several = world.isdecimal() and int(world) > 1
     if not world:
-        # `accelerate launch --cpu` sets the address of a main process, but no number of processes.
+        # `accelerate launch --cpu` sets the main process address, but not the number of processes.
         is_one_of_several = "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ
     if accelerator.num_processes == 1 and is_one_of_several:
         raise InvalidInputError(
@@ -105,7 +105,7 @@ def fit(
     """Train `trainee` in place and return the history, one entry per step.
 
     A run that was killed resumes from its last checkpoint. After Ctrl-C or SIGTERM, the current
-    step finishes, a checkpoint is written, and KeyboardInterrupt(signal number) is raised; a second
+    step finishes, a checkpoint is written, and KeyboardInterrupt(signal number) is raised. A second
     signal raises it immediately.
 
     Args:
@@ -113,24 +113,25 @@ def fit(
         batches: micro-batches.
         settings: length, optimizer and precision.
         accelerator: accelerator for the processes. Default: a new one.
-        folder: folder for the checkpoint and the history (one line per step). Default: write
-            neither.
-        identity: values that must be the same to resume from a checkpoint, in addition to the
-            number of steps.
-        monitor: function that scores the model every `eval_every` steps and at the end; with `ema`,
-            it scores the average.
-        on_step: called with each entry and the total number of steps.
+        folder: folder for the checkpoint and the history (one line per step). If None, neither is
+            written.
+        identity: values that must match to resume from a checkpoint, in addition to the number of
+            steps.
+        monitor: function that scores the model every `eval_every` steps and at the end. With `ema`,
+            it scores the averaged weights.
+        on_step: function that is called with each entry and the total number of steps.
 
     Raises:
         InvalidInputError: If the folder contains a damaged checkpoint or one from a different run,
             or a different run is writing to it.
-        DivergedError: If the loss or its gradient is not finite. Model and checkpoint are left as
-            they were after the previous step.
+        DivergedError: If the loss or its gradient is not finite. The model and the checkpoint are
+            left as they were after the previous step.
     """
     steps = settings.updates(batches.per_epoch)
     accelerator = accelerator or make_accelerator()
     lock: AbstractContextManager[object] = nullcontext()
-    # Only the main process writes. Two runs would overwrite each other's checkpoints.
+    # Only the main process writes, so it alone takes the lock that prevents two runs from
+    # overwriting each other's checkpoints.
     if folder is not None and accelerator.is_main_process:
         lock = only_writer(folder)
     with lock:
@@ -138,8 +139,8 @@ def fit(
         first = run.resume()
         saved = time.monotonic()
         first_batch = first * settings.accumulation
-        # The order matters: workers must be forked after the signal handlers are set, and stop
-        # before they are reset.
+        # The order matters: workers must be forked after the signal handlers are set, and must stop
+        # before the handlers are reset.
         with _signals() as signals, closing(batches.starting(first_batch)) as micro_batches:
             for step in range(first, steps):
                 begin = time.monotonic()
@@ -148,8 +149,8 @@ def fit(
                 if on_step is not None:
                     on_step(entry, steps)
                 minutes = (time.monotonic() - saved) / 60
-                # Clocks and signals differ between processes, but all of them must write a
-                # checkpoint at the same step.
+                # All processes must write a checkpoint at the same step, although their clocks and
+                # signals may differ.
                 is_due, must_stop = run.agree(minutes >= settings.save_every, bool(signals))
                 if is_due or must_stop or step + 1 == steps:
                     run.save(step + 1)
@@ -169,8 +170,8 @@ def _signals() -> Iterator[list[int]]:
     received: list[int] = []
 
     def note(number: int, _: object) -> None:
-        # After the first signal, the step finishes. A user who sends a second one does not want to
-        # wait.
+        # After the first signal, finish the step. A user who sends a second one does not want to
+        # wait for that.
         if received:
             raise KeyboardInterrupt
         received.append(number)
@@ -204,7 +205,8 @@ class Run:
         self.accelerator = accelerator
         self.folder = folder
         self.steps = steps
-        # Convert as in a checkpoint's JSON: tuples become lists, and paths become strings.
+        # Normalise the values through JSON as in checkpoints, which turns tuples into lists and
+        # paths into strings.
         values = {**identity, "steps": steps}
         self.identity: dict[str, object] = json.loads(json.dumps(values, default=str))
         self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
@@ -222,7 +224,8 @@ class Run:
         if vectors:
             groups.append({"params": vectors, "weight_decay": 0.0})
         self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS)
-        # Only the module is prepared; the run implements precision itself (see `make_accelerator`).
+        # Only prepare the module, because the run handles precision itself (see
+        # `make_accelerator`).
         self.module: nn.Module = accelerator.prepare(trainee)
         self.precision = settings.precision or "no"
         self.scaler = torch.amp.GradScaler(
@@ -232,13 +235,13 @@ class Run:
         self.history: list[Entry] = []
 
     def record(self, step: int, loss: float, seconds: float, monitor: Scores | None) -> Entry:
-        """Score the model after a step if scores are due, and append the entry to the history.
+        """Append a step's entry to the history, with scores if they are due.
 
         Args:
             step: number of the step.
             loss: loss of the step.
-            seconds: duration of the step.
-            monitor: function that scores the model. If None, it is not scored.
+            seconds: duration of the step in seconds.
+            monitor: function that scores the model. If None, the model is not scored.
         """
         entry: Entry = {
             "step": step,
@@ -251,7 +254,7 @@ class Run:
         is_due = (step + 1) % period == 0 or step + 1 == self.steps
         if monitor is not None and is_due:
             self.module.eval()
-            # The average will be saved, so score the average.
+            # The averaged weights will be saved, so score these.
             with nullcontext() if self.average is None else self.average.applied():
                 entry |= monitor(self.trainee.towers)
         self.history.append(entry)
@@ -262,7 +265,7 @@ class Run:
         return entry
 
     def update(self, step: int, micro_batches: Sequence[Batch]) -> float:
-        """Update the weights once, and return the mean loss over the micro-batches.
+        """Update the weights once and return the mean loss over the micro-batches.
 
         Args:
             step: number of the update, from 0.
@@ -280,16 +283,16 @@ class Run:
         self.trainee.objective.schedule(step, self.steps)
         loss = self.gradient(step, micro_batches)
         if settings.sharpness != "none":
-            # Both passes use the same random numbers. Only the first pass updates the state.
+            # Both passes use the same random numbers, but only the first one updates the state.
             rho = settings.rho or RHO[settings.sharpness]
             with climbed(parameters, settings.sharpness, rho), still(self.module):
                 self.optimizer.zero_grad()
                 self.gradient(step, micro_batches)
-        # Unscale first; otherwise, the limit would apply to the norm of the scaled gradient.
+        # Unscale first, so that the limit does not apply to the norm of the scaled gradient.
         self.scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf))
         value = float(self.accelerator.reduce(loss, reduction="mean"))
-        # Check before the weights change. An overflow in half precision only lowers the scale.
+        # Check before the weights change. In half precision, an overflow only lowers the scale.
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         has_gradient = math.isfinite(norm) or may_overflow
         if not math.isfinite(value) or not has_gradient:
@@ -309,10 +312,10 @@ class Run:
         """Add the gradient of the step's loss to `.grad`, and return the loss ().
 
         With negatives "micro", the loss of a step is the mean over its micro-batches. With "step",
-        it is the joint loss of all pairs, using the memory of one micro-batch (GradCache, Gao et
-        al., 2021): compute all features without a graph and the gradient of the loss with respect
-        to them, then run every micro-batch again, with the same dropout and mixing, and
-        backpropagate this gradient.
+        it is the joint loss of all pairs, which GradCache (Gao et al., 2021) computes with the
+        memory of one micro-batch. It first computes all features without a graph, and the gradient
+        of the loss with respect to them. It then runs every micro-batch again, with the same
+        dropout and mixing, and backpropagates this gradient.
 
         Args:
             step: number of the update, from 0.
@@ -337,23 +340,23 @@ class Run:
 
     def _gradient_of_all(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """Add the gradient of the joint loss of all micro-batches; see `gradient`."""
-        # 1. Compute features without a graph. 2. Compute the loss and its gradient with respect to
+        # First compute the features without a graph, and the gradient of the loss with respect to
         # the features.
         features = self._features(step, micro_batches)
         objective = self.trainee.objective
         parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
         with self._autocast():
             loss = objective(**features, batch=Batch.joined(micro_batches))
-        # Parameters of the loss, such as the temperature, also get a gradient.
+        # The loss's own parameters, such as the temperature, get a gradient too.
         gradients = torch.autograd.grad(loss, [*features.values(), *parameters])
         sizes = [len(batch) for batch in micro_batches]
         gradients_of_name = {}
-        # The gradients of parameters follow those of features.
+        # The feature gradients come first, followed by the parameter gradients.
         for name, gradient in zip(features, gradients, strict=False):
             gradients_of_name[name] = gradient.split(sizes)
 
-        # 3. Run every micro-batch again, and backpropagate <features, gradient>, whose gradient is
-        # that of the loss by the chain rule.
+        # Then run every micro-batch again and backpropagate <features, gradient>. By the chain
+        # rule, this gives the gradient of the loss.
         for number, batch in enumerate(micro_batches):
             is_last = number == len(micro_batches) - 1
             with self._seeded_pass(step, number, is_last=is_last):
@@ -364,9 +367,9 @@ class Run:
                         [parts[number] for parts in gradients_of_name.values()],
                     )
                     if is_last:
-                        # Gradients for the loss's parameters must be exchanged between processes.
+                        # Include the loss's parameters, whose gradients processes must exchange.
                         total = total + _inner_product(parameters, gradients[len(features) :])
-                # The features are the same as before, because both passes have the same seed.
+                # Both passes use the same seed, so the features are the same as before.
                 self.scaler.scale(total).backward()
         return loss.detach()
 
@@ -380,7 +383,7 @@ class Run:
                 self._seeded_pass(step, number, is_last=False),
                 self._autocast(),
             ):
-                # The wrapped module has the same buffers and precision as in the second pass.
+                # Call the wrapped module, so that buffers and precision match the second pass.
                 parts.append(self.module(batch, features=True))
         features = {}
         for name in parts[0]:
@@ -389,11 +392,11 @@ class Run:
 
     @contextmanager
     def _seeded_pass(self, step: int, number: int, *, is_last: bool) -> Iterator[None]:
-        """Seed dropout and mixing; only exchange gradients after the last micro-batch."""
-        # The factors are primes, so that seeds differ between steps, micro-batches and processes.
+        """Seed dropout and mixing, and only exchange gradients after the last micro-batch."""
+        # Prime factors make seeds differ between steps, micro-batches and processes.
         position = (self.settings.seed * 1_000_003 + step) * 1009 + number
         torch.manual_seed((position * 65_537 + self.accelerator.process_index) % 2**63)
-        # Gradients accumulate in each process, so one exchange per step is enough.
+        # Each process accumulates its own gradients, so one exchange per step is enough.
         with nullcontext() if is_last else self.accelerator.no_sync(self.module):
             yield
 
@@ -403,18 +406,18 @@ class Run:
         )
 
     def finish(self) -> None:
-        """Switch the model to evaluation mode, with averaged weights if there are any."""
+        """Switch the model to evaluation mode, using the averaged weights if available."""
         self.module.eval()
         if self.average is not None:
             self.average.copy_to_live()
 
     def agree(self, *conditions: bool) -> list[bool]:
-        """Return, for each condition, whether it is true in any process."""
+        """Return whether each condition is true in at least one process."""
         votes = torch.tensor(conditions, dtype=torch.float32, device=self.accelerator.device)
         return [bool(total) for total in self.accelerator.reduce(votes, reduction="sum")]
 
     def _live(self) -> dict[str, Tensor]:
-        """Return the model and loss tensors in a checkpoint: trained parameters and buffers."""
+        """Return the tensors to store in a checkpoint: trained parameters and buffers."""
         # Frozen weights are loaded with the model, and non-persistent buffers are recomputed.
         persistent = set(self.trainee.state_dict())
         tensors: dict[str, Tensor] = {}
@@ -435,26 +438,26 @@ class Run:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self.scaler.state_dict(),
             }
-            # If the process is killed while writing, the previous checkpoint remains.
+            # Write atomically, so that the previous checkpoint survives if the process is killed.
             write_atomically(self.folder / STATE, lambda partial: torch.save(state, partial))
         self.accelerator.wait_for_everyone()
 
     @torch.no_grad()
     def resume(self) -> int:
-        """Load the last checkpoint, and return the number of the next step.
+        """Load the last checkpoint and return the number of the next step.
 
-        Later steps, which will be repeated, are removed from the history.
+        Steps after the checkpoint will be repeated, so they are removed from the history.
 
         Raises:
             InvalidInputError: If the checkpoint belongs to a different run or model.
         """
         state = None if self.folder is None else read_state(self.folder / STATE)
         if state is not None:
-            # Check before copying, so that the model is unchanged if an error is raised.
+            # Check before copying, so that an error leaves the model unchanged.
             self._refuse_other_run(state)
             live = self._live()
             for name, tensor in state["tensors"].items():
-                # Copy in place, because the optimizer and wrapper reference these tensors.
+                # Copy in place, because the optimizer and the wrapper refer to these tensors.
                 live[name].copy_(tensor)
             self.history = list(state["history"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -463,13 +466,13 @@ class Run:
                 for name, mean in (state["average"] or {}).items():
                     self.average.means[name].copy_(mean)
         if self.folder is not None and self.accelerator.is_main_process:
-            # Steps after the checkpoint are repeated, and must not be in the file twice.
+            # Steps after the checkpoint will be repeated and must not appear in the file twice.
             lines = "".join(json.dumps(entry) + "\n" for entry in self.history)
             write_atomically(self.folder / HISTORY, lines)
         return len(self.history)
 
     def _refuse_other_run(self, state: Checkpoint) -> None:
-        """Raise an error for a checkpoint from different settings, or a different model or loss."""
+        """Raise an error if a checkpoint has different settings or a different model or loss."""
         stored_identity = json.loads(state["identity"])
         differences = []
         for name in sorted(stored_identity | self.identity):
@@ -486,13 +489,13 @@ class Run:
         stored_shapes = {name: tensor.shape for name, tensor in state["tensors"].items()}
         if live_shapes != stored_shapes:
             raise InvalidInputError(
-                f"{self.folder}: contains a checkpoint of another model or loss; choose another"
-                " folder"
+                f"{self.folder}: contains a checkpoint of a different model or loss; choose"
+                " another folder"
             )
 
 
 def _inner_product(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the products of tensors and their gradients; 0 if there are none."""
+    """Return the sum of all products of tensors and their gradients, or 0 without tensors."""
     total = torch.zeros(())
     for tensor, gradient in zip(tensors, gradients, strict=True):
         total = total.to(tensor.device) + (tensor * gradient).sum()
@@ -509,14 +512,14 @@ def read_state(path: Path) -> Checkpoint | None:
         return None
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch does not verify checksums
+            damaged = archive.testzip()  # torch does not verify checksums.
         if damaged is not None:
             raise ValueError(f"wrong checksum of {damaged}")
-        # weights_only allows tensors and plain values only; other pickles could run code.
+        # weights_only only allows tensors and plain values, because other pickles could run code.
         state: Checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if set(state) != Checkpoint.__required_keys__:
             raise ValueError("unexpected entries")
-    except Exception as error:  # torch has no dedicated exception class for damaged files
+    except Exception as error:  # torch raises many exception types for damaged files.
         raise InvalidInputError(
             f"{path}: not a readable checkpoint ({error}); delete it to start again"
         ) from None

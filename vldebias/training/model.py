@@ -1,4 +1,4 @@
-"""Select the parameters to train (all, a tower, the last blocks, heads, adapters); save models."""
+"""Select the parameters to train, and save trained models."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def tune(
 ) -> list[str]:
     """Set `requires_grad` for all model parameters, and return the names of the trained ones.
 
-    In every scope, temperature and bias are frozen, because they belong to the loss, and so are
-    parameters that do not affect any feature (such as CoCa's caption decoder), because processes
-    would wait for their gradients.
+    The temperature and the bias are always frozen, because they belong to the loss. Parameters that
+    do not affect any feature, such as CoCa's caption decoder, are also frozen, because distributed
+    processes would wait for their gradients.
 
     Args:
         towers: the model.
-        scope: "all", "text" or "image" (one tower), "heads" (layers into the joint space) or
+        scope: "all", "text" or "image" (one tower), "heads" (projections into the joint space) or
             "lora". LoRA adds 2 B A of rank `lora_rank`, with B = 0 initially (Hu et al., 2021,
-            section 4.1), to the weights of every Linear except heads, and to the query, key and
-            value weights of torch's attention.
+            section 4.1), to the weights of every Linear layer except the heads, and to the query,
+            key and value weights of torch's attention.
         lora_rank: rank of the adapters with scope "lora".
         seed: seed for the adapters' initial values.
-        last: number of last blocks to train in each tower, such as {"image": 2, "text": 0}, in
-            addition to the layers after the blocks (a norm, a projection). Towers without a number
-            are trained entirely.
+        last: number of final blocks to train in each tower, such as {"image": 2, "text": 0}.
+            Layers after the blocks, such as a norm or a projection, are trained in any case. Towers
+            without a number are trained in full.
 
     Raises:
-        InvalidInputError: If a tower has fewer blocks, or has no head although the scope is
-            "heads".
+        InvalidInputError: If a tower has fewer blocks than `last` selects, or if the scope is
+            "heads" and a tower has no head.
         UnsupportedHostError: If the model has adapters or quantized weights.
     """
     model = towers.model
@@ -78,7 +78,7 @@ def tune(
                     f"{side}_blocks: the {side} tower has {levels - 1} blocks, got {blocks}"
                 )
             for key, parameter in list(chosen.items()):
-                # Parameters of the other tower have no depth, and are kept.
+                # Keep parameters of the other tower, which have no depth here.
                 if depth.get(parameter, levels) < levels - blocks:
                     del chosen[key]
         learning = _reached(towers, list(chosen.values()))
@@ -89,7 +89,7 @@ def tune(
 
 
 def _parameters_of_scope(towers: Towers, scope: str) -> dict[int, nn.Parameter]:
-    """Return the parameters in a scope by identity.
+    """Return the parameters in a scope, keyed by id.
 
     Raises:
         InvalidInputError: If the scope is "heads" and a tower has no head.
@@ -111,9 +111,9 @@ def _parameters_of_scope(towers: Towers, scope: str) -> dict[int, nn.Parameter]:
 def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
     """Return the depth of each parameter in a tower, and the depth after the last block.
 
-    Depth 0 is before the first block. The blocks are the list of same-class modules with the most
-    parameters, such as the largest stage of a ResNet. Afterwards, all of the tower's parameters
-    require gradients.
+    Depth 0 is before the first block. The blocks are the list of modules of the same class that has
+    the most parameters, such as the largest stage of a ResNet. As a side effect, all parameters of
+    the tower require gradients afterwards.
 
     Args:
         towers: the model.
@@ -143,7 +143,7 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
             return output.detach()
         return type(output)(part.detach() for part in output)
 
-    # Detach the output of the last block, so that only parameters after it get a gradient.
+    # Detach the last block's output, so that only parameters after it get a gradient.
     hook = blocks[-1].register_forward_hook(detached)
     try:
         depth |= dict.fromkeys(_reached(towers, list(depth)), len(blocks) + 1)
@@ -163,7 +163,7 @@ def _size_of(blocks: Iterable[nn.Module]) -> int:
 
 
 def _parameters(parts: Iterable[nn.Module | nn.Parameter]) -> dict[int, nn.Parameter]:
-    """Return individual parameters and the parameters of modules, by identity."""
+    """Return individual parameters and the parameters of modules, keyed by id."""
     parameters: dict[int, nn.Parameter] = {}
     for part in parts:
         if isinstance(part, nn.Parameter):
@@ -174,13 +174,13 @@ def _parameters(parts: Iterable[nn.Module | nn.Parameter]) -> dict[int, nn.Param
 
 
 def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
-    """Add adapters to every Linear and stacked attention that affects features, except heads.
+    """Add adapters to all Linear layers and stacked attention that affect features, except heads.
 
-    If the weights of a layer are read by another layer (the output projection of
-    MultiheadAttention, the attention pool of a ResNet), its adapter would have no effect. peft's
-    layer for MultiheadAttention adds the adapter to the weights before each call and subtracts it
-    afterwards, so rounding changes the frozen weights; its adapters for individual parameters do
-    not.
+    An adapter has no effect if a different layer uses its layer's weights, as with the output
+    projection of MultiheadAttention and a ResNet's attention pool. peft's layer for
+    MultiheadAttention adds the adapter to the weights before each call and subtracts it afterwards,
+    so rounding errors change the frozen weights. peft's adapters for individual parameters avoid
+    this.
     """
     peft = need("peft")
     weight_of_layer = _running_layers(towers)
@@ -201,16 +201,16 @@ def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
         target_modules=linear,
         target_parameters=stacked or None,
     )
-    # peft uses the global generator, whose state must not change for the caller.
+    # peft uses the global generator, so restore its state for the caller.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, towers.model, adapter_name=_NAME)
 
 
 def _running_layers(towers: Towers) -> dict[str, Tensor]:
-    """Return the weights of layers that are called when a pair is embedded, by module name.
+    """Return the weights of the layers that are called to embed a pair, by module name.
 
-    Layers are Linear and stacked attention, except the heads.
+    The layers are Linear layers and stacked attention, except the heads.
     """
     heads = _parameters(towers.heads)
     weights = dict[str, Tensor]()
@@ -219,7 +219,7 @@ def _running_layers(towers: Towers) -> dict[str, Tensor]:
     for name, module in towers.model.named_modules():
         weight: Tensor | None = None
         if isinstance(module, nn.MultiheadAttention):
-            # This is None if query, key and value have separate matrices.
+            # The weight is None if query, key and value have separate matrices.
             weight = module.in_proj_weight
         elif isinstance(module, nn.Linear):
             weight = module.weight
@@ -236,7 +236,7 @@ def _running_layers(towers: Towers) -> dict[str, Tensor]:
 
 
 def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
-    """Return the parameters that affect a feature; afterwards, all of them require gradients."""
+    """Return the parameters that affect a feature, and make all parameters require gradients."""
     numbers = [p for p in parameters if p.is_floating_point()]
     if not numbers:
         raise UnsupportedHostError(
@@ -244,7 +244,7 @@ def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
         )
     for parameter in numbers:
         parameter.requires_grad_(True)
-    # A parameter that affects no feature has no gradient in their sum.
+    # Parameters that do not affect any feature get no gradient from the sum of all features.
     with reading(towers.model), torch.enable_grad():
         total = torch.stack([features.float().sum() for features in _embed_pair(towers)]).sum()
         gradients = torch.autograd.grad(total, numbers, allow_unused=True)
@@ -271,7 +271,7 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
             plain[name.replace(".base_layer.", ".")] = tensor
     for name, first in weights.items():
         layer, is_adapter, _ = name.partition(f".lora_A.{_NAME}.weight")
-        # peft stores A (rank, in) and B (out, rank) next to the weight that they change.
+        # peft stores A (rank, in) and B (out, rank) next to the weight they modify.
         if is_adapter:
             adapted: Any = model.get_submodule(layer)
             target = f"{layer}.{getattr(adapted, 'parameter_name', 'weight')}"
@@ -285,22 +285,22 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
 def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     """Save the model in a folder atomically, replacing any previously saved model.
 
-    It can be loaded by its own library (open_clip: "local-dir:FOLDER"). Adapters are merged.
-    vldebias.json records `scope` and `name`; see `vldebias.hosts.loading.load_host`.
+    Its own library can load it (in open_clip, as "local-dir:FOLDER"). Adapters are merged.
+    vldebias.json records `scope` and `name`, which `vldebias.hosts.loading.load_host` uses.
 
     Args:
         towers: the model.
         folder: folder to write.
-        scope: the part that was trained.
+        scope: part of the model that was trained.
         name: name under which the model was loaded.
     """
     from safetensors.torch import save_file
 
     refuse_foreign(folder)
-    # Everything is loaded into memory before anything is written or moved.
+    # Load everything into memory before writing or moving anything.
     weights = {key: tensor.detach().cpu() for key, tensor in towers.model.state_dict().items()}
     plain = merged(towers.model, weights)
-    # A partially written folder would load as a broken model.
+    # Write to a temporary folder, because a partially written one would load as a broken model.
     with replacing(folder) as new_folder:
         if isinstance(towers.preprocess, Preprocess):
             family = "miniature"
@@ -321,7 +321,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
 
 
 def check_savable(towers: Towers, *, name: str) -> None:
-    """Raise an error before training if the model cannot be saved or correctly reloaded.
+    """Raise an error before training if the model could not be saved and reloaded correctly.
 
     Args:
         towers: the model.
@@ -335,7 +335,7 @@ def refuse_foreign(folder: Path) -> None:
     """Raise an error if saving would overwrite anything but a saved model."""
     if not folder.exists() or (folder / MANIFEST).is_file():
         return
-    # A file with this name counts as not empty.
+    # If the path is a file, saving would overwrite it, so it counts as not empty.
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if not is_empty:
         raise InvalidInputError(
@@ -352,7 +352,7 @@ def replacing(folder: Path) -> Iterator[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     new_folder = folder.with_name(folder.name + ".part")
     old_folder = folder.with_name(folder.name + ".before")
-    # A process that was killed between the two moves left only the old folder.
+    # If an earlier process was killed between the two moves, only the old folder is left.
     if old_folder.is_dir() and not folder.exists():
         os.replace(old_folder, folder)
     for leftover in (new_folder, old_folder):

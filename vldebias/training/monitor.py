@@ -1,4 +1,4 @@
-"""Score a model on held-out pairs: zero-shot accuracy, retrieval, and cosines of pairs."""
+"""Score a model on held-out pairs by zero-shot accuracy, retrieval and pair cosines."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from vldebias.utils.pictures import why_unreadable
 if TYPE_CHECKING:
     from PIL import Image
 
-TO_IMAGE = "text->image"  # suffix of the names of caption scores, as opposed to image scores
+TO_IMAGE = "text->image"  # Name suffix for scores per caption, as opposed to per image.
 BATCH = 64  # number of images encoded at once
 
 
 def image_features(towers: Towers, images: Tensor) -> Tensor:
-    """Return unit image features (b, d) float32, in evaluation mode and without gradients.
+    """Return float32 image features (b, d) of norm 1, in evaluation mode without gradients.
 
     Args:
         towers: the model.
@@ -42,11 +42,11 @@ def image_features(towers: Towers, images: Tensor) -> Tensor:
 
 
 def text_features(towers: Towers, texts: Sequence[str], batch_size: int = 256) -> Tensor:
-    """Return unit text features (n, d) float32; see `image_features`.
+    """Return float32 text features (n, d) of norm 1; see `image_features`.
 
     Args:
         towers: the model.
-        texts: n texts.
+        texts: n strings.
         batch_size: number of texts encoded at once.
     """
     parts = []
@@ -71,12 +71,12 @@ def pixel_batches(
     """Yield rows (b,) and their pixels (b, 3, h, w), loaded by threads.
 
     Args:
-        rows: rows of the images.
-        read: row -> image; raises OSError if it cannot be read.
-        prepare: image -> pixels (3, h, w).
-        batch_size: images per batch.
+        rows: rows to load.
+        read: function that loads the image in a row, or raises OSError.
+        prepare: function that converts an image to pixels (3, h, w).
+        batch_size: number of images per batch.
         workers: number of threads.
-        skipped: dict to which row -> reason is added for each unreadable image.
+        skipped: dictionary to which the reason for each unreadable image is added by row.
     """
 
     def load(row: int) -> tuple[int, Tensor | None]:
@@ -95,7 +95,7 @@ def pixel_batches(
         batch_pixels.append(pixels)
         if len(batch_rows) == batch_size:
             yield torch.tensor(batch_rows), torch.stack(batch_pixels)
-            # Free this batch before the next one is loaded.
+            # Free the memory of this batch before the next one is loaded.
             batch_rows.clear()
             batch_pixels.clear()
     if batch_rows:
@@ -103,24 +103,26 @@ def pixel_batches(
 
 
 class Monitor:
-    """Score a model on held-out images. Scores are NaN if features are not finite.
+    """Score a model on held-out images.
 
-    - `zero_shot_accuracy`: share of images that are closest to the text of their class;
-      `zero_shot_worst_class`: lowest accuracy of a class that occurs; `zero_shot_worst_group`:
-      lowest accuracy of a class within a group.
-    - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10: share of queries with a
-      correct answer among the first k. Each image is a query, for which all of its captions are
-      correct. Each caption is a query (five per image on Flickr and COCO). If several images have
-      the same caption, it occurs once among the texts, and all of its images are correct.
-    - `positive_score`: mean cosine of images and their captions (s+ of the thesis at temperature
-      1).
+    Scores are NaN if features are not finite.
+
+    - `zero_shot_accuracy` is the share of images that are closest to the text for their class.
+      `zero_shot_worst_class` is the lowest accuracy among the classes that occur, and
+      `zero_shot_worst_group` the lowest accuracy of a class within a group.
+    - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10 are the shares of queries
+      with a correct answer among the first k. For an image query, all captions of the image are
+      correct. Each caption is a query (five per image on Flickr and COCO). If several images share
+      a caption, it occurs once among the texts, and all of its images are correct.
+    - `positive_score` is the mean cosine between images and their captions (s+ in the thesis, at
+      temperature 1).
 
     Args:
         images: (n, 3, h, w), preprocessed.
-        captions: n texts, "" for images without a caption; n sequences of texts, if images have
-            several; or empty.
+        captions: n captions, with "" for images without one, or n sequences of captions if images
+            have several. Empty if there are no captions.
         labels: (n,) integers, the class of each image, or -1 if unknown.
-        class_texts: the text of each class.
+        class_texts: text for each class.
         groups: (n,) integers, the value of an attribute that should not matter, or -1 if unknown.
     """
 
@@ -133,7 +135,7 @@ class Monitor:
         class_texts: Sequence[str] = (),
         groups: Tensor | None = None,
     ) -> None:
-        # The text->image queries: captions and their images, (q,).
+        # The text->image queries are all captions (q,), each with its image.
         query_images: list[int] = []
         queries: list[str] = []
         for image, listed in enumerate(captions):
@@ -176,24 +178,24 @@ class Monitor:
         workers: int = 4,
         limit: int | None = None,
     ) -> Self:
-        """Return a monitor for a data set.
+        """Create a monitor from a data set.
 
-        Pixels are preprocessed once and stored in half precision. Unreadable images are skipped,
+        Pixels are preprocessed once and stored in half precision. Unreadable images are skipped
         with a warning.
 
         Args:
-            data: the held-out images.
-            prepare: image -> pixels (3, h, w).
+            data: held-out images.
+            prepare: function that converts an image to pixels (3, h, w).
             label: class column. If None, there are no zero-shot scores.
-            template: text of a class, with {} for its name. "_" in names is replaced with a space,
-                and "a" before the name with "an" if necessary.
+            template: text for a class, with {} in place of its name. "_" in names is replaced by a
+                space, and "a" before the name by "an" if necessary.
             group: group column, for the worst group.
-            workers: number of threads that read images.
-            limit: maximum number of images, sampled at random. Recall decreases with the number of
-                images, so compare only values with the same limit.
+            workers: number of threads that load images.
+            limit: maximum number of images, which are sampled at random. Recall decreases with the
+                number of images, so only compare values with the same limit.
         """
         if limit is not None:
-            # Take a random sample, in the order of the data.
+            # Take a random sample, but keep the order of the data.
             data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
         skipped = dict[int, str]()
         readable_rows = []
@@ -245,8 +247,7 @@ class Monitor:
     def held_out(cls, settings: TrainSettings, learned: object, towers: Towers) -> Self | None:
         """Return a monitor for the held-out data, or None if there is nothing to score.
 
-        Warns about held-out images that are also in the training data, because their scores are too
-        high.
+        Warn if held-out images are also in the training data, which makes scores too high.
 
         Args:
             settings: training settings, which specify the data.
@@ -254,7 +255,7 @@ class Monitor:
             towers: the model, which preprocesses images.
 
         Raises:
-            InvalidInputError: If nine in ten held-out images are in the training data.
+            InvalidInputError: If at least 90% of the held-out images are in the training data.
         """
         if not settings.has_held_out:
             return None
@@ -284,7 +285,7 @@ class Monitor:
         return words
 
     def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
-        """Return the mean of every score over the images that have it, and the lowest accuracies.
+        """Return the mean of every score over the images that have one, and the lowest accuracies.
 
         Args:
             towers: the model.
@@ -293,13 +294,13 @@ class Monitor:
         return self.summary(self.rows(towers, edit))
 
     def summary(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the mean of every score and the lowest accuracies, from the result of `rows`."""
+        """Return the mean of every score and the lowest accuracies, given the result of `rows`."""
         figures = {name: float(values.double().nanmean()) for name, values in rows.items()}
         for name, cells in self.cells().items():
             correct = rows["zero_shot_accuracy"].double()
             figures[name] = float("nan")
             if correct.isfinite().any():
-                # Cells without any score are excluded.
+                # Exclude cells without any scores.
                 means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
                 figures[name] = float(np.nanmin(means))
         return figures
@@ -308,7 +309,8 @@ class Monitor:
         """Return the class, or class within a group, of each image for each lowest accuracy.
 
         Returns:
-            Name of the score -> (n,) integers on the CPU, negative for images in no class or group.
+            Integers (n,) on the CPU by name of the score, negative for images without a class or
+            group.
         """
         if self.labels is None:
             return {}
@@ -317,7 +319,7 @@ class Monitor:
         if self.groups is not None:
             groups = self.groups.cpu()
             known = (labels >= 0) & (groups >= 0)
-            # (n,), one number per class within a group, or -1 if either is unknown.
+            # Number each class within a group, or use -1 if either is unknown.
             cells = labels * (int(groups.max()) + 1) + groups
             cells_of_score["zero_shot_worst_group"] = cells.where(known, -1)
         return cells_of_score
@@ -330,30 +332,30 @@ class Monitor:
             edit: edit for the text features.
 
         Returns:
-            Name -> (n,) float32 on the CPU: 0 or 1, or a cosine; NaN for images without a label or
-            caption. Recall text->image has a score for each caption, (q,), whose images are in
-            `query_images`. If any feature is not finite, all scores are NaN.
+            Float32 scores (n,) on the CPU by name. They are 0 or 1, or cosines, or NaN for images
+            without a label or caption. Recall text->image has a score for each caption (q,), whose
+            image is in `query_images`. If any feature is not finite, all scores are NaN.
         """
         scores = dict[str, Tensor]()
-        # Disable autocast for the comparisons too, which it would round.
+        # Disable autocast for the comparisons too, because it would round them.
         with reading(towers.model):
             images = torch.cat([image_features(towers, part) for part in self.images.split(BATCH)])
             features = [images]
             if self.labels is not None:
                 classes = _edited_features(towers, self.class_texts, edit)
-                # 1 if the image is closest to its own class's text.
+                # An image is right if it is closest to the text for its own class.
                 labels = self.labels.to(images.device)
                 right = ((images @ classes.T).argmax(dim=1) == labels).float()
                 scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()
                 features.append(classes)
             if self.queries:
-                # Each distinct caption occurs once, since duplicates would lower its rank.
+                # Include each distinct caption only once, because duplicates would distort ranks.
                 place_of_caption = {
                     text: place for place, text in enumerate(dict.fromkeys(self.queries))
                 }
                 codes = torch.tensor([place_of_caption[text] for text in self.queries])
                 texts = _edited_features(towers, list(place_of_caption), edit)
-                # Images without a caption are not text->image candidates either.
+                # Images without a caption cannot be answers to text->image queries.
                 captioned, owners = self.query_images.unique(return_inverse=True)
                 values_of_score = _caption_scores(images[captioned], texts, owners, codes)
                 for name, values in values_of_score.items():
@@ -362,33 +364,33 @@ class Monitor:
                         scores[name] = torch.full((len(images),), torch.nan)
                         scores[name][captioned] = values
                 features.append(texts)
-        # Otherwise, non-finite features would have a closest text, and thus a score.
+        # Without this check, non-finite features would have a closest text and thus a score.
         if all(bool(part.isfinite().all()) for part in features):
             return scores
         return {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
 
 
 def _report_overlap(held_out: ImageData, learned: ImageData) -> None:
-    """Warn about held-out images that are also trained on; raise an error if 90% of them are."""
-    # Compare files, because two tables may list the same images under different names.
+    """Warn if held-out images are also training images, or raise an error if 90% of them are."""
+    # Compare paths, because two tables may list the same images under different names.
     held_out_paths = {held_out.path(row) for row in range(len(held_out))}
     learned_paths = {learned.path(row) for row in range(len(learned))}
     shared = len((held_out_paths & learned_paths) - {""})
     name = f"held-out data {held_out.name} {held_out.split}"
     if held_out.fingerprint == learned.fingerprint or shared >= 0.9 * len(held_out):
         raise InvalidInputError(
-            f"{name}: expected other images than the training data; set another val_split or"
+            f"{name}: expected different images than in the training data; set another val_split or"
             " val_data"
         )
     if shared:
         warn(
             f"{name}: {shared} of {len(held_out)} images are also in the training data, so the"
-            " scores are too high; remove them from either"
+            " scores are too high; remove them from one of the two"
         )
 
 
 def _edited_features(towers: Towers, texts: Sequence[str], edit: Edit | None) -> Tensor:
-    """Return unit text features (n, d), edited if there is an edit."""
+    """Return text features (n, d) of norm 1, with the edit applied if there is one."""
     features = text_features(towers, texts)
     if edit is None:
         return features
@@ -398,23 +400,24 @@ def _edited_features(towers: Towers, texts: Sequence[str], edit: Edit | None) ->
 def _caption_scores(
     images: Tensor, texts: Tensor, owners: Tensor, codes: Tensor
 ) -> dict[str, Tensor]:
-    """Return recall, and the mean cosine of images and their captions, on the CPU.
+    """Return recall, and the mean cosine between images and their captions, on the CPU.
 
     Args:
-        images: (n, d), images with captions.
-        texts: (m, d), distinct captions.
+        images: (n, d), features of images with captions.
+        texts: (m, d), features of the distinct captions.
         owners: (q,), image of each caption.
         codes: (q,), row of each caption in `texts`.
 
     Returns:
-        Name -> (n,) for images, or (q,) for captions (recall text->image).
+        Scores by name, (n,) for images or (q,) for captions (recall text->image).
     """
     n = len(images)
     owners = owners.to(images.device)
     codes = codes.to(images.device)
     image_places = torch.arange(n, device=images.device)
     text_places = torch.arange(len(texts), device=images.device)
-    # (q,) rank of each correct answer; the minimum is the rank of the first correct answer.
+    # Compute the rank of each correct answer (q,). A query's first correct answer has the lowest
+    # rank.
     text_ranks = first_hits(images[owners], texts, codes, text_places)
     image_ranks = first_hits(texts[codes], images, owners, image_places)
     to_text = torch.full((n,), len(texts), device=images.device)

@@ -1,4 +1,4 @@
-"""Create the loss of a training run, and combine model and loss in one module."""
+"""Create the loss for a training run, and combine the model and the loss in one module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vldebias.training.settings import LossSettings, refuse_unread
 
 
 class _LossModule(Protocol):
-    """The part of a loss module used by training; `Loss.load_module` checks it."""
+    """Interface of loss modules used in training, which `Loss.load_module` checks."""
 
     temperature: float | nn.Module
 
@@ -31,7 +31,7 @@ class _LossModule(Protocol):
 
 
 class _Parts(TypedDict, total=False):
-    """Features of a batch, the arguments of `Objective`."""
+    """Batch features, passed to `Objective` as arguments."""
 
     first: Required[Tensor]
     second: Required[Tensor]
@@ -43,18 +43,18 @@ class Objective(nn.Module):
 
     Args:
         settings: name and settings of the loss.
-        temperature: the model's temperature, used if the settings contain none. It is raised to at
-            least the loss's `least_temperature`.
-        items: number of rows in the data set; None for a stream.
+        temperature: the model's temperature, which is used if the settings contain none. If it is
+            below the loss's `least_temperature`, the latter is used.
+        items: number of rows in the data set, or None for a stream.
         bias: the model's bias, used as the initial value for losses with a bias. Default: the
-            loss's own.
+            loss's own initial value.
         two_views: whether to also use the other rows of the anchor's own view as negatives.
         gather: whether to use negatives from all processes.
         groups: number of groups, for group DRO.
 
     Raises:
-        InvalidInputError: If the loss does not use a setting, or keeps a state per item and the
-            data are a stream.
+        InvalidInputError: If the loss does not use one of the settings, or if the data are streamed
+            and the loss stores a state per item.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Objective(nn.Module):
             if groups is None:
                 raise InvalidInputError("group_dro: expected the number of groups, got none")
             self.groups = losses.GroupWeights(groups, step=settings.group_dro_step, gather=gather)
-            # Group DRO needs the loss of every pair.
+            # Group DRO needs the losses of individual pairs.
             options["reduction"] = "none"
         module: Any = self.declaration.load_module()
         self.loss: _LossModule = module.from_settings(self.loss_settings, **options)
@@ -117,8 +117,8 @@ class Objective(nn.Module):
         Args:
             first: features (b, d) of the images, rows of norm 1.
             second: features (b, d) of the captions or of a second view, rows of norm 1.
-            batch: the batch, whose columns the loss may use.
-            further_features: (b, M - 1, d), features of further views of each image, for a loss
+            batch: the batch, from which the loss may use columns.
+            further_features: (b, M - 1, d), features of further views of each image, for losses
                 with M positives.
         """
         values: list[Tensor | tuple[Tensor, Tensor]] = []
@@ -143,11 +143,11 @@ class Objective(nn.Module):
     def _positives(
         self, first: Tensor, second: Tensor, further_features: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the M positives (b, M, d) for the first features and for the second.
+        """Return M positives (b, M, d) for the first features and M for the second.
 
-        The first positive is the other half of the pair; the others are further views of the image.
-        Images are only compared with further views if both features are of images, because cosines
-        between images and cosines between images and captions are on different scales.
+        The first positive is the other half of the pair. The others are further views of the image.
+        The first features are only compared with further views if the second features come from
+        images too, because image-image cosines and image-caption cosines are on different scales.
         """
         if further_features is None:
             raise InvalidInputError(
@@ -157,11 +157,11 @@ class Objective(nn.Module):
         of_second = torch.cat([first[:, None], further_features], dim=1)
         if self.two_views:
             return torch.cat([second[:, None], further_features], dim=1), of_second
-        # The positives of an image are M copies of its caption.
+        # The M positives of an image are copies of its caption.
         return second[:, None].expand_as(of_second), of_second
 
     def schedule(self, step: int, steps: int) -> None:
-        """Set the loss's scheduled values.
+        """Update the loss's scheduled settings.
 
         Args:
             step: index of the next update, from 0.
@@ -188,7 +188,7 @@ class Objective(nn.Module):
 
 
 def _batch_column(batch: Batch, name: str, *, reader: str) -> Tensor:
-    """Return a column of the batch; raise an error if the data lack it."""
+    """Return a column of the batch, or raise an error if the data do not have it."""
     column: Tensor | None = getattr(batch, name)
     if column is None:
         raise InvalidInputError(f"{reader}: expected data with {name} for every pair, got none")
@@ -196,16 +196,16 @@ def _batch_column(batch: Batch, name: str, *, reader: str) -> Tensor:
 
 
 class Trainee(nn.Module):
-    """Model and loss as one module, so that both are wrapped for distributed training.
+    """Combine the model and the loss in one module, so that both are wrapped together.
 
     Args:
         towers: the model.
         objective: the loss.
-        fourier: alpha of the amplitude mixing of images (SSA-CLR, Tran et al., 2023, section 4.3;
-            0.2 is best in Table 3). If 0, images are not mixed.
-        partner: "any" mixes with the most similar image in the batch, as in the paper, which is
-            usually the other view of the same image if there are two views; "other" mixes with the
-            most similar view of a different image.
+        fourier: alpha for mixing image amplitudes (SSA-CLR, Tran et al., 2023, section 4.3). 0.2 is
+            best in the paper's Table 3. If 0, images are not mixed.
+        partner: which image to mix with. "any" uses the most similar image in the batch, as in the
+            paper. With two views, this is usually the other view of the same image. "other" uses
+            the most similar view of a different image.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Trainee(nn.Module):
         """Set training mode, except for modules whose weights are all frozen."""
         super().train(mode)
         for part in self.modules():
-            # Frozen batch norms must not update their statistics, and frozen towers must not apply
+            # Frozen batch norms must not update their statistics, and frozen towers must not use
             # dropout.
             weights = list(part.parameters())
             if weights and not any(weight.requires_grad for weight in weights):
@@ -235,9 +235,9 @@ class Trainee(nn.Module):
         return self
 
     def forward(self, batch: Batch, features: bool = False) -> object:
-        """Return the loss () of a batch, or its features by name.
+        """Return the loss () for a batch, or its features by name.
 
-        Both use `forward`, because processes only synchronise in calls to it.
+        This method computes both, because processes only synchronise in calls to `forward`.
 
         Args:
             batch: the batch.
@@ -252,7 +252,7 @@ class Trainee(nn.Module):
         images = torch.cat(views)
         if self.fourier:
             images = self._mixed(images, views=len(views))
-        # All views (v b, 3, h, w) are encoded in one pass, so that batch norms see them together.
+        # Encode all views (v b, 3, h, w) in one pass, so that batch norms see them together.
         features_of_views = unit(self.towers.image(images)).chunk(len(views))
         if batch.views is None:
             second = unit(self.text_features(batch.texts))
@@ -266,43 +266,43 @@ class Trainee(nn.Module):
         return self.objective(**parts, batch=batch)
 
     def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:
-        """Return features (b, d) of captions; equal captions are encoded once."""
-        # (b, all tokens). Captions are equal if their ids and masks are equal.
+        """Return caption features (b, d), encoding equal captions only once."""
+        # Captions are equal if all their token ids and masks (b, all tokens) are equal.
         rows = torch.cat([tokens.long() for tokens in texts.values()], dim=1)
         unique, place = torch.unique(rows, dim=0, return_inverse=True)
         if len(unique) == len(rows):
             return self.towers.text(texts)
-        # Find the first row of each text, which torch.unique does not return.
+        # Find the first row of each caption, which torch.unique does not return.
         first = torch.full((len(unique),), len(rows), device=rows.device)
         first = first.scatter_reduce(0, place, torch.arange(len(rows), device=rows.device), "amin")
         return self.towers.text({name: tokens[first] for name, tokens in texts.items()})[place]
 
     def _mixed(self, images: Tensor, views: int) -> Tensor:
-        """Mix image amplitudes with those of the most similar image, by up to `fourier`.
+        """Mix each image's amplitudes with its partner's, with a weight of up to `fourier`.
 
-        Pixels are mixed in [0, 1], because the phase of normalised pixels would include the sign of
-        the brightness.
+        Pixels are mixed in the range [0, 1], because the phase of normalised pixels would include
+        the sign of the brightness.
         """
         mean = images.new_tensor(self.towers.mean)[:, None, None]
         std = images.new_tensor(self.towers.std)[:, None, None]
         source = None
         if self.partner == "other":
             numbers = torch.arange(len(images) // views, device=images.device)
-            # Entire batches of views are concatenated, so views of image i are at i, b + i, ...
+            # Views are concatenated batch by batch, so the views of image i are at i, b + i, ...
             source = numbers.repeat(views)
-        # This pass only finds partners, so it needs no gradients and updates no statistics.
+        # This pass only finds partners, so it must not compute gradients or update statistics.
         with torch.no_grad(), still(self.model):
             features = unit(self.towers.image(images))
-            # Use the CPU generator, so that the numbers are the same on any device.
+            # Use the CPU generator, so that all devices get the same numbers.
             weight = self.fourier * torch.rand(len(images)).to(images.device)
             partner = most_similar(features, source)
             return (mix_amplitudes(images * std + mean, partner, weight) - mean) / std
 
 
 def unit(features: Tensor) -> Tensor:
-    """Return features (n, d) of norm 1, in at least single precision.
+    """Normalise features (n, d) to norm 1, in float32 or higher precision.
 
-    In bfloat16, the rounding error of a logit at t = 0.01 would be 0.25.
+    In bfloat16, the rounding error of a logit at t = 0.01 could be 0.25.
     """
     if features.dtype in (torch.bfloat16, torch.float16):
         features = features.float()

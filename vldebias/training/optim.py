@@ -12,13 +12,13 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from vldebias.losses import GlobalContrastiveLoss, GroupWeights
 
-RHO = {"sam": 0.05, "asam": 2.0}  # as in SSA-CLR, section 6.1
-_ETA = 0.01  # added to |theta| by ASAM
+RHO = {"sam": 0.05, "asam": 2.0}  # Values from SSA-CLR, section 6.1.
+_ETA = 0.01  # ASAM adds this to |theta|.
 
 
 @contextmanager
 def _restored(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Restore the values of tensors exactly when the block ends."""
+    """Restore the exact values of tensors when the block ends."""
     before = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         yield
@@ -33,12 +33,12 @@ class Average:
 
         mean <- d mean + (1 - d) theta,   d = min(decay, (step + 1) / (step + 10))
 
-    Buffers are not averaged. Means of half-precision weights are stored in float32, as required by
-    a decay of 0.999.
+    Buffers are not averaged. Means of half-precision weights are stored in float32, because half
+    precision cannot represent the small updates of a decay such as 0.999.
 
     Args:
-        parameters: the parameters by name.
-        decay: decay of the average, below 1.
+        parameters: trainable parameters by name.
+        decay: decay d of the average, below 1.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], decay: float) -> None:
@@ -48,9 +48,9 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Update the mean after step `step`, counted from 0."""
-        # The decay is smaller at first; otherwise, the mean would include the untrained weights
-        # for 1 / (1 - d) steps.
+        """Update the mean after a step, counted from 0."""
+        # Use a smaller decay at first, because the mean would otherwise include the initial weights
+        # for about 1 / (1 - d) steps.
         weight = 1 - min(self.decay, (step + 1) / (step + 10))
         for name, parameter in self.live.items():
             self.means[name].lerp_(_wide(parameter.detach()), weight)
@@ -70,9 +70,9 @@ class Average:
 
 
 class StartingWeights:
-    """Copies of a model's trainable parameters, to average them with the trained ones.
+    """Copies of the initial parameters, to be averaged with the trained ones.
 
-    WiSE-FT, Wortsman et al. (2022).
+    This is WiSE-FT (Wortsman et al., 2022).
 
     Args:
         model: the model before training.
@@ -88,37 +88,37 @@ class StartingWeights:
 
     @torch.no_grad()
     def average_with_live(self) -> None:
-        """Replace the weights with their average with the copies."""
+        """Replace the weights with the average of the weights and their copies."""
         for parameter, copy in self.copies:
             parameter.copy_(torch.lerp(copy, parameter, self.share))
 
 
 @contextmanager
 def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iterator[None]:
-    """Move parameters one step up their gradients inside the block, and restore them afterwards.
+    """Move parameters one step along their gradients inside the block, then restore them.
 
         theta_a = theta + rho g / |g|               SAM, Foret et al. (2021)
         theta_a = theta + rho T^2 g / |T g|         ASAM, Kwon et al. (2021), with T = |theta| + .01
 
-    g is the gradient of all parameters together, so its norm is a single number for the entire
-    model (SSA-CLR, Tran et al., 2023, section 4.3); T is 1 for vectors and scalars. The scale of g
-    does not matter, so g may be the gradient of a scaled loss.
+    g is the joint gradient of all parameters, so its norm is a single number for the entire model
+    (SSA-CLR, Tran et al., 2023, section 4.3). T is 1 for vectors and scalars. The scale of g does
+    not matter, so the loss may be scaled.
 
     Args:
-        parameters: the weights, with gradients.
+        parameters: parameters with gradients.
         method: "sam" or "asam".
         rho: length of the step.
     """
     moving = [parameter for parameter in parameters if parameter.grad is not None]
     with _restored(moving):
-        # The gradients must not be referenced here, because the block may free them.
+        # Do not keep a reference to the gradients, because the block may free them.
         _climb(moving, method, rho)
         yield
 
 
 @torch.no_grad()
 def _climb(parameters: Sequence[nn.Parameter], method: str, rho: float) -> None:
-    """Add the step of `climbed` to parameters with gradients."""
+    """Take the step of `climbed` for parameters that have gradients."""
 
     def scaled(parameter: nn.Parameter, vector: Tensor | None) -> Tensor:
         """Return T times a vector."""
@@ -128,10 +128,10 @@ def _climb(parameters: Sequence[nn.Parameter], method: str, rho: float) -> None:
             return wide
         return wide * (parameter.to(wide.dtype).abs() + _ETA)
 
-    # T g is computed twice, because keeping it would take as much memory as the weights.
+    # Compute T g twice, because storing it would take as much memory as the weights.
     norms = [torch.linalg.vector_norm(scaled(p, p.grad)) for p in parameters]
     norm = torch.linalg.vector_norm(torch.stack(norms))
-    # If all gradients are zero, there is no direction to climb.
+    # If all gradients are zero, there is no direction to move in.
     if norm > 0:
         for parameter in parameters:
             step = scaled(parameter, scaled(parameter, parameter.grad))
@@ -140,8 +140,8 @@ def _climb(parameters: Sequence[nn.Parameter], method: str, rho: float) -> None:
 
 @contextmanager
 def still(module: nn.Module) -> Iterator[None]:
-    """Freeze running statistics and the state of losses inside the block."""
-    # Batch norms update their statistics in every pass, so a second pass would be counted twice.
+    """Freeze running statistics and loss states inside the block."""
+    # Batch norms update their statistics in every forward pass, so an extra pass would count twice.
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
     stateful = (GlobalContrastiveLoss, GroupWeights)
     losses = [part for part in module.modules() if isinstance(part, stateful) and part.training]

@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 CAPTIONS_WANTED = (
     "Set caption to their column, or create captions from labels with label and caption_template"
 )
-# Training splits -> image splits of a miniature world, which has only two.
+# Image splits of a miniature world, which only has two, by training split.
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Store n images with captions; each epoch uses every image once, with its captions in turn.
+    """n images with captions, where each epoch uses every image with one of its captions.
 
     Attributes:
         name: name of the data set, for messages.
         ids: n image names.
-        captions: n tuples of texts; empty if only images are used.
-        read: index -> RGB image; raises OSError if it cannot be read.
+        captions: n tuples of captions, or empty if only images are used.
+        read: function that returns the RGB image at an index, or raises OSError.
         labels: classes of the images.
         groups: groups for group DRO.
-        columns: name -> labels, for every label column of the data; saved together with the pairs.
-        path: index -> path of the image, "" if it is not a file.
-        wrong: (n,) bool, True for images with a wrong caption, after `with_noise`.
+        columns: labels of every label column in the data by name, which are saved with the pairs.
+        path: function that returns the path of the image at an index, or "" if it is not a file.
+        wrong: (n,) bool, True for images that `with_noise` gave a wrong caption.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Pairs:
 
     @classmethod
     def from_data(cls, data: ImageData, settings: TrainSettings) -> Pairs:
-        """Return a data set's pairs, with groups and noise according to the settings.
+        """Create pairs from a data set, with groups and noise according to the settings.
 
         Rows without a caption are dropped, with a warning.
 
@@ -79,7 +79,7 @@ class Pairs:
         if settings.group_dro is not None:
             groups = _crossed_groups(data, settings.group_dro)
         pairs = cls(data.name, data.ids, (), data.read, labels, groups, data.labels, data.path)
-        # Two views of each image need no captions.
+        # Captions are not needed to contrast two views of each image.
         if settings.views == "two":
             return pairs
         captions = _captions(data, settings, labels)
@@ -93,7 +93,7 @@ class Pairs:
                 f" left out, such as {examples}"
             )
         pairs = replace(pairs, captions=captions).select(np.flatnonzero(has_caption))
-        # Warn if captions or class names are not words, such as file names or codes.
+        # Warn if captions or class names look like file names or codes instead of words.
         names = [texts[0] for texts in pairs.captions]
         remedy = "Set caption to the column of the captions"
         if settings.caption_template is not None and pairs.labels is not None:
@@ -105,7 +105,7 @@ class Pairs:
         return pairs.with_noise(settings.caption_noise, settings.seed)
 
     def select(self, rows: NDArray[np.int64]) -> Self:
-        """Return some of the pairs, by their rows (m,)."""
+        """Return the pairs with the given rows (m,)."""
         read = self.read
         path = self.path
         numbers = rows.tolist()
@@ -125,7 +125,7 @@ class Pairs:
         )
 
     def with_noise(self, eta: float, seed: int) -> Self:
-        """Return pairs with a share eta of the captions replaced by random captions; see `noise`.
+        """Return pairs with a share eta of the captions replaced at random; see `noise`.
 
         Args:
             eta: share of captions to replace, in [0, 1].
@@ -138,18 +138,18 @@ class Pairs:
         for texts in self.captions:
             noisy_texts = tuple(islice(noisy, len(texts)))
             captions.append(noisy_texts)
-            # The random caption may be one of the image's own, which is not wrong.
+            # The random caption may happen to be one of the image's own captions.
             wrong.append(not set(noisy_texts) <= set(texts))
         return replace(self, captions=tuple(captions), wrong=np.array(wrong))
 
     @staticmethod
     def noise(n: int, eta: float, seed: int) -> NDArray[np.int64]:
-        """Return the row (n,) from which each row's caption is taken: (1 - eta) P_XV + eta P_X P_V.
+        """Return the row (n,) from which each row's caption is taken.
 
-        This is the mixture noise of section 6.2.2 of the thesis. With probability eta, a caption is
-        replaced by the caption of a row that is chosen uniformly from all n rows, so the marginal
-        distributions do not change. A larger eta with the same seed replaces the same captions in
-        the same way, and more.
+        This is the mixture noise (1 - eta) P_XV + eta P_X P_V from section 6.2.2 of the thesis.
+        With probability eta, a caption is replaced by the caption of a row that is chosen uniformly
+        from all n rows, so the marginal distributions do not change. With the same seed, a larger
+        eta makes the same replacements and additional ones.
 
         Args:
             n: number of rows.
@@ -157,14 +157,14 @@ class Pairs:
             seed: random seed.
         """
         generator = numpy_generator("mixture noise", seed)
-        # The number of random values does not depend on eta, so a larger eta only adds rows.
+        # The random values do not depend on eta, so a larger eta only adds replacements.
         replaced = generator.random(n) < eta
         replacements = generator.integers(n, size=n)
         return np.where(replaced, replacements, np.arange(n))
 
 
 def _crossed_groups(data: ImageData, columns: str) -> Labels:
-    """Return the groups for comma-separated columns, limited to combinations that occur.
+    """Return the groups defined by comma-separated columns, without empty combinations.
 
     Raises:
         InvalidInputError: If all rows are in the same group.
@@ -173,9 +173,9 @@ def _crossed_groups(data: ImageData, columns: str) -> Labels:
     occurring = np.unique(groups.codes[groups.known])
     if len(occurring) < 2:
         raise InvalidInputError(
-            f"{data.name}: group_dro {columns!r}: expected rows of at least two groups"
+            f"{data.name}: group_dro {columns!r}: expected rows from at least two groups"
         )
-    new_codes = np.full(len(groups.names) + 1, -1)  # the last entry is for unknown rows (-1)
+    new_codes = np.full(len(groups.names) + 1, -1)  # The last entry is for unknown rows (-1).
     new_codes[occurring] = np.arange(len(occurring))
     names = tuple(groups.names[code] for code in occurring)
     return Labels(new_codes[groups.codes], names)
@@ -184,7 +184,7 @@ def _crossed_groups(data: ImageData, columns: str) -> Labels:
 def _captions(
     data: ImageData, settings: TrainSettings, labels: Labels | None
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the captions of each image, or the filled-in template if there is one.
+    """Return the captions of each image, created from the template if there is one.
 
     Raises:
         InvalidInputError: If the data have no captions.
@@ -193,7 +193,7 @@ def _captions(
         # Class names are often folder names, such as "ice_cream".
         names = [name.replace("_", " ") for name in labels.names]
         texts = [fill(settings.caption_template, **{"": name}) for name in names]
-        texts.append("")  # for unknown labels (-1)
+        texts.append("")  # For unknown labels (-1).
         return tuple((texts[code],) for code in labels.codes)
     if not data.captions:
         raise InvalidInputError(f"{data.name}: expected captions, got none. {CAPTIONS_WANTED}")
@@ -204,15 +204,15 @@ def _captions(
 
 
 def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData | ImageStream:
-    """Open the training data, or the held-out data.
+    """Open the training data or the held-out data.
 
     Args:
         settings: training settings, which specify the data.
         held_out: whether to open the held-out data instead.
 
     Raises:
-        InvalidInputError: If the split is unknown, codes have no names, or
-            `vldebias.data.open_data` raises it.
+        InvalidInputError: If the split is unknown, codes have no names, or the data are invalid for
+            `vldebias.data.open_data`.
     """
     source = settings.data
     split = settings.split
@@ -229,17 +229,17 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
         return data
     labels = dict(data.labels)
     for column, name_of_code in settings.names.items():
-        # Held-out data do not need the group DRO columns.
+        # Held-out data do not need columns for group DRO.
         if column in labels or not held_out:
             labels[column] = _named(data, column, name_of_code)
     return replace(data, labels=labels)
 
 
 def _named(data: ImageData, column: str, name_of_code: Mapping[str, str]) -> Labels:
-    """Return the labels of a column, with codes replaced by names."""
+    """Return a column's labels, with codes replaced by names."""
     labels = data.column(column)
-    # Values that are already names are unchanged, so that kept.parquet can be read with the same
-    # settings.
+    # Leave values that are already names unchanged, so that kept.parquet can be loaded with the
+    # same settings.
     new_names = set(name_of_code.values())
     unnamed = [code for code in labels.names if code not in name_of_code and code not in new_names]
     if unnamed:
@@ -249,7 +249,7 @@ def _named(data: ImageData, column: str, name_of_code: Mapping[str, str]) -> Lab
         )
     texts = [name_of_code.get(code, code) for code in labels.names]
     names = list(dict.fromkeys(texts))
-    # Codes with the same name are one class. The last entry is for unknown rows (-1).
+    # Codes with the same name form one class. The last entry is for unknown rows (-1).
     new_codes = np.array([*map(names.index, texts), -1])
     return Labels(new_codes[labels.codes], tuple(names))
 
@@ -291,10 +291,10 @@ def _open_by_place(
 
 
 def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:
-    """Return the label columns to read: the class, the groups to score, and those to train with."""
+    """Return the label columns to load: the class and the groups for scoring and training."""
     columns = [settings.label or ""]
-    # Training data do not need the column of groups to score. However, if the held-out data are a
-    # different split of the same data, the column exists and is written to kept.parquet.
+    # Training itself does not need the column of groups to score. However, if the held-out data are
+    # a different split of the same data, the column exists and is written to kept.parquet.
     is_kept = settings.keep is not None and settings.val_data is None
     if held_out or is_kept:
         columns.append(settings.group or "")

@@ -1,4 +1,4 @@
-"""Train a model according to the settings, and write the results to a folder."""
+"""Train a model according to the settings and write the results to a folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OUTCOME = "run.json"
 MODEL = "model"
 PROJECTION = "projection"
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
-_LINE_EVERY = 60.0  # seconds between two lines with scores in a log file
+_LINE_EVERY = 60.0  # Minimum number of seconds between two lines with scores in a log file.
 
 
 def train_model(
@@ -56,43 +56,43 @@ def train_model(
 ) -> dict[str, Any] | None:
     """Train a model and write these files to `folder`:
 
-    - model/: the trained model, for every command with --model
-    - projection/: with `debias`, the projection of the prompt set, fitted for this model
+    - model/: the trained model, which every command with --model accepts
+    - projection/: with `debias`, the projection for the prompt set, fitted for this model
     - settings.yaml: all settings, for --config
-    - history.jsonl: a line per step with loss, learning rate and temperature, and with scores if
-      they are due, including whether zero-shot accuracy (or retrieval, without classes) is clearly
-      below its start
-    - pairs.csv, pairs.html: the score of every training pair, lowest first, and a page with the
-      first of them
+    - history.jsonl: one line per step with the loss, the learning rate, the temperature and, if
+      due, the scores, including whether zero-shot accuracy (or retrieval, without classes) is
+      clearly below its initial value
+    - pairs.csv, pairs.html: the score of every training pair, lowest first, and a page that shows
+      the first of them
     - kept.parquet: with `keep`, this share of the pairs
-    - run.json: scores before and after training, a conclusion about each change, below_start if the
+    - run.json: scores before and after training, a conclusion about each change, below_start if
       training made the model clearly worse, and a record of the run
     - state.pt: the last checkpoint, from which an interrupted run resumes
 
     A warning is issued if zero-shot accuracy on the held-out data, or retrieval if they have no
-    classes, falls: if the 95% interval of its paired change is below 0.
+    classes, falls so far that the 95% interval of its paired change is below 0.
 
     Args:
         settings: all training settings.
         folder: folder for the files.
-        cpu: train on the CPU.
+        cpu: whether to train on the CPU.
         progress: where to report progress.
 
     Returns:
-        The content of run.json in the first process, None in the others.
+        The contents of run.json in the first process, and None in the others.
 
     Raises:
-        InvalidInputError: If settings contradict each other or the data, or the folder contains a
-            different run or is being written to by one.
+        InvalidInputError: If settings contradict each other or the data, if the folder contains a
+            different run, or if a different run is writing to it.
         DivergedError: If the loss is not finite.
     """
     if settings.track is not None:
-        # Raise an error for a missing package now, not when the trackers start.
+        # Raise an error for a missing package now instead of when the trackers start.
         need(settings.track)
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
     processes = accelerator.num_processes
     towers = make_towers(settings)
-    # Before the first step, detect anything that could not be written after the last.
+    # Check before the first step that the results can be written after the last one.
     check_savable(towers, name=settings.model)
     refuse_foreign(folder / MODEL)
     if settings.debias is not None:
@@ -121,7 +121,7 @@ def train_model(
     starting_weights = None
     if settings.wise_ft is not None:
         starting_weights = StartingWeights(towers.model, settings.wise_ft)
-    # Values that identify a checkpoint of this training.
+    # A checkpoint must match these values to be resumed.
     identity = {
         **settings.identity(),
         "rows": batches.items,
@@ -129,7 +129,7 @@ def train_model(
         "processes": processes,
     }
     if batches.items is not None:
-        # A run may be resumed with more processes and smaller batches, if the joint batch is the
+        # A run may be resumed with more processes and smaller batches if the joint batch stays the
         # same.
         identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
 
@@ -142,7 +142,7 @@ def train_model(
     with lock, progress:
         done = steps_done(folder)[0]
         _announce(settings, accelerator, towers, objective, batches, monitor, done, progress)
-        # A resumed run also scores the model before training, to compare the scores.
+        # A resumed run scores the original model too, to compare the scores.
         held_out = None if monitor is None else HeldOutScores(monitor, towers)
         steps = settings.updates(batches.per_epoch)
         with progress.bar("training", steps, done=done) as advance:
@@ -156,10 +156,10 @@ def train_model(
                 monitor=held_out,
                 on_step=_StepReport(settings, accelerator, progress, advance),
             )
-        accelerator.end_training()  # also disconnects the processes
+        accelerator.end_training()  # This also disconnects the processes.
         if not accelerator.is_main_process:
             return None
-        # Only the first process writes, so only its copy is averaged.
+        # Only the first process writes files, so only its copy needs averaging.
         if starting_weights is not None:
             starting_weights.average_with_live()
         towers.set_temperature(objective.temperature, objective.bias)
@@ -177,14 +177,14 @@ class HeldOutScores:
         self.rows_before = monitor.rows(towers)
 
     def __call__(self, towers: Towers) -> Entry:
-        """Return the scores for the history, with the change in the watched score."""
+        """Return the scores for the history, with the change of the watched score."""
         rows = self.monitor.rows(towers)
         return self.monitor.summary(rows) | change_since_start(self.rows_before, rows)
 
     def compare(
         self, towers: Towers
     ) -> tuple[dict[str, float], dict[str, float], list[Conclusion]]:
-        """Return scores before and after training, and a conclusion about each change."""
+        """Return the scores before and after training, and a conclusion about each change."""
         rows = self.monitor.rows(towers)
         query_images = self.monitor.query_images
         has_several = len(query_images.unique()) < len(query_images)
@@ -222,7 +222,7 @@ def _announce(
     done: int,
     progress: Progress,
 ) -> None:
-    """Print what is trained, and start the trackers."""
+    """Print a summary of the run and start the trackers."""
     if settings.track is not None:
         config = {name: str(value) for name, value in settings.model_dump().items()}
         accelerator.init_trackers("vldebias", config=config)
@@ -255,7 +255,7 @@ def _write(
     history: Sequence[Entry],
     progress: Progress,
 ) -> dict[str, Any]:
-    """Write the files of `train_model`, except the checkpoint; return the content of run.json."""
+    """Write all files except the checkpoint, and return the contents of run.json."""
     save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model)
     write_atomically(folder / SETTINGS, settings.as_yaml())
     files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
@@ -271,8 +271,7 @@ def _write(
         files |= pair_files
     debiased: dict[str, float] = {}
     if settings.debias is not None:
-        # Load the saved model, because the fingerprint must be that of its weights, with merged
-        # adapters.
+        # Load the saved model, because the fingerprint must match its weights with merged adapters.
         saved = load_host(str(folder / MODEL))
         edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
         for role, edit in edits.items():
@@ -300,10 +299,10 @@ def _write(
 
 
 class _StepReport:
-    """Report steps: in the progress bar, to the trackers, and as lines with scores.
+    """Report steps in the progress bar, to the trackers, and as lines with scores.
 
     A log file gets a line with scores at most once a minute, and when the model first falls below
-    its start. All scores are in the history, and the final ones are printed at the end.
+    its initial score. All scores are in the history, and the final ones are printed at the end.
     """
 
     def __init__(
@@ -323,7 +322,7 @@ class _StepReport:
         self.was_below_start = False
 
     def __call__(self, entry: Entry, steps: int) -> None:
-        """Report the entry of one step out of `steps`."""
+        """Report the entry for one of `steps` steps."""
         step = int(entry["step"])
         loss = f"loss {entry['loss']:.4g}"
         self.advance(note=loss)
@@ -348,12 +347,12 @@ class _StepReport:
 def list_pairs(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Score every pair with the model without training, and write the files of `report_pairs`.
+    """Score every pair without training, and write the files described in `report_pairs`.
 
     Args:
         settings: all training settings.
         folder: folder for the files.
-        cpu: use the CPU.
+        cpu: whether to use the CPU.
         progress: where to report progress.
     """
     data = open_images(settings)
@@ -373,7 +372,7 @@ def list_pairs(
 
 
 def steps_done(folder: Path) -> tuple[int, int]:
-    """Return the number of finished steps and of all steps of a checkpoint; (0, -1) without one."""
+    """Return a checkpoint's numbers of finished and of all steps, or (0, -1) without one."""
     state = read_state(folder / STATE)
     if state is None:
         return 0, -1
@@ -392,6 +391,6 @@ def make_towers(settings: TrainSettings) -> Towers:
     tune(towers, settings.tune, last=last, lora_rank=settings.lora_rank, seed=settings.seed)
     if settings.views == "two":
         for part in towers.text_parts:
-            # The text tower would get no gradient, for which processes would wait.
+            # Freeze the text tower, because processes would wait for a gradient it never gets.
             part.requires_grad_(False)
     return towers

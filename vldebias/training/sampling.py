@@ -1,4 +1,4 @@
-"""Derive random generators, and the rows of each micro-batch, only from seed and position."""
+"""Derive random generators and micro-batch rows from nothing but the seed and the position."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from vldebias.errors import InvalidInputError
 def _seeds(purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
     """Return a seed sequence for a purpose and a position.
 
-    It includes the number of numbers, because numpy pads with zeros.
+    It also depends on the length of `numbers`, because numpy pads with zeros.
     """
-    # 32-bit words in little-endian order give the same seed on every machine.
+    # Use little-endian 32-bit words, so that every machine gives the same seed.
     words = np.array([zlib.crc32(purpose.encode()), len(numbers), *numbers], dtype=np.uint64)
     return np.random.SeedSequence(words.astype("<u8").view("<u4"))
 
@@ -29,21 +29,21 @@ def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
 
 
 def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
-    """Return a torch generator on the CPU for a purpose and a position, see `numpy_generator`."""
+    """Return a torch generator on the CPU for a purpose and a position; see `numpy_generator`."""
     seed = int(_seeds(purpose, numbers).generate_state(1, np.uint64)[0])
     return torch.Generator().manual_seed(seed % 2**63)
 
 
 class Sampler:
-    """Choose the rows in the micro-batches of one of `world` processes.
+    """Select the rows of each micro-batch for one of `world` processes.
 
-    A joint micro-batch consists of `batch_size * world` successive rows in the epoch's order, like
-    a batch in a single process with the joint batch size. Each process gets an equal part, ordered
-    by `rank`. An incomplete last batch is dropped.
+    A joint micro-batch consists of `batch_size * world` consecutive rows in the epoch's order, like
+    a batch of that size in a single process. Each process gets an equal part, in the order of their
+    ranks. The last incomplete batch is dropped.
 
     Args:
         items: number of rows.
-        batch_size: rows per micro-batch and process.
+        batch_size: number of rows per micro-batch and process.
         seed: seed of the run.
         rank: rank of this process.
         world: number of processes.
@@ -61,15 +61,15 @@ class Sampler:
         if items < self.joint_size:
             raise InvalidInputError(
                 f"the data has {items} rows, fewer than the {self.joint_size} of one batch"
-                f" ({batch_size} per process, {world} processes); lower batch_size or give more"
+                f" ({batch_size} per process, {world} processes); lower batch_size or use more"
                 " data"
             )
         self.per_epoch = items // self.joint_size
 
     @staticmethod
-    @lru_cache(maxsize=2)  # the current epoch, and the next one for reading ahead
+    @lru_cache(maxsize=2)  # The current epoch, and the next one for reading ahead.
     def order(items: int, seed: int, epoch: int) -> NDArray[np.int64]:
-        """Return the rows 0 .. items - 1 in the order of an epoch, (items,), read-only.
+        """Return rows 0 .. items - 1 in an epoch's order, as a read-only array (items,).
 
         Args:
             items: number of rows.
@@ -81,24 +81,24 @@ class Sampler:
         return order
 
     def epoch(self, number: int) -> int:
-        """Return the epoch that micro-batch `number` belongs to."""
+        """Return the epoch of micro-batch `number`."""
         return number // self.per_epoch
 
     def _place(self, number: int) -> tuple[NDArray[np.int64], int]:
-        """Return the order of the epoch of micro-batch `number`, and its position in the order."""
+        """Return the row order in the epoch of a micro-batch, and the micro-batch's position."""
         order = self.order(self.items, self.seed, self.epoch(number))
         return order, number % self.per_epoch * self.joint_size
 
     def rows(self, number: int) -> NDArray[np.int64]:
-        """Return the rows of this process in micro-batch `number`, (batch_size,)."""
+        """Return this process's rows (batch_size,) in micro-batch `number`."""
         order, first = self._place(number)
         return order[first + self.rank * self.batch_size :][: self.batch_size].copy()
 
     def spares(self, number: int) -> Iterator[int]:
-        """Yield rows of this process to replace unreadable rows in joint micro-batch `number`.
+        """Yield rows with which this process can replace unreadable rows in a micro-batch.
 
-        They come from other batches in the epoch, and differ between processes. A row therefore
-        occurs at most once in a joint batch, as required by losses with a state per row.
+        They come from other batches in the epoch and differ between processes. A row therefore
+        occurs at most once in a joint batch, as required by losses that store a state per row.
         """
         order, first = self._place(number)
         # Processes take turns, so that no two processes use the same row.
@@ -107,18 +107,19 @@ class Sampler:
 
 
 def turn(count: int, seed: int, epoch: int, image: int) -> int:
-    """Return the index of the caption used for an image in an epoch.
+    """Return the index of the caption to use for an image in an epoch.
 
-    The index cycles through all captions, starting with a random one.
+    Epochs cycle through all captions, starting with a random one.
 
     Args:
-        count: number of captions of the image.
+        count: number of captions for the image.
         seed: seed of the run.
         epoch: number of the epoch.
-        image: number of the image.
+        image: index of the image.
     """
     if count == 1:
         return 0
-    # Images start with different captions, so that an epoch mixes first and last captions.
+    # Start with a different caption for each image, so that every epoch mixes first and last
+    # captions.
     first = int(numpy_generator("caption", seed, image).integers(count))
     return (epoch + first) % count

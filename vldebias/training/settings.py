@@ -1,4 +1,4 @@
-"""Define all settings of a training run, for YAML files and `--set name=value`."""
+"""Define all settings for a training run, from YAML files and `--set name=value`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from vldebias.losses.catalog import BUILT_IN, LOSSES, Loss
 from vldebias.miniature.words import WORLDS
 from vldebias.utils.files import explain, read_yaml
 
-# Readers are closures, which only forked processes inherit (not on Windows).
+# Readers are closures, which only forked processes can inherit, so Windows has no workers.
 _WORKERS = 2 if "fork" in multiprocessing.get_all_start_methods() else 0
 Scope = Literal["all", "text", "image", "heads", "lora"]
-# Data sets that are opened by name, in `data_root` or in a folder with their name.
+# Data sets that are opened by name, from `data_root` or a folder of the same name.
 _NAMED_DATA = ", ".join(data_set.name for data_set in DATA_SETS if not data_set.is_format)
-# Columns of kept.parquet, in addition to label columns.
+# Columns in kept.parquet, in addition to the label columns.
 KEPT_COLUMNS = ("image", "caption", "id", "score")
 
 
 class _Settings(BaseModel):
-    # Validators are built on first use, because most groups are only used in `TrainSettings`.
+    # Build validators on first use, because most of these classes are only used in `TrainSettings`.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @field_validator("*", mode="before")
@@ -45,7 +45,7 @@ class _Settings(BaseModel):
 
 
 class ModelSettings(_Settings):
-    """Settings for the model and its trained part."""
+    """Settings for the model and the part of it to train."""
 
     model: str = Field(
         "miniature",
@@ -158,7 +158,7 @@ class DataSettings(_Settings):
     @field_validator("names", mode="before")
     @classmethod
     def _read_codes_as_texts(cls, names: object) -> object:
-        """Convert codes to texts, since YAML reads them as numbers, and yes and no as booleans."""
+        """Convert codes to strings, because YAML parses them as numbers, or yes as a boolean."""
         if not isinstance(names, dict):
             return names
         texts = {}
@@ -170,12 +170,12 @@ class DataSettings(_Settings):
 
     @property
     def reads_captions(self) -> bool:
-        """Return True if captions are read, not created from labels or replaced by two views."""
+        """Return whether captions are loaded, rather than created from labels or not needed."""
         return self.views == "captions" and self.caption_template is None
 
     @property
     def has_held_out(self) -> bool:
-        """Return True if there are held-out data; birds and portraits always have some."""
+        """Return whether there are held-out data, as is always the case for birds and portraits."""
         return self.val_data is not None or self.val_split is not None or self.data in WORLDS
 
 
@@ -185,7 +185,7 @@ _LEAST_TEMPERATURES = ", ".join(
     if loss.least_temperature is not None
 )
 _FIXED_TEMPERATURES = ", ".join(loss.name for loss in BUILT_IN if loss.fixed_temperature)
-# This base class is created at run time, so type checkers do not see the settings of the losses.
+# Type checkers do not see the losses' settings, because this base class is created at run time.
 if TYPE_CHECKING:
     _DeclaredSettings = _Settings
 else:
@@ -201,7 +201,7 @@ else:
 
 
 class LossSettings(_DeclaredSettings):
-    """Settings for the loss: those shared by all losses, and those declared by each loss.
+    """Settings for the loss, both those shared by all losses and those that each loss declares.
 
     `Objective` raises an error for settings that the chosen loss does not use.
     """
@@ -333,10 +333,10 @@ class LoopSettings(_Settings):
         return self
 
     def updates(self, per_epoch: int | None) -> int:
-        """Return the number of updates.
+        """Return the total number of updates.
 
         Args:
-            per_epoch: number of micro-batches per epoch; None for a stream.
+            per_epoch: number of micro-batches per epoch, or None for a stream.
         """
         if self.steps is not None:
             return self.steps
@@ -344,11 +344,11 @@ class LoopSettings(_Settings):
             raise InvalidInputError(
                 "epochs: expected steps instead, because the length of a stream is unknown"
             )
-        # A run may be shorter than an epoch, but has at least one update.
+        # A run may be shorter than an epoch, but needs at least one update.
         return max(1, round(self.epochs * per_epoch / self.accumulation))
 
     def learning_rate(self, step: int, steps: int) -> float:
-        """Return the learning rate: a linear warm-up, then half a cosine down to 0.
+        """Return the learning rate, with a linear warm-up followed by cosine decay to 0.
 
         Args:
             step: number of the update, from 0.
@@ -358,7 +358,7 @@ class LoopSettings(_Settings):
         >>> [round(settings.learning_rate(step, 5), 2) for step in range(5)]
         [0.5, 1.0, 1.0, 0.75, 0.25]
         """
-        # The learning rate of the first step is above 0, hence step + 1.
+        # Use step + 1, so that the learning rate of the first step is above 0.
         rising = round(self.warmup * steps)
         if step < rising:
             return self.lr * (step + 1) / rising
@@ -366,7 +366,7 @@ class LoopSettings(_Settings):
 
 
 class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
-    """All settings for a training run. `vldebias train --settings` prints their descriptions."""
+    """All settings for a training run, which `vldebias train --settings` describes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -378,7 +378,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         if data_set is None:
             return values
         filled = {**data_set.training, **values}
-        # There is no default for other held-out data, or if it would be the training split.
+        # Do not use the default for other held-out data, or if it would be the training split.
         held_out_split = filled.get("val_split")
         has_other_split = "val_data" in values or values.get("split") == held_out_split
         if has_other_split and "val_split" not in values:
@@ -400,7 +400,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         """Raise an error for a setting that would have no effect."""
         for name, (is_read, reader) in self._readers().items():
             value = getattr(self, name)
-            # Explicit defaults are allowed, because they do not change anything.
+            # Allow explicit defaults, because they do not change anything.
             if value != type(self).model_fields[name].default and not is_read:
                 raise ValueError(f"{name} {value!r} would have no effect; it needs {reader}")
         if (
@@ -415,7 +415,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
 
     @model_validator(mode="after")
     def _check_columns_to_keep(self) -> TrainSettings:
-        """Raise an error for a label column that has the name of another column of kept.parquet."""
+        """Raise an error if a label column's name conflicts with a column in kept.parquet."""
         if self.keep is None:
             return self
         groups = (self.group_dro or "").split(",")
@@ -428,7 +428,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         return self
 
     def _readers(self) -> dict[str, tuple[bool, str]]:
-        """Return, for each conditional setting, whether it is used, and what it requires."""
+        """Return whether each conditional setting is used, and what it requires."""
         world = self.data in WORLDS
         is_named = trained_data(self.data) is not None
         has_own_layout = world or is_named
@@ -436,7 +436,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         has_column_of_captions = (
             not has_own_layout and reads_captions and self.caption_template is None
         )
-        # A stream cannot be read twice, so its rows cannot be counted, crossed or listed.
+        # A stream can only be read once, so its rows cannot be counted, crossed or listed.
         can_be_read_again = not self.streaming
         return {
             "lora_rank": (self.tune == "lora", "tune: lora"),
@@ -476,14 +476,14 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         }
 
     def as_yaml(self) -> str:
-        """Return explicitly set settings as YAML, for `load_settings`."""
+        """Return the explicitly set values as YAML, for `load_settings`."""
         import yaml
 
         return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
 
     def identity(self) -> dict[str, object]:
-        """Return the settings that must be the same to resume a run."""
-        # Settings for speed and monitoring may differ.
+        """Return the settings that must match to resume a run."""
+        # Settings for speed and monitoring may change when a run is resumed.
         monitoring = {
             "workers",
             "save_every",
@@ -493,9 +493,9 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "keep",
             "debias",
             "allow_outside",
-            "data_root",  # the content of the data is compared instead
+            "data_root",  # The contents of the data are compared instead.
         }
-        # Settings for scores may differ. Steps are compared instead of epochs.
+        # Settings for scores may change too. The number of steps is compared instead of epochs.
         scored = {
             "val_data",
             "val_split",
@@ -513,7 +513,7 @@ GROUPS: dict[str, type[BaseModel]] = {
     "Loss": LossSettings,
     "Steps": LoopSettings,
 }
-# Heads and adapters start from a trained model; only "scratch" learns the temperature.
+# Heads and adapters start from a pretrained model. Only "scratch" learns the temperature.
 PRESETS: dict[str, dict[str, object]] = {
     "heads": {"tune": "heads", "loss": "info_nce", "lr": 1e-4, "epochs": 2},
     "lora": {"tune": "lora", "loss": "info_nce", "lr": 1e-4, "epochs": 1},
@@ -529,7 +529,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 
 def _preset(name: object) -> dict[str, object]:
-    """Return the settings of a preset; empty without a name."""
+    """Return the settings in a preset, or an empty dictionary without a name."""
     if name is None:
         return {}
     if not isinstance(name, str) or name not in PRESETS:
@@ -538,10 +538,10 @@ def _preset(name: object) -> dict[str, object]:
 
 
 def _settings_of_loss(name: object) -> type[TrainSettings]:
-    """Return the settings class, extended by the settings of a registered loss.
+    """Return the settings class, extended with the settings of a registered loss.
 
     Raises:
-        InvalidInputError: If the loss is unknown, or one of its settings has a name that is taken.
+        InvalidInputError: If the loss is unknown, or the name of one of its settings is taken.
     """
     if not isinstance(name, str):
         return TrainSettings
@@ -563,12 +563,12 @@ def _settings_of_loss(name: object) -> type[TrainSettings]:
 
 
 def load_settings(path: Path | None = None, **settings: object) -> TrainSettings:
-    """Load the settings of a training run.
+    """Load the settings for a training run.
 
     Args:
-        path: YAML file of settings.
-        settings: settings that override those of the file. "preset", here or in the file, names one
-            of `PRESETS`, which both override.
+        path: YAML file with settings.
+        settings: settings that override the file. "preset", here or in the file, selects one of
+            `PRESETS`. All other settings override the preset.
 
     Raises:
         InvalidInputError: If the file does not exist or is not a mapping, a name is unknown, or a
@@ -582,11 +582,11 @@ def load_settings(path: Path | None = None, **settings: object) -> TrainSettings
     layers = (preset, file_settings, settings)
     chosen_losses = {layer["loss"] for layer in layers if "loss" in layer}
     if len(chosen_losses) > 1:
-        # Unlike the loss of the preset, not every loss can learn its temperature.
+        # The preset learns the temperature, which not every loss supports.
         preset.pop("learn_temperature", None)
     values: dict[str, object] = {}
     for layer in layers:
-        # Steps override epochs, and vice versa.
+        # A later layer's steps override an earlier layer's epochs, and vice versa.
         if layer.get("steps") is not None:
             values.pop("epochs", None)
         if layer.get("epochs") is not None:

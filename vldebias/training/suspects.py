@@ -1,6 +1,7 @@
-"""Rank pairs by how likely their captions are wrong, using the cosine of image and caption.
+"""Rank pairs by how likely their captions are wrong, using image-caption cosines.
 
-Source: Figure 5-5 of the thesis. A low cosine is a reason to look at a pair, not a verdict.
+Source: Figure 5-5 of the thesis. A low cosine is a reason to inspect a pair, but does not prove
+that its caption is wrong.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def positive_scores(
     workers: int = 4,
     progress: Progress = SILENT,
 ) -> NDArray[np.float32]:
-    """Return each image's lowest cosine with its captions (n,), or NaN if it is unreadable.
+    """Return each image's lowest cosine with its captions (n,), or NaN for unreadable images.
 
     Args:
         towers: the model.
         pairs: images with captions.
         batch_size: number of images encoded at once.
-        workers: number of threads that read images.
+        workers: number of threads that load images.
         progress: where to report progress.
     """
     if not pairs.items or not pairs.captions:
@@ -62,7 +63,7 @@ def positive_scores(
             texts_of_image = text_rows.split(list(map(len, captions)))
             lowest = []
             for image, texts in zip(features, texts_of_image, strict=True):
-                # A single wrong caption is a reason to look at the pair.
+                # Use the lowest cosine, because one wrong caption is enough to inspect the pair.
                 cosine = (texts * image).sum(1).min()
                 lowest.append(float(cosine.clamp(-1, 1)))
             scores[rows.numpy()] = lowest
@@ -73,7 +74,7 @@ def positive_scores(
             f"{pairs.name}: none of {len(skipped)} images can be read, such as"
             f" {pairs.ids[row]} ({reason})"
         )
-    # There are more NaN scores than unreadable images, so the model returned NaN.
+    # If there are more NaN scores than unreadable images, the model returned NaN.
     if np.isnan(scores).sum() > len(skipped):
         raise InvalidInputError(
             f"{pairs.name}: some features are not finite; did training diverge?"
@@ -97,12 +98,12 @@ def report_pairs(
 
     Args:
         pairs: images with captions.
-        scores: (n,), lower is more suspicious.
+        scores: (n,), lower scores are more suspicious.
         folder: folder for the files.
         keep: share of the pairs to write to kept.parquet.
 
     Returns:
-        The files by kind and, with caption noise, how well low scores detect wrong pairs.
+        The files by kind, and how well low scores detect wrong pairs if there is caption noise.
     """
     wrong = pairs.wrong
     captions = [" | ".join(texts) for texts in pairs.captions]
@@ -134,7 +135,7 @@ def report_pairs(
     ranked_scores = scores[ranked.order]
     ranked_wrong = wrong[ranked.order]
     share = float(ranked_wrong.mean())
-    # The area under the curve needs both wrong and correct pairs.
+    # The area under the curve is only defined if there are both wrong and correct pairs.
     if not 0 < share < 1:
         return files, None
     area = auroc(ranked_scores, ranked_wrong)._asdict()
@@ -142,7 +143,7 @@ def report_pairs(
 
 
 def _about_pairs(has_noise: bool) -> str:
-    """Return the introduction for the page of suspicious pairs."""
+    """Return the introduction for the page with suspicious pairs."""
     marked = ""
     if has_noise:
         marked = ' "Wrong" marks captions that this run replaced on purpose (caption noise).'
@@ -171,7 +172,7 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
     records = []
     for row in rows:
         captions = list(pairs.captions[row])
-        # Reference files instead of copying them.
+        # Store paths instead of copying the files.
         image: dict[str, object] = {"bytes": None, "path": pairs.path(row)}
         if not image["path"]:
             file = io.BytesIO()
@@ -185,7 +186,7 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
         }
         for name, labels in pairs.columns.items():
             code = int(labels.codes[row])
-            # Missing values are loaded as unknown labels.
+            # Write None for unknown labels, because missing values are loaded as unknown.
             record[name] = None if code < 0 else labels.names[code]
         records.append(record)
     table = datasets.Dataset.from_list(records, features=features)

@@ -119,7 +119,7 @@ def test_prompts_in_other_languages_are_balanced(prompt: str, woman: str, man: s
 
 def test_an_unsupported_language_is_named() -> None:
     pictures = balance(["een dokter in het ziekenhuis"], "gender", 1)
-    assert pictures.reasons == "picture 1: left unchanged (in Dutch, which is not read)"
+    assert pictures.reasons == "picture 1: left unchanged (in Dutch, which is not supported)"
 
 
 def test_a_group_is_mixed_in_one_picture() -> None:

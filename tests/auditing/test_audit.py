@@ -504,7 +504,7 @@ class TestAudit:
         path = tmp_path / "listed.csv"
         path.write_text(f"id,text\n1,{JOBS[1]}\n2,{JOBS[3]}\n")
         (protocol,) = vldebias.audit(path, "gender", texts=texts, calibration=judged).provenance
-        assert protocol.description.endswith("Read: 2 prompts of the column 'text'.")
+        assert protocol.description.endswith("Read: 2 prompts from column 'text'.")
         (protocol,) = vldebias.audit(
             [JOBS[1], JOBS[3]], "gender", texts=texts, calibration=judged
         ).provenance

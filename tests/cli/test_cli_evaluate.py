@@ -353,7 +353,7 @@ def test_rewritten_texts_are_read_like_other_prompts() -> None:
     Path("enhanced.txt").write_text("\n".join(enhanced), encoding="utf-16")
     named = ("--original", "users.txt", "--rewritten", "enhanced.txt", "--out", "rewriter")
     log = call("audit", "--attribute", "gender", *named, heard=True)
-    assert "users.txt: read 2 prompts; 1 left out as comments" in " ".join(log.split())
+    assert "users.txt: read 2 prompts; 1 skipped as comments" in " ".join(log.split())
     assert "1 of 2 persons" in Path("rewriter/result.json").read_text()
 
 

@@ -206,7 +206,7 @@ def test_texts_may_be_a_list_a_function_or_one_text_for_all_rows(
             changed = attachment.apply("joint", rows, given)
             expected = torch.where(torch.tensor(stated)[:, None], rows, PROJECTION(rows))
             assert torch.equal(changed, expected)
-        with pytest.raises(InvalidInputError, match="prompts: got 3; expected a text or a list"):
+        with pytest.raises(InvalidInputError, match="prompts: got 3; expected a string or a list"):
             attachment.apply("joint", rows, 3)  # type: ignore[arg-type]
 
 

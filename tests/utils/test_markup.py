@@ -38,7 +38,7 @@ def test_balanced_prompts_show_what_was_inserted_and_why_others_are_unchanged() 
     for part in (balanced.prompts[0], balanced.values[0], *filter(None, balanced.reasons)):
         assert part in html
     assert "&lt;b&gt;chair" in html
-    assert "1 of 3 prompts written, seed 0" in html
+    assert "1 of 3 prompts changed, seed 0" in html
 
 
 def test_a_prompt_set_shows_its_values_with_their_words() -> None:

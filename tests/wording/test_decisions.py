@@ -109,7 +109,7 @@ def wrong_number(prompts, values):
 
 @refused(
     (lambda prompt, values: "female", "decide: got 'female' .* a list of values"),
-    (lambda prompt, values: ["feminine"], "decide: got .*feminine.* values of"),
+    (lambda prompt, values: ["feminine"], "decide: got .*feminine.* values from"),
     (lambda prompt, values: True, "decide: got True"),
     (wrong_number, "decide: got 2 answers for 1 prompts"),
     ("female", "decide: .* a function"),

@@ -87,7 +87,7 @@ def test_parquet_and_frames_have_a_column_of_prompts(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "a.parquet")
     assert read_prompts(tmp_path / "a.parquet").prompts == BAKER
     assert read_prompts(frame).prompts == prompt_list(frame, "prompt").prompts == BAKER
-    with pytest.raises(InvalidInputError, match=r"a frame with the columns .*frame\['prompt'\]"):
+    with pytest.raises(InvalidInputError, match=r"a data frame with columns .*frame\['prompt'\]"):
         balance_prompts(frame, "gender")
     assert balance_prompts(frame["prompt"], "gender", seed=0).reasons == [None, None]
 
@@ -126,7 +126,7 @@ def test_what_is_no_list_of_prompts_is_refused(
 
 
 def test_a_column_of_a_text_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="a text file has a prompt a line"):
+    with pytest.raises(InvalidInputError, match="a text file has one prompt per line"):
         read_prompts(write(tmp_path / "a.txt", "a\n"), "prompt")
 
 
@@ -135,8 +135,8 @@ def test_a_column_of_a_text_file_is_refused(tmp_path: Path) -> None:
     (None, "got None"),
     (b"a", "got b'a'"),
     ({"a"}, "got {'a'}"),
-    (["a", None], "got None in place 1 of 2"),
-    ([["a"]], r"got \['a'\] in place 0"),
+    (["a", None], "got None at index 1 of 2"),
+    ([["a"]], r"got \['a'\] at index 0"),
 )
 def test_what_holds_no_texts_in_an_order_is_refused(texts: Any) -> None:
     checked_texts(texts)
@@ -167,7 +167,7 @@ a baker
 def test_only_the_prompts_of_infotexts_are_read(tmp_path: Path) -> None:
     found = read_prompts(write(tmp_path / "a.txt", INFOTEXTS))
     assert found.prompts == ("a pilot at dawn, masterpiece", "a nurse", "a judge", "a baker")
-    assert "1 with the prompt on several lines" in str(found)
+    assert "1 had the prompt on several lines" in str(found)
     # A list that mentions steps is no list of infotexts.
     plain = read_prompts(write(tmp_path / "b.txt", "Steps: a staircase\na nurse\n"))
     assert plain.prompts == ("Steps: a staircase", "a nurse")
@@ -177,7 +177,7 @@ def test_only_the_prompts_of_prompts_from_file_are_read(tmp_path: Path) -> None:
     lines = '--prompt "a nurse, tired" --negative_prompt "a man"\n--steps 9 --prompt pilot\na judge'
     found = read_prompts(write(tmp_path / "a.txt", lines))
     assert found.prompts == ("a nurse, tired", "pilot", "a judge")
-    assert "without their other options" in str(found)
+    assert "without its other options" in str(found)
 
 
 @refused(

@@ -1,4 +1,4 @@
-"""Write balanced prompts: give the people in a prompt that states no value a sampled one."""
+"""Balance prompts by adding sampled attribute values for the people they mention."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ from vldebias.errors import lazy_names
 if TYPE_CHECKING:
     from vldebias.wording.balance import BalancedPrompts, Balancer, balance_prompts
 
-# Loaded when first used: reading a file of prompts does not need the rules of any language.
+# Loaded on first use, since reading a prompt file does not need the language rules.
 _NAMES_OF_HOME = {
     "vldebias.wording.balance": ("BalancedPrompts", "Balancer", "balance_prompts"),
 }

@@ -1,4 +1,4 @@
-"""Assign outcomes to images in given shares, evenly over all calls."""
+"""Assign outcomes to images in given shares that hold across calls."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from typing import Any, Generic, TypeVar
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 
-LONGEST_BLOCK = 100  # of `block_length`: shares of two digits are exact
+# Largest block length. Shares with two decimal places are exact over 100 images.
+LONGEST_BLOCK = 100
 
 
 def draw_seed() -> int:
-    """Return a new seed from the random numbers of the operating system."""
+    """Return a new seed from the operating system's random number generator."""
     return secrets.randbits(32)
 
 
 def seed_from(*parts: Any) -> int:
-    """Return a seed that follows from the parts alone, the same on every machine."""
+    """Derive a seed from the given parts, with the same result on every machine."""
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def block_length(shares: Mapping[Any, float]) -> int:
-    """Return the least number of images that the shares divide without a remainder.
+    """Return the smallest number of images for which every share is a whole number of images.
 
     >>> block_length({"female": 0.5, "male": 0.5}), block_length({"female": 0.7, "male": 0.3})
     (2, 10)
@@ -41,41 +42,42 @@ def block_length(shares: Mapping[Any, float]) -> int:
 
 
 class EvenSampler(Generic[Outcome]):
-    """Assign outcomes to images and count, for each prompt, how often it received which.
+    """Assign outcomes to images and count, for each prompt, how often it received each one.
 
-    Attributes and people are independent: each pair of indices has its own counts.
+    Counts are kept separately for each pair of attribute and person.
 
     Args:
-        seed: determines the order.
-        capacity: number of prompts whose counts are kept; the least recently used is dropped first.
+        seed: The seed that determines the order of the outcomes.
+        capacity: The number of prompts whose counts are kept. The least recently used prompt is
+            dropped first.
     """
 
     def __init__(self, seed: int, capacity: int) -> None:
         self.seed = seed
         self._capacity = capacity
-        # (attribute, person) -> prompt -> its counts
+        # (attribute, person) -> prompt -> number of images with each outcome
         self._counts = defaultdict[tuple[int, int], dict[str, Counter[Outcome]]](dict)
-        # The counts of all prompts: those that can have the same outcomes share a counter.
+        # Counts over all prompts. Prompts with the same possible outcomes share a counter.
         self._totals = defaultdict[tuple[Any, ...], Counter[Outcome]](Counter)
 
     def images_of(self, prompt: str) -> int:
-        """Return how many images of a prompt have received a value of the first attribute."""
+        """Return how many images of a prompt have received an outcome for the first attribute."""
         counts = self._counts[0, 0].get(prompt)
         return counts.total() if counts else 0
 
     def assign(
         self, attribute: int, person: int, prompt: str, n: int, shares: Mapping[Outcome, float]
     ) -> list[Outcome]:
-        """Return n outcomes for images of one prompt, spread evenly over them.
+        """Return n outcomes for images of one prompt, spread evenly over the images.
 
-        Each outcome receives its share of n, rounded down, or rounded up if this prompt, or all
-        prompts together, have received too little of it so far.
+        Each outcome is assigned to its share of the n images. The number is rounded down, or up if
+        the outcome has been assigned too rarely so far, for this prompt or overall.
 
         Args:
-            attribute, person: indices of the attribute and the person.
-            prompt: the prompt of the images.
-            n: number of images.
-            shares: outcome -> share; they sum to 1.
+            attribute, person: The indices of the attribute and the person.
+            prompt: The prompt of all n images.
+            n: The number of images.
+            shares: A mapping from outcome to share. The shares sum to 1.
         """
         # Move the prompt to the most recent position.
         counts_of_prompt = self._counts[attribute, person]
@@ -87,13 +89,13 @@ class EvenSampler(Generic[Outcome]):
         totals = self._totals[attribute, person, *shares]
         images = assigned.total() + n
         all_images = totals.total() + n
-        # The number of images is part of the seed, so that each call draws a new order.
+        # The seed contains the number of images, so that each call draws a different order.
         seed = f"{self.seed}/{attribute}/{person}" if person else f"{self.seed}/{attribute}"
         rng = random.Random(f"{seed}/{images}/{prompt}")
         counts = {outcome: math.floor(share * n + 1e-9) for outcome, share in shares.items()}
         luck = {outcome: rng.random() for outcome in shares}
-        # The remaining images go to the outcomes that were rounded down and lack most: by this
-        # prompt, then by all prompts, then at random.
+        # The remaining images go to the rounded-down outcomes that are furthest below their share,
+        # first for this prompt, then over all prompts. Ties are broken at random.
         lack_of_outcome: dict[Outcome, tuple[int, float, float]] = {}
         for outcome, share in shares.items():
             is_rounded = share * n - counts[outcome] > 1e-9
@@ -107,8 +109,8 @@ class EvenSampler(Generic[Outcome]):
             counts[outcome] += 1
         assigned.update(counts)
         totals.update(counts)
-        # Place each outcome at even distances with a random offset: three of one among six others
-        # follow every second of them.
+        # Place each outcome at regular intervals with a random offset. With three As and six Bs,
+        # for example, an A follows every second B.
         positions: list[tuple[float, Outcome]] = []
         for outcome, count in counts.items():
             positions += [((k + luck[outcome]) / count, outcome) for k in range(count)]

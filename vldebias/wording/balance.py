@@ -1,9 +1,10 @@
-"""Balance prompts: state a sampled value of an attribute if the prompt leaves it open.
+"""Balance prompts by adding a sampled attribute value if the prompt does not state one.
 
 "A CEO in an office" becomes "A female CEO in an office" for half of the images and "A male CEO in
-an office" for the other half; "five engineers" become "five engineers, three women and two men". A
-prompt stays unchanged if it states a value ("a lady editor", "his dog"), names the person, leaves
-one value by its facts or shows no person, and whenever one of these is in doubt. No model is used.
+an office" for the other half, and "five engineers" becomes "five engineers, three women and two
+men". A prompt stays unchanged if it states a value ("a lady editor", "his dog"), names the person,
+allows only one value given its facts, or does not show a person. If any of this is uncertain, the
+prompt also stays unchanged. The rules are word lists; no model is used.
 """
 
 from __future__ import annotations
@@ -44,32 +45,35 @@ Sets = (
     | Sequence[str | Path | PromptSet | Mapping[str, Any]]
 )
 
-_Values = list[list[Value]]  # of an image: for each attribute the values of its open persons
+# For one image and each attribute: the values for the people who are open to it.
+_Values = list[list[Value]]
 
-MOST = 10_000  # prompts that a Balancer remembers
-# Words of values that image models are known not to show next to a profession, without hyphens
-# (`eval/results/stated_values.json`).
+MOST = 10_000  # Default number of prompts whose counts a Balancer keeps.
+# Words, without hyphens, for values that image models are known not to show in images of
+# professions (`eval/results/stated_values.json`).
 _UNSEEN = frozenset({"nonbinary"})
-_LONGEST_BLOCK = 1000  # images over which `Balancer.at` is even
-# The soft hyphen, the zero-width space, the word joiner and the byte order mark. The joiners of
-# emoji and of Persian words are kept, since they change the meaning.
+# Maximum number of consecutive images over which `Balancer.at` guarantees the shares.
+_LONGEST_BLOCK = 1000
+# The soft hyphen, the zero-width space, the word joiner and the byte order mark. The joiners in
+# emoji and Persian words are kept because they change the meaning.
 _INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))
 
 
 @dataclass(frozen=True)
 class BalancedPrompts:
-    """Prompts into which values of an attribute were written.
+    """Prompts to which attribute values were added.
 
     Attributes:
-        prompts: the prompts in their order, changed or not.
-        values: the value written into each prompt, or None if it is unchanged. A group with several
-            values has a mapping of value -> number of people (None if the prompt does not count
-            them). With several sets, tuples of values.
-        reasons: why a prompt is unchanged, such as "stated", "named", "no person", "not understood"
-            or "context"; None if a value was written. With several sets, tuples of reasons.
-        seed: the seed used; the same call with this seed gives the same values.
-        people: for each image the people who received a value, as (noun, value); `values` refers to
-            the first of them. With several sets, (noun, tuple of values).
+        prompts: All prompts in their original order, including the unchanged ones.
+        values: The value added to each prompt, or None if the prompt is unchanged. For a group of
+            people with different values, a mapping from value to number of people (None if the
+            prompt does not give a number). For several sets, tuples of values.
+        reasons: Why each prompt is unchanged, such as "stated", "named", "no person", "not
+            understood" or "context", or None if a value was added. For several sets, tuples of
+            reasons.
+        seed: The seed that was used. The same call with this seed returns the same values.
+        people: For each image, the people who received a value, as pairs (noun, value). The first
+            pair corresponds to the entry in `values`. For several sets, (noun, tuple of values).
 
     >>> import vldebias
     >>> balanced = vldebias.balance_prompts(["A CEO", "a lady editor"], "gender", seed=0)
@@ -86,11 +90,11 @@ class BalancedPrompts:
     people: list[list[tuple[str, Any]]] = field(default_factory=list)
 
     def _repr_html_(self) -> str:
-        """Return an HTML table of the prompts, the values written and the reasons."""
+        """Return an HTML table of the prompts, the added values and the reasons."""
         written = sum(value is not None for value in self.values)
-        title = f"{written} of {len(self.prompts)} prompts written, seed {self.seed}"
+        title = f"{written} of {len(self.prompts)} prompts changed, seed {self.seed}"
         rows = zip(self.prompts, self.values, self.reasons, strict=True)
-        return html_table(title, ("prompt", "written", "unchanged because"), rows)
+        return html_table(title, ("prompt", "value added", "unchanged because"), rows)
 
 
 def balance_prompts(
@@ -104,41 +108,43 @@ def balance_prompts(
     decide: Decide | None = None,
     original: str | Iterable[str] | None = None,
 ) -> BalancedPrompts:
-    """Write sampled values into prompts that leave them open, in even or given shares.
+    """Add sampled attribute values to prompts that do not state one, in equal or given shares.
 
-    If a list contains a prompt n times, each of k values is written into n / k of them (rounded up
-    or down), in an order determined by the seed. Remainders are spread as evenly as possible over
-    different prompts. Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO",
-    "{age}", "{race}", "{skin_tone}".
+    If a list contains a prompt n times and there are k values, each value is added to n / k copies
+    (rounded up or down), in an order determined by the seed. Remainders are spread as evenly as
+    possible over different prompts. If a prompt contains a placeholder ("{gender}", "{age}",
+    "{race}" or "{skin_tone}"), as in "A photo of a {gender} CEO", the value replaces it.
 
     Args:
-        prompts: one prompt, or one for each image.
-        sets: a prompt set, or several, given by name, path or as a `PromptSet`: gender, age, race,
-            skin tone or your own.
-        shares: value -> share of the images; the shares of each set sum to 1. Default: even shares.
-        seed: determines which image gets which value. None: each call draws a new seed, so that
-            calls with one image get different values; the result contains the seed.
-        groups: how groups are treated. "mixed" writes the numbers of women and men after the noun,
-            so that one picture shows both (other attributes stay unchanged); "leave" leaves groups
-            unchanged; "same" gives everybody in a group one value.
-        find: your own function prompt -> character offset at which the value is inserted, or None
-            to leave the prompt unchanged. Default: the people found by word lists.
-        decide: your own function (prompt, values) -> the values that the facts of a prompt allow,
-            or None to let the word lists decide. It is called once for each distinct prompt, or
-            once with a list if its first parameter is named `prompts`. A prompt with fewer than two
-            allowed values stays unchanged.
-        original: the user's prompts, if a language model rewrote them to `prompts`; one for each.
-            They determine who is open and which images belong to one prompt. Anything that the
-            rewriter added about the attribute of these people is replaced by their values; nobody
-            else changes. If the person is uncertain, the prompt stays unchanged, with a reason
-            "rewritten: ...".
+        prompts: One prompt, or one per image.
+        sets: One or more prompt sets, each given as a name, a path or a `PromptSet`: gender, age,
+            race, skin tone or your own.
+        shares: A mapping from value to its share of the images. The shares in each set must sum
+            to 1. Default: equal shares.
+        seed: The seed that determines which image gets which value. If None, each call draws a new
+            seed, so that calls with one image get different values. The result contains the seed.
+        groups: How to treat groups of people. "mixed" adds the numbers of women and men after the
+            noun, so that one picture shows both, and leaves groups unchanged for other attributes.
+            "leave" leaves all groups unchanged. "same" gives everybody in a group the same value.
+        find: Your own function that takes a prompt and returns the character offset at which to
+            insert the value, or None to leave the prompt unchanged. Default: the people found by
+            word lists.
+        decide: Your own function that takes a prompt and the values and returns the values that
+            the facts in the prompt allow, or None to let the word lists decide. It is called once
+            per distinct prompt, or once with a list if its first parameter is named `prompts`. A
+            prompt with fewer than two allowed values stays unchanged.
+        original: The users' prompts, one for each entry in `prompts`, if a language model rewrote
+            them. They determine who is open to a value and which images share a prompt. Anything
+            that the language model added about the attribute of these people is replaced with
+            their values, and nobody else changes. If it is uncertain who is meant, the prompt stays
+            unchanged and its reason starts with "rewritten: ".
 
     Returns:
         The prompts with their values and reasons.
 
     Raises:
-        InvalidInputError: a set is unknown or not about people, two sets have the same attribute,
-            shares do not sum to 1, or an argument has a wrong type.
+        InvalidInputError: If a set is unknown or not about people, two sets are about the same
+            attribute, shares do not sum to 1, or an argument has the wrong type.
 
     >>> balance_prompts(
     ...     ["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0}, seed=0
@@ -159,11 +165,12 @@ class _Image:
     """An image whose prompt is being balanced.
 
     Attributes:
-        prompt: the text that determines who is open; shares hold over images with equal prompts.
-        text: the text into which values are written: the prompt, or its rewritten version.
-        received: `text` as the user passed it.
-        kept: index of an attribute -> why the rewritten text keeps the value that it states.
-        values: for each attribute, the values of the open people in their order.
+        prompt: The text that determines who is open to a value. The shares apply to all images with
+            the same prompt.
+        text: The text to which values are added: the prompt or its rewritten version.
+        received: `text` exactly as the user passed it.
+        kept: A mapping from attribute index to the reason why the rewritten text keeps its value.
+        values: For each attribute, the values for the people open to it, in text order.
     """
 
     prompt: str
@@ -175,23 +182,25 @@ class _Image:
 
 @dataclass(repr=False, eq=False)
 class Balancer:
-    """Balance prompts over several calls, so that shares hold for each prompt over all calls.
+    """Balance prompts over several calls, so that each prompt gets its shares across all calls.
 
-    Use one instance for the lifetime of a service; it is thread-safe. In a forked child, an
-    instance that drew its seed draws a new one, so that workers do not produce the same sequence.
-    An instance with a given seed keeps it; workers that share a seed should share a counter and
-    call `at`.
+    Use one instance for the lifetime of a service. It is thread-safe. An instance that drew its own
+    seed draws a new one in every forked child process, so that workers do not produce the same
+    sequence. An instance with a given seed keeps it. Workers that share a seed should share a
+    counter and call `at`.
 
     Args:
-        sets, shares, find, decide, groups: see `balance_prompts`.
-        seed: see `balance_prompts`; afterwards it is the seed that was drawn.
-        strength: share of the images that receive a value, in [0, 1]; may be set between calls.
-        one_person: leave prompts that show more than one person unchanged, with the reason "several
-            people"; for methods that set one value for a whole picture.
-        most: number of prompts whose counts are kept; the least recently used is dropped first.
+        sets, shares, find, decide, groups: See `balance_prompts`.
+        seed: See `balance_prompts`. If None, the attribute is set to the seed that was drawn.
+        strength: The share of images that receive a value, in [0, 1]. It may be changed between
+            calls.
+        one_person: Whether to leave prompts that show more than one person unchanged, with the
+            reason "several people". Use it for methods that set one value for the entire picture.
+        most: The number of prompts whose counts are kept. The least recently used prompt is
+            dropped first.
 
     Raises:
-        InvalidInputError: see `balance_prompts`.
+        InvalidInputError: See `balance_prompts`.
 
     >>> balancer = Balancer("gender", seed=0)
     >>> balancer.next(["A photo of a CEO"]).prompts
@@ -220,7 +229,7 @@ class Balancer:
         _BALANCERS.add(self)
         is_one_set = isinstance(self.sets, str | Path | PromptSet | Mapping)
         sets: Any = [self.sets] if is_one_set else self.sets
-        # A set over several attributes, such as "fairface", is balanced by each of them.
+        # A set with several attributes, such as "fairface", is balanced for each attribute.
         parts: list[PromptSet] = []
         for prompt_set in map(load_prompts, sets):
             parts += prompt_set.parts or (prompt_set,)
@@ -245,11 +254,11 @@ class Balancer:
     def next(
         self, prompts: Iterable[str], original: Iterable[str] | None = None
     ) -> BalancedPrompts:
-        """Balance one prompt for each image, continuing the counts of earlier calls.
+        """Balance one prompt per image, continuing the counts from earlier calls.
 
         Args:
-            prompts: one prompt for each image.
-            original: see `balance_prompts`; if given, the original prompts are counted.
+            prompts: One prompt per image.
+            original: See `balance_prompts`. If given, the original prompts are counted.
         """
         self._check_strength()
         images = self._read(prompts, original)
@@ -258,28 +267,29 @@ class Balancer:
             return self._result(images)
 
     def _read(self, prompts: Any, original: Any = None) -> list[_Image]:
-        """Return the images of a call, before values are assigned."""
+        """Create an image for each prompt in a call, without values."""
         received = checked_texts(prompts)
         originals = received if original is None else checked_texts(original)
         if len(originals) != len(received):
             raise InvalidInputError(
                 f"original: got {len(originals)} texts for {len(received)} prompts; expected one"
-                " for each, in their order"
+                " per prompt, in the same order"
             )
         images: list[_Image] = []
         for text, prompt in zip(received, originals, strict=True):
             images.append(_Image(_readable(prompt), _readable(text), text))
-        # All prompts at once, since `decide` may take a list.
+        # Ask about all prompts at once, since `decide` may take a list.
         for reader in self._readers:
             reader.ask([image.prompt for image in images])
         if original is not None:
-            why_kept = cache(partial(why_not_replaced, self._readers))  # of equal images once
+            # The cache avoids repeated work for identical images.
+            why_kept = cache(partial(why_not_replaced, self._readers))
             for image in images:
                 image.kept = why_kept(image.prompt, image.text)
         return images
 
     def _assign(self, images: Iterable[_Image], sampler: EvenSampler[Value]) -> None:
-        """Assign values to images."""
+        """Assign values for all attributes to the images."""
         images_of_prompt = defaultdict[str, list[_Image]](list)
         for image in images:
             image.values = [[] for _ in self._readers]
@@ -289,17 +299,17 @@ class Balancer:
             generator = random.Random(f"{sampler.seed}/{sampler.images_of(prompt)}/{prompt}")
             generator.shuffle(equal_images)
             for number in range(len(self._readers)):
-                # A rewritten text may keep the value that it states.
+                # A rewritten text may have to keep the value that it states.
                 assigned_images = [image for image in equal_images if number not in image.kept]
                 self._assign_attribute(number, prompt, assigned_images, sampler)
 
     def _assign_attribute(
         self, number: int, prompt: str, images: list[_Image], sampler: EvenSampler[Value]
     ) -> None:
-        """Assign values of one attribute to images of one prompt."""
+        """Assign the values of one attribute to the images of one prompt."""
         for person, outcomes in enumerate(self._readers[number].outcomes(prompt, self.strength)):
-            # Images with equal values are adjacent, so that people and attributes are crossed
-            # evenly.
+            # Sort images with equal values next to each other, so that the next values are spread
+            # evenly over each combination of the previous ones.
             images.sort(key=lambda image: list(map(str, chain(*image.values))))
             # If the first person received no value, the others receive none either.
             open_images = [image for image in images if image.values[number][:1] != [None]]
@@ -310,9 +320,9 @@ class Balancer:
                 image.values[number][person] = value
 
     def _result(self, images: Sequence[_Image]) -> BalancedPrompts:
-        """Write the values of all images, and return them with reasons and people."""
+        """Insert the values into the texts and collect the values, reasons and people."""
         form: Any = itemgetter(0) if self._single else tuple
-        result = BalancedPrompts([], [], [], cast(int, self.seed))  # `__post_init__` has drawn it
+        result = BalancedPrompts([], [], [], cast(int, self.seed))  # set by `__post_init__`
         for image in images:
             values: list[Value] = []
             reasons: list[str | None] = []
@@ -338,14 +348,14 @@ class Balancer:
         return result
 
     def _write(self, image: _Image) -> str:
-        """Return the text of an image with its values wherever a person is mentioned.
+        """Insert an image's values into its text wherever the person is mentioned.
 
-        The text is returned as received if nothing is written.
+        If there is nothing to insert, the text is returned exactly as received.
         """
         if image.text != image.prompt:
             written = write_rewritten(self._readers, image.prompt, image.values, image.text)
             return image.received if written == image.text else written
-        # The texts of an image, and the alternatives of a text, may be in different languages.
+        # An image's texts, and the alternatives in one text, may be in different languages.
         assignments_of_text = defaultdict[tuple[int, Language], list[Assignment]](list)
         for reader, values in zip(self._readers, image.values, strict=True):
             persons, _ = reader.open_persons(image.prompt)
@@ -362,7 +372,7 @@ class Balancer:
         return image.received if written == image.text else written
 
     def restart(self, seed: int) -> None:
-        """Forget all calls and start again with this seed."""
+        """Reset all counts and start again with a given seed."""
         with self._lock:
             self.seed = _whole_number("seed", seed)
             self.has_drawn_seed = False
@@ -374,18 +384,19 @@ class Balancer:
         index: int | Iterable[int],
         original: str | Sequence[str] | None = None,
     ) -> BalancedPrompts:
-        """Balance the image with a given index of a prompt, without counting the call.
+        """Balance images by their index among the images of a prompt, without counting the call.
 
-        The same index gives the same value in every process with the same seed. Values are even
-        over consecutive indices: over every two images for two even values, over every ten for .7
-        and .3. Take the index from a counter that all processes share, such as a database row.
+        The same index gives the same value in every process with the same seed. The shares are
+        exact over blocks of consecutive indices: two images for equal shares of two values, ten
+        images for shares of 0.7 and 0.3. Take the index from a counter that all processes share,
+        such as a database row.
 
         Args:
-            prompts: one prompt, or one for each image of a call. A call with several images is even
-                in itself: if the indices alone would make it uneven, all of them determine the
-                values together.
-            index: index of the image, or one for each prompt.
-            original: see `balance_prompts`.
+            prompts: One prompt, or one per image in the call. If a call has several images and
+                choosing each value by its index would make the call unbalanced, all indices
+                together determine the values instead.
+            index: The index of the image, or one index per prompt.
+            original: See `balance_prompts`.
         """
         self._check_strength()
         images = self._read(_as_list(prompts), None if original is None else _as_list(original))
@@ -393,7 +404,7 @@ class Balancer:
         indices = [_whole_number("index", number, least=0) for number in numbers]
         if len(indices) != len(images):
             raise InvalidInputError(
-                f"index: got {len(indices)} for {len(images)} prompts; expected one for each"
+                f"index: got {len(indices)} for {len(images)} prompts; expected one per prompt"
             )
         sources = [image.prompt for image in images]
         values_of_images = self._values_at(sources, indices)
@@ -408,18 +419,18 @@ class Balancer:
         return self._result(images)
 
     def _values_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[_Values]:
-        """Return the values of each image, determined by its index alone."""
+        """Return the values that each image gets if only its index determines them."""
         values_of_images: list[_Values] = []
         values_of_block: dict[tuple[str, int], list[_Values]] = {}
         for prompt, index in zip(prompts, indices, strict=True):
-            # The number of images over which the shares of all people are even.
+            # Number of images over which the shares are exact for all people.
             length = 1
             for reader in self._readers:
                 for outcomes in reader.outcomes(prompt, self.strength):
                     length *= block_length(outcomes)
             length = min(length, _LONGEST_BLOCK)
             block, row = divmod(index, length)
-            # Each block is a separate call whose seed is derived from its number.
+            # Each block is sampled like a separate call, with a seed derived from the block number.
             if (prompt, block) not in values_of_block:
                 seed = seed_from(self.seed, block)
                 values_of_block[prompt, block] = self._values_of_call([prompt] * length, seed)
@@ -427,7 +438,7 @@ class Balancer:
         return values_of_images
 
     def _values_of_call(self, prompts: Sequence[str], seed: int) -> list[_Values]:
-        """Return the values of a call that does not depend on earlier calls."""
+        """Return the values for a call that does not depend on earlier calls."""
         images = [_Image(prompt) for prompt in prompts]
         self._assign(images, EvenSampler(seed, self.most))
         return [image.values for image in images]
@@ -438,19 +449,20 @@ class Balancer:
         indices: Sequence[int] | None = None,
         original: Sequence[str] | None = None,
     ) -> tuple[list[list[str]], BalancedPrompts]:
-        """Balance the texts of each image, which a pipeline with several encoders takes.
+        """Balance several texts per image, as used by pipelines with several text encoders.
 
-        All texts of an image get the same value, wherever a subject is found in them, and any of
-        them may state it. Images with equal texts count as one prompt.
+        All texts for an image get the same value wherever they mention the person. If one of the
+        texts states a value, all of them stay unchanged. Images with the same texts count as images
+        of the same prompt.
 
         Args:
-            images: for each image its texts, as many for each.
-            indices: of the images, see `at`; None: earlier calls are counted, see `next`.
-            original: one for each image, see `balance_prompts`.
+            images: The texts for each image, the same number for every image.
+            indices: The image indices, see `at`. If None, earlier calls are counted, see `next`.
+            original: One original prompt per image, see `balance_prompts`.
 
         Returns:
-            The new texts of each image, and the values and reasons of all images. Its prompts are
-            the first texts.
+            The new texts for each image, and a result with the values and reasons, whose prompts
+            are the first texts.
         """
         rows = [checked_texts(texts) for texts in images]
         joined = [NEXT_TEXT.join(texts) for texts in rows]
@@ -468,19 +480,20 @@ class Balancer:
         values: Sequence[Any],
         original: Sequence[str] | None = None,
     ) -> list[str]:
-        """Write given values into prompts, such as second prompts of the same images.
+        """Insert given values into prompts, such as second prompts for the same images.
 
         Args:
-            prompts: one for each image.
-            values: for each image, a list of the values of its open people in their order, as in
-                `people` of a result; or a single value for the first person. With several sets,
-                tuples instead of values. None leaves a person unchanged.
-            original: one for each image, see `balance_prompts`.
+            prompts: One prompt per image.
+            values: For each image, either a value for the first person or a list of values for all
+                people who are open to one, in the order of a result's `people`. For several sets,
+                each value is a tuple. None leaves a person unchanged.
+            original: One original prompt per image, see `balance_prompts`.
         """
         images = self._read(prompts, original)
         if isinstance(values, str) or len(values) != len(images):
             raise InvalidInputError(
-                f"values: got {values!r} for {len(images)} prompts; expected a list, one for each"
+                f"values: got {values!r} for {len(images)} prompts; expected a list with"
+                " one entry per prompt"
             )
         for image, received in zip(images, values, strict=True):
             image.values = self._values_of_people(image.prompt, received)
@@ -489,10 +502,10 @@ class Balancer:
         return list(map(self._write, images))
 
     def _values_of_people(self, prompt: str, values: Any) -> _Values:
-        """Return for each attribute the given values of the persons who are open for it."""
+        """Return, for each attribute, the given values for the people open to it."""
         if not isinstance(values, list):
             return [[value] for value in self._as_row(values)]
-        # A person may be open for one attribute and stated for another.
+        # The prompt may state one attribute of a person and not another.
         places: set[tuple[Any, ...]] = set()
         for reader in self._readers:
             persons, _ = reader.open_persons(prompt)
@@ -506,17 +519,18 @@ class Balancer:
         return values_of_attributes
 
     def _as_row(self, values: Any) -> Sequence[Value]:
-        """Return one value for each attribute.
+        """Validate a person's values and return one value per attribute.
 
         Raises:
-            InvalidInputError: there are fewer or more, or an attribute has no such value.
+            InvalidInputError: If the number of values is wrong or an attribute does not have the
+                given value.
         """
         row = [values] if self._single or values is None else values
         if values is None:
             row = [None] * len(self._readers)
         if not isinstance(row, list | tuple) or len(row) != len(self._readers):
             raise InvalidInputError(
-                f"values: got {values!r} for a person; expected a tuple with a value for each of"
+                f"values: got {values!r} for a person; expected a tuple with one value for each of"
                 f" the {len(self._readers)} prompt sets, or None"
             )
         for reader, value in zip(self._readers, row, strict=True):
@@ -528,7 +542,7 @@ class Balancer:
         return row
 
     def _check_strength(self) -> None:
-        # It may have been set since the last call.
+        # The user may have changed the strength since the last call.
         if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
 
@@ -538,7 +552,8 @@ class Balancer:
         self.most = _whole_number("most", self.most, least=1)
         if not isinstance(self.sets, Iterable | PromptSet | Path):
             raise InvalidInputError(
-                f"sets: got {self.sets!r}; expected a prompt set by name or path, or a list of them"
+                f"sets: got {self.sets!r}; expected a prompt set, its name or path, or a list"
+                " of these"
             )
         if self.groups not in GROUPS:
             raise InvalidInputError(f"groups: got {self.groups!r}; expected one of {GROUPS}")
@@ -548,7 +563,7 @@ class Balancer:
                 raise InvalidInputError(f"{name}: got {function!r}; expected a function or None")
         if self.shares is not None and not isinstance(self.shares, Mapping):
             raise InvalidInputError(
-                f"shares: got {self.shares!r}; expected a mapping of value -> share, such as"
+                f"shares: got {self.shares!r}; expected a mapping from value to share, such as"
                 " {'female': 0.5, 'male': 0.5}"
             )
 
@@ -556,14 +571,19 @@ class Balancer:
 def _are_as_even(
     prompts: Sequence[str], values_of_images: Sequence[_Values], even: Sequence[_Values]
 ) -> bool:
-    """Return whether values are spread over images as evenly as values of a single call, for each
-    prompt and overall."""
+    """Return whether values are spread as evenly as in a single call, per prompt and overall.
+
+    Args:
+        prompts: The prompt for each image.
+        values_of_images: The values to check for each image.
+        even: The values that a single call assigns to each image.
+    """
     counts = _counts(prompts, values_of_images)
     even_counts = _counts(prompts, even)
     for group in counts.keys() | even_counts.keys():
         count_of_value = counts[group]
         even_count_of_value = even_counts[group]
-        # Three images of two values are even either way round.
+        # With three images and two values, either value may be the one that appears twice.
         if sorted(count_of_value.values()) != sorted(even_count_of_value.values()):
             return False
         for value in count_of_value | even_count_of_value:
@@ -575,8 +595,10 @@ def _are_as_even(
 def _counts(
     prompts: Sequence[str], values_of_images: Sequence[_Values]
 ) -> dict[tuple[Any, ...], Counter[str]]:
-    """Return (attribute, person, prompt) -> value -> number of images; the prompt None stands for
-    all prompts."""
+    """Count the images with each value, by attribute, person and prompt.
+
+    The keys (attribute, person, prompt) with the prompt None contain the counts for all prompts.
+    """
     counts = defaultdict[tuple[Any, ...], Counter[str]](Counter)
     for prompt, values_of_image in zip(prompts, values_of_images, strict=True):
         for attribute, values in enumerate(values_of_image):
@@ -590,43 +612,43 @@ _BALANCERS: WeakSet[Balancer] = WeakSet()
 
 
 def _draw_new_seeds() -> None:
-    """Draw new seeds for the balancers of a forked child."""
+    """Draw new seeds for the balancers in a forked child process."""
     for balancer in list(_BALANCERS):
-        balancer._lock = Lock()  # another thread of the parent may have held it
+        balancer._lock = Lock()  # another thread of the parent process may have held it
         if balancer.has_drawn_seed:
             balancer.restart(draw_seed())
             balancer.has_drawn_seed = True
 
 
-# Windows does not fork.
+# This function does not exist on Windows, where processes are not forked.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_draw_new_seeds)
 
 
 def _readable(text: str) -> str:
-    """Return a text in the form of the word lists: composed characters (NFC), nothing invisible.
+    """Normalize text to match the word lists: NFC form without invisible characters.
 
-    macOS writes "e" and its accent as two characters: "un me\u0301decin". Texts copied from pages
-    and documents contain soft hyphens and zero-width spaces: "a doc\u00adtor".
+    macOS encodes "é" as a letter and a combining accent: "un me\u0301decin". Text copied from web
+    pages and documents may contain soft hyphens and zero-width spaces: "a doc\u00adtor".
     """
     return unicodedata.normalize("NFC", text).translate(_INVISIBLE)
 
 
 def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:
-    """Return a whole number, of Python or of numpy, as an int.
+    """Convert a whole number, such as a NumPy integer, to int.
 
     Raises:
-        InvalidInputError: it is not a whole number, or less than `least`.
+        InvalidInputError: If it is not a whole number, or is less than `least`.
     """
     is_whole = isinstance(number, Integral) and not isinstance(number, bool)
     if not is_whole or number < least:
-        smallest = "" if least == -math.inf else f" from {least} on"
+        smallest = "" if least == -math.inf else f" >= {least}"
         raise InvalidInputError(f"{name}: got {number!r}; expected a whole number{smallest}")
     return int(number)
 
 
 def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSet]) -> None:
-    """Raise InvalidInputError if shares name an unknown value or are not numbers."""
+    """Raise InvalidInputError if a share is not a number or its value is unknown."""
     known = sorted(set(chain(*map(words_of_values, parts))))
     unknown = sorted(map(str, set(shares).difference(known)))
     if unknown:
@@ -637,13 +659,13 @@ def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSe
 
 
 def _warn_of_unseen_values(attribute: Attribute) -> None:
-    """Warn about values that will be stated in prompts although image models rarely show them."""
+    """Warn about values that image models rarely show even if the prompt states them."""
     for value, word in attribute.words.items():
         names = {value.casefold().replace("-", ""), word.casefold().replace("-", "")}
         if names & _UNSEEN and attribute.shares[value] > 0:
             warn(
-                f"prompt set {attribute.set.name!r} states {value!r}, which Stable Diffusion 3.5"
-                " showed in 0 of 120 images of professions, counted by people; check what your"
+                f"prompt set {attribute.set.name!r} states {value!r}, which human raters saw in 0"
+                " of 120 images of professions generated by Stable Diffusion 3.5. Check what your"
                 " model shows",
                 UnseenValueWarning,
             )

@@ -1,4 +1,4 @@
-"""Ask a function of the user, such as a language model, which values the facts allow."""
+"""Ask a user-supplied function, such as a language model, which values the facts allow."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class UserDecisions:
     """Ask `decide` once for each distinct prompt, and remember its answers.
 
     Args:
-        decide: (prompt, values) -> the values that the facts of the prompt allow, or None to let
-            the word lists decide. A function whose first argument is named `prompts` receives a
-            list of prompts and returns a list of such answers.
-        values: the values of the set.
-        capacity: number of answers to remember.
+        decide: A function that takes a prompt and the values and returns the values that the facts
+            in the prompt allow, or None to let the word lists decide. If its first parameter is
+            named `prompts`, it takes a list of prompts and returns a list with one answer for each.
+        values: The values in the prompt set.
+        capacity: The number of answers to remember.
     """
 
     def __init__(self, decide: Decide, values: Iterable[str], capacity: int) -> None:
@@ -29,19 +29,19 @@ class UserDecisions:
         self._capacity = capacity
         try:
             names = list(inspect.signature(decide).parameters)
-        except (TypeError, ValueError):  # some built-in functions do not say
+        except (TypeError, ValueError):  # some built-in functions have no signature
             names = []
         self._takes_list = names[:1] == ["prompts"]
         self._answers: dict[str, Any] = {}  # prompt -> values, or None
 
     def allowed(self, prompt: str) -> tuple[str, ...] | None:
-        """Return the values that are allowed for a prompt, or None to let the word lists decide."""
+        """Return the values allowed for a prompt, or None to let the word lists decide."""
         return self.ask([prompt])[prompt]
 
     def ask(self, prompts: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
-        """Ask about those prompts that have no answer yet, and return the answers of all.
+        """Return the answers for all prompts, asking only about those without an answer.
 
-        Other threads may remember and forget answers meanwhile.
+        Other threads may add and remove answers in the meantime.
         """
         answers: dict[str, tuple[str, ...] | None] = {}
         new: list[str] = []
@@ -59,12 +59,12 @@ class UserDecisions:
             received = [self._decide(prompt, self._values) for prompt in new]
         if len(received) != len(new):
             raise InvalidInputError(
-                f"decide: got {len(received)} answers for {len(new)} prompts; expected one for"
-                " each, in their order"
+                f"decide: got {len(received)} answers for {len(new)} prompts; expected one per"
+                " prompt, in the same order"
             )
-        # Check all answers before remembering one, so that a wrong answer changes nothing.
+        # Check all answers before storing any, so that nothing changes if one is invalid.
         checked = [self._check(*pair) for pair in zip(new, received, strict=True)]
-        # Drop the oldest answers to make room.
+        # Drop the oldest answers to make room for the new ones.
         surplus = len(self._answers) + len(new) - self._capacity
         for prompt in list(self._answers)[: max(0, surplus)]:
             self._answers.pop(prompt, None)
@@ -78,8 +78,8 @@ class UserDecisions:
         is_list = isinstance(answer, Collection) and not isinstance(answer, str | bytes | Mapping)
         if not is_list or not set(answer) <= set(self._values):
             raise InvalidInputError(
-                f"decide: got {answer!r} for {prompt!r}; expected a list of values of"
+                f"decide: got {answer!r} for {prompt!r}; expected a list of values from"
                 f" {list(self._values)}, or None"
             )
-        # In the order of the set, so that an answer in another order gives the same prompts.
+        # Use the order in the prompt set, so that the order of an answer does not matter.
         return tuple(value for value in self._values if value in answer)

@@ -1,10 +1,10 @@
-"""Decide whether an emoji of a person states a value: "👩‍⚕️ a doctor" is a woman."""
+"""Detect emoji that state a value, as in "👩‍⚕️ a doctor", who is a woman."""
 
 from __future__ import annotations
 
 import unicodedata
 
-# Kind of attribute -> words of the Unicode names of characters that state it.
+# Kind of attribute -> words in Unicode character names that state it.
 _STATING = {
     "gender": {"WOMAN", "WOMEN", "GIRL", "FEMALE", "PRINCESS", "MOTHER"}
     | {"MAN", "MEN", "BOY", "MALE", "PRINCE", "FATHER"},
@@ -14,17 +14,17 @@ _STATING = {
     "skin": {"FITZPATRICK"},
     "origin": {"FITZPATRICK"},
 }
-# Words in names of characters that show no person: "BABY BOTTLE", "BLACK DRAUGHTS MAN".
+# Words in the names of characters that do not show a person: "BABY BOTTLE", "BLACK DRAUGHTS MAN".
 _THINGS = {"BOTTLE", "CHICK", "DRAUGHTS"}
-_SYMBOLS = ("So", "Sk")  # categories of emoji and their modifiers
+_SYMBOLS = ("So", "Sk")  # Unicode categories of emoji and their modifiers
 
 
 def has_stating_emoji(text: str, kind: str) -> bool:
-    """Return whether an emoji of a person in a text states a value of an attribute.
+    """Return whether a text contains an emoji of a person that states a value of an attribute.
 
     Args:
-        text: a prompt.
-        kind: "gender", "age", "skin" or "origin"; emoji state no other attribute.
+        text: A prompt.
+        kind: The kind of attribute. Emoji can state only "gender", "age", "skin" and "origin".
 
     >>> has_stating_emoji("👩‍⚕️ a doctor", "gender"), has_stating_emoji("🚒 a firefighter", "gender")
     (True, False)

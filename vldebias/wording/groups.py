@@ -1,4 +1,4 @@
-"""Mix the values of an attribute inside one picture: three women and two men of five engineers."""
+"""Mix attribute values in one picture, as in "five engineers, three women and two men"."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _MIXED_WORDS = {"female", "male"}
 
 
 class Group(NamedTuple):
-    """The people that a plural noun names.
+    """A group of people mentioned by a plural noun.
 
     Attributes:
-        end: offset after the noun, where the mixture is written.
-        size: number of people, or None if the prompt does not count them.
-        young: whether they are children, written as girls and boys.
-        mixes: whether they can be mixed; a couple, a family or a crowd stays unchanged.
+        end: The offset after the noun, where the mixture is inserted.
+        size: The number of people, or None if the prompt does not give a number.
+        young: Whether they are children, who are called girls and boys.
+        mixes: Whether their values can be mixed. A couple, a family or a crowd stays unchanged.
     """
 
     end: int
@@ -26,9 +26,10 @@ class Group(NamedTuple):
 
 
 class Mixture(dict[str, int | None]):
-    """Value -> number of people in one picture, in the order of the text; None: not counted.
+    """A mapping from value to number of people in one picture, in text order.
 
-    The dict is hashable, like the values of single people.
+    The number is None if the prompt does not give one. Unlike other dicts, a mixture is hashable,
+    because it is used like the values of individual people.
     """
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -36,27 +37,27 @@ class Mixture(dict[str, int | None]):
 
 
 def can_mix(words: Iterable[str]) -> bool:
-    """Return whether plural nouns for people exist for the values of these words."""
+    """Return whether there are plural nouns, such as "women", for people with these values."""
     return {word.lower() for word in words} == _MIXED_WORDS
 
 
 def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, float]:
-    """Return the mixtures of a group and the share of the images that each gets, for two values.
+    """Return the mixtures for a group and the share of images that gets each mixture.
 
-    Over these images, the people have the given shares: five engineers at .5 are three and two in
-    one half of the images and two and three in the other. If all people have one value, the result
-    contains that value instead of a mixture.
+    Over all images, the values have the given shares of the people. With shares of 0.5, five
+    engineers split three to two in half of the images and two to three in the other half. If a
+    mixture would consist of one value only, the result contains that value instead.
 
     Args:
-        group: the group; an uncounted one gets a single mixture without numbers.
-        shares: value -> share of the people, for two values; they sum to 1.
+        group: The group. If its size is unknown, there is only one mixture, without numbers.
+        shares: A mapping from two values to their shares of the people, which sum to 1.
     """
     first, second = shares
     if group.size is None:
         return {Mixture({first: None, second: None}): 1.0}
     expected = shares[first] * group.size
     count = math.floor(expected + 1e-9)
-    # 2.5 women of five are two in one half of the images and three in the other.
+    # An expected 2.5 women means two in half of the images and three in the other half.
     rest = round(expected - count, 9)
     share_of_mixture: dict[str | Mixture, float] = {}
     for number, share in ((count, 1 - rest), (count + 1, rest)):
@@ -70,7 +71,7 @@ def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, f
         if not smaller:
             orders = [value]
         elif larger == smaller:
-            # "a woman and a man": each is named first in half of the images.
+            # In "a woman and a man", each value is named first in half of the images.
             orders.append(Mixture(reversed(ranked)))
         for order in orders:
             share_of_mixture[order] = share / len(orders)
@@ -78,11 +79,11 @@ def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, f
 
 
 def fits(group: Group, mixture: Mapping[str, int | None]) -> bool:
-    """Return whether a mixture, perhaps made for another text, can be written after a group.
+    """Return whether a mixture, possibly created for a different text, fits a group.
 
     Args:
-        group: the group that a text names.
-        mixture: value -> number of people, or None if they are not counted.
+        group: The group mentioned in a text.
+        mixture: A mapping from value to number of people, or to None if there are no numbers.
     """
     size = 0
     for count in mixture.values():

@@ -1,7 +1,7 @@
-"""The interface of a language for balanced prompts: find the people of a text, write values.
+"""Define the language interface for balanced prompts.
 
-A new language is a class with four methods, `reads`, `find`, `states` and `write`, and a line in
-`languages/__init__.py`.
+To add a language, implement the four methods `reads`, `find`, `states` and `write`, and register
+the class in `languages/__init__.py`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from vldebias.wording.groups import Group, Mixture, fits
 
 Value = str | Mixture | None
 
-MOST_PERSONS = 4  # of a prompt that get a value; the first ones
+# Maximum number of people per prompt who get a value. Later people stay unchanged.
+MOST_PERSONS = 4
 
 
 class Mention(NamedTuple):
-    """A place in one text where a person or a group is named, and where a value can be written.
+    """A mention of a person or a group in one text, where a value can be inserted.
 
-    A language finds mentions. Images can name a person several times, in alternatives or in texts
-    for several encoders; `DepictedPerson` joins these mentions.
+    If a prompt has alternatives or an image has several texts, the same person can be mentioned
+    several times. `DepictedPerson` combines these mentions.
 
     Attributes:
-        noun: the noun as written; "" for a placeholder or a place that the user's `find` returned.
-        start, end: the characters of the noun with its compound modifiers, "police officer".
-        place: the characters that the word for a value replaces; equal offsets insert it.
-        reason: why this person gets no value, such as "stated" or "group"; "" if it can get one.
-            The user's `decide` can overrule "context" (the facts leave one value).
-        group: the group that a plural noun names.
+        noun: The noun as spelled in the text, or "" for a placeholder or an offset returned by the
+            user's `find`.
+        start, end: The span of the noun including compound modifiers, as in "police officer".
+        place: The span that is replaced with the word for the value. If it is empty, the word is
+            inserted.
+        reason: Why this person cannot get a value, such as "stated" or "group", or "" if they can.
+            The user's `decide` can overrule "context" (the facts allow only one value).
+        group: The group, if the noun is plural.
     """
 
     noun: str
@@ -41,24 +44,24 @@ class Mention(NamedTuple):
     group: Group | None = None
 
     def can_be(self, value: Value) -> TypeGuard[str | Mixture]:
-        """Return whether a value is given and fits this mention.
+        """Return whether a value is not None and fits this mention.
 
-        A mixture may have been made for "five nurses" in another text and not fit "a nurse".
+        A mixture that was created for "five nurses" in a different text does not fit "a nurse".
         """
         if isinstance(value, Mapping):
             return self.group is not None and fits(self.group, value)
         return value is not None
 
 
-# A value of an attribute that is to be written at a mention.
+# The mention at which to insert a value, the attribute, and the value.
 Assignment = tuple[Mention, Attribute, str | Mixture]
 
-# The noun of a person in an original prompt and the value assigned to that person, or None.
+# The noun for a person in an original prompt, and the value assigned to that person or None.
 NounValue = tuple[str, Value]
 
 
 class Replacement(NamedTuple):
-    """A text that replaces the characters from start to end."""
+    """A string that replaces the characters from start to end."""
 
     start: int
     end: int
@@ -66,13 +69,15 @@ class Replacement(NamedTuple):
 
 
 class RewrittenPromptError(ValueError):
-    """A rewritten prompt must stay unchanged; the message is the reason."""
+    """Raised if a rewritten prompt must stay unchanged. The message is the reason."""
 
 
 class Language(ABC):
-    """Read and write prompts in one language.
+    """Find people in prompts in one language, and insert values for them.
 
-    code: as in ISO 639, "de". name: in English.
+    Attributes:
+        code: The ISO 639 code, such as "de".
+        name: The English name of the language.
     """
 
     code: str
@@ -83,60 +88,60 @@ class Language(ABC):
         """Return whether a text is in this language."""
 
     def knows(self, text: str) -> bool:
-        """Return whether a text has a word for a woman, man, group or office in this language."""
+        """Return whether a text has this language's word for a woman, man, group or office."""
         return False
 
     @abstractmethod
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        """Return every person whom a text shows, in order, or the reason why nobody gets a value.
+        """Find everybody that a text shows, or the reason why nobody can get a value.
 
         Args:
-            text: a reading of a prompt. It is as long as the prompt, so that offsets agree, with
-                markup replaced by spaces and clause ends by line ends.
-            attribute: the attribute to balance. People whose value is fixed have a `reason`.
+            text: The prompt, with markup replaced by spaces, or by line breaks if it ends a clause.
+                Its length is unchanged, so that offsets are valid in the prompt.
+            attribute: The attribute to balance. People whose value is fixed have a `reason`.
 
         Returns:
-            The mentions, or a reason such as "stated", "named", "no person" or "not understood";
-            `vldebias.wording.reasons` explains them.
+            The mentions in text order, or a reason such as "stated", "named", "no person" or "not
+            understood". `vldebias.wording.reasons` describes the reasons.
         """
 
     @abstractmethod
     def states(self, text: str, attribute: Attribute) -> bool:
-        """Return whether any word of a text states a value, about a person or not.
+        """Return whether any word in a text states a value, even if it does not describe a person.
 
         Args:
-            text: a prompt or a part of one.
-            attribute: the attribute to balance.
+            text: A prompt or a part of one.
+            attribute: The attribute to balance.
         """
 
     @abstractmethod
     def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return replacements that write these values into a text; they do not overlap.
+        """Return non-overlapping replacements that insert values into a text.
 
-        All values of a text are passed together because endings may have to agree.
+        All values for a text are passed together because word endings may have to agree.
 
         Args:
-            text: the text in which the mentions were found.
-            assignments: (mention, attribute, value) of each value.
+            text: The text that contains the mentions.
+            assignments: A tuple (mention, attribute, value) for each value.
         """
 
     def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-        """Return a rewritten prompt in which the original's people have these values.
+        """Give the people from the original prompt these values in its rewritten version.
 
-        Whether this is possible must not depend on the values.
+        An implementation must raise for all values or for none.
 
         Args:
-            text: the rewritten prompt.
-            attribute: the attribute to balance.
-            people: noun and value of each person of the original, None for no value.
+            text: The rewritten prompt.
+            attribute: The attribute to balance.
+            people: The noun and the value, or None, for each person in the original prompt.
 
         Raises:
-            RewrittenPromptError: the prompt must stay unchanged.
+            RewrittenPromptError: If the prompt must stay unchanged.
         """
         persons = self.find(text, attribute)
         if isinstance(persons, str):
             raise RewrittenPromptError(f"rewritten: {persons}")
-        # A single person corresponds to the original's.
+        # If both prompts have only one person, the nouns may differ.
         if len(persons) != len(people) or len(people) > 1:
             persons = _match_by_noun(persons, people)
         assignments: list[Assignment] = []
@@ -156,18 +161,18 @@ class Language(ABC):
         """Return the value that a text states for each of these people, or None.
 
         Args:
-            text: the rewritten prompt.
-            attribute: the attribute to balance.
-            people: noun and value of each person of the original.
+            text: The rewritten prompt.
+            attribute: The attribute to balance.
+            people: The noun and the value for each person in the original prompt.
         """
-        raise NotImplementedError(f"{self.name}: no values are read")
+        raise NotImplementedError(f"{self.name}: reading values is not supported")
 
 
 def _match_by_noun(persons: Sequence[Mention], people: Sequence[NounValue]) -> tuple[Mention, ...]:
-    """Return the mention of each person of the original, which has the same noun.
+    """Find the mention with the same noun for each person in the original prompt.
 
     Raises:
-        RewrittenPromptError: no mention or several mentions have the noun.
+        RewrittenPromptError: If there is not exactly one mention with that noun.
     """
     found = [person.noun.lower() for person in persons]
     nouns = [noun.lower() for noun, _ in people]
@@ -180,8 +185,8 @@ def replace_all(text: str, replacements: Iterable[Replacement]) -> str:
     """Apply replacements from the end of a text to its start, so that offsets stay valid.
 
     Args:
-        text: the text.
-        replacements: they do not overlap; in any order.
+        text: The text.
+        replacements: Non-overlapping replacements in any order.
     """
     for start, end, new in sorted(replacements, reverse=True):
         text = text[:start] + new + text[end:]

@@ -1,4 +1,4 @@
-"""Find the people of a prompt who are open for an attribute, and the values they can get."""
+"""Find the people in a prompt who are open to a value, and the values they can get."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ from vldebias.wording.syntax import (
 
 Find = Callable[[str], int | None]
 
-NEXT_TEXT = "\x1f"  # the unit separator: between the texts of one image, for several encoders
-_CACHED = 2000  # prompts
-# Prefixes of reasons that do not affect the other texts of an image.
+# The unit separator character, which separates the texts for different encoders in one image.
+NEXT_TEXT = "\x1f"
+_CACHED = 2000  # Number of prompts whose people are cached.
+# Prefixes of reasons that apply to one text and do not affect the other texts for an image.
 _NOBODY = ("no person", "not understood", "unknown language", "language: ")
 
 
 class DepictedPerson:
-    """A person whom the images of a prompt show: the unit to which a value is assigned.
+    """A person shown in the images for a prompt, to whom one value is assigned.
 
     Attributes:
-        mentions: (number of the text, mention, language that read it), one for each alternative
-            and each text in which the person is named.
-        reason: why this person gets no value; "" if it gets one.
-        noun, group: those of the first mention.
-        place: text number, offset and noun of the first mention; places sort in text order.
+        mentions: A tuple (text number, mention, language) for each alternative and each text that
+            mentions the person.
+        reason: Why this person cannot get a value, or "" if they can.
+        noun, group: The noun and the group of the first mention.
+        place: The text number, offset and noun of the first mention. Places sort in text order.
     """
 
     def __init__(self, mentions: Sequence[tuple[int, Mention, Language]]) -> None:
@@ -57,23 +58,23 @@ class DepictedPerson:
                 reasons.append(person.reason)
             group = person.group
             kinds_of_groups.add(() if group is None else (group.size, group.mixes))
-        # "{five nurses|a nurse}": a mixture cannot be written into both.
+        # In "{five nurses|a nurse}", a mixture would not fit both alternatives.
         if len(kinds_of_groups) > 1:
             reasons.append("group")
         self.reason = reasons[0] if reasons else ""
 
 
 class PersonReader:
-    """Find the people of prompts for one attribute.
+    """Find the people in prompts and their possible values for one attribute.
 
     Args:
-        attribute: the attribute whose values are assigned.
-        find, decide: see `balance_prompts`.
-        one_person: leave prompts with more than one person unchanged, see `Balancer`.
+        attribute: The attribute whose values are assigned.
+        find, decide: See `balance_prompts`.
+        one_person: Whether to leave prompts with more than one person unchanged, see `Balancer`.
 
     Attributes:
-        persons: a cached function that returns the people of a prompt, open or not, or the reason
-            why there are none.
+        persons: A cached function that returns all people in a prompt, or the reason why there are
+            none.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class PersonReader:
         self.persons = lru_cache(maxsize=_CACHED)(self._read)
 
     def open_persons(self, prompt: str) -> tuple[tuple[DepictedPerson, ...], str]:
-        """Return the persons of a prompt who get a value; or nobody, and the reason why."""
+        """Return the people in a prompt who can get a value, and the reason if there are none."""
         persons = self.persons(prompt)
         if isinstance(persons, str):
             return (), persons
@@ -102,18 +103,18 @@ class PersonReader:
         allowed = self._allowed(prompt)
         if allowed is not None:
             if len(allowed) < 2 or sum(allowed.values()) <= 0:
-                return (), "context"  # no choice is left
-            open_reasons.append("context")  # `decide` overrules the facts that the lists know
+                return (), "context"  # there is no choice left
+            open_reasons.append("context")  # `decide` overrules the word lists
         open_persons = [person for person in persons if person.reason in open_reasons]
         return tuple(open_persons[:MOST_PERSONS]), "" if open_persons else persons[0].reason
 
     def outcomes(self, prompt: str, strength: float) -> list[dict[Value, float]]:
-        """Return for each person who gets a value: value -> share of the images that get it.
+        """Return, for each open person, a mapping from value to its share of the images.
 
         Args:
-            prompt: the prompt.
-            strength: share of the images in which the first person gets a value; the rest gets
-                None. The other people get a value in the images in which the first one does.
+            prompt: The prompt.
+            strength: The share of images in which the first person gets a value. In the remaining
+                images, nobody gets a value.
         """
         persons, _ = self.open_persons(prompt)
         if not persons:
@@ -128,7 +129,7 @@ class PersonReader:
         outcomes_of_persons: list[dict[Value, float]] = []
         for person in persons:
             shares_of_person = shares
-            # "five engineers" get "three women and two men" in place of a value.
+            # The outcomes for "five engineers" are mixtures such as "three women and two men".
             if is_mixed and person.group is not None and person.group.mixes:
                 shares_of_person = mixtures(person.group, shares)
             outcomes: dict[Value, float] = {}
@@ -139,16 +140,18 @@ class PersonReader:
             strength = 1.0
         return outcomes_of_persons
 
-    # ---- what a function of the user decides
+    # ---- user-supplied decisions
 
     def ask(self, prompts: Sequence[str]) -> None:
-        """Ask `decide` about the prompts that show a person, in one call if it takes a list."""
+        """Ask `decide` about prompts with people, in one call if it takes a list."""
         if self._decide is not None:
             self._decide.ask([_in_one_line(text) for text in prompts if self._may_get_value(text)])
 
     def _allowed(self, prompt: str) -> dict[str, float] | None:
-        """Return the values that `decide` allows, with their shares; None to let the word lists
-        decide."""
+        """Return the values that `decide` allows with their shares, or None.
+
+        None means that the word lists decide.
+        """
         if self._decide is None or not self._may_get_value(prompt):
             return None
         allowed = self._decide.allowed(_in_one_line(prompt))
@@ -158,7 +161,7 @@ class PersonReader:
         return {value: shares[value] for value in shares if value in allowed}
 
     def _may_get_value(self, prompt: str) -> bool:
-        """Return whether a person of a prompt may get a value; `decide` overrules the facts."""
+        """Return whether anybody in a prompt may get a value if `decide` overrules the facts."""
         persons = self.persons(prompt)
         if isinstance(persons, str):
             return False
@@ -167,7 +170,7 @@ class PersonReader:
     # ---- reading a prompt
 
     def _read(self, prompt: str) -> tuple[DepictedPerson, ...] | str:
-        """Return the persons of a prompt, open or not, in all texts of the image; or a reason."""
+        """Return all people in the texts for an image, or the reason why there are none."""
         readings: list[list[tuple[int, Mention, Language]]] = []
         reasons: list[str] = []
         for number, text in enumerate(prompt.split(NEXT_TEXT)):
@@ -176,21 +179,21 @@ class PersonReader:
                     reasons.append(reading)
                 else:
                     readings.append([(number, person, language) for person, language in reading])
-        # A reason for one text counts for all, unless it only says that the text shows nobody: "a
-        # {nurse|lamp}".
+        # A reason for one text applies to the image, unless it only means that this text or
+        # alternative shows nobody, as in "a {nurse|lamp}".
         for reason in reasons:
             if not reason.startswith(_NOBODY):
                 return reason
         return tuple(map(DepictedPerson, _merge_mentions(readings))) or reasons[0]
 
     def _read_text(self, text: str) -> list[list[tuple[Mention, Language]] | str]:
-        """Return the people of each reading of a text, or the reason why it has none.
+        """Return the people in each reading of a text, or the reason why there are none.
 
-        A text has one reading, or one for each of its alternatives: "a {nurse|doctor}".
+        A text with alternatives, such as "a {nurse|doctor}", has one reading for each of them.
         """
         slots = list(self.attribute.slots.finditer(text))
         if slots:
-            # A placeholder marks where the value goes, so nothing else needs to be read.
+            # A placeholder marks where the value goes, so the text need not be analysed.
             return [[_mention_at(text, *slot.span())] for slot in slots]
         if self._find is not None:
             offset = self._find(text)
@@ -219,33 +222,35 @@ class PersonReader:
         return readings
 
     def states_in_syntax(self, text: str) -> bool:
-        """Return whether JSON, markup or a variable named after the attribute, such as {{gender}},
-        states a value."""
+        """Return whether JSON, markup or a variable states a value.
+
+        A variable states one if it is named after the attribute, such as {{gender}}.
+        """
         if not has_syntax(text):
             return False
         if json_texts(text) is not None:
-            return self._states(text)  # "negative": "male" asks for others
+            return self._states(text)  # "negative": "male" asks for women
         if any(map(self._states, texts_of_markup(text))):
             return True
         return not self.attribute.names.isdisjoint(names_of_templates(text))
 
     def _states(self, text: str) -> bool:
-        """Return whether any word of a text states a value, in a language that is known."""
-        # Names of files and variables are English in prompts of any language.
+        """Return whether any word in a text states a value, in English or the text's language."""
+        # File and variable names are usually English, whatever the language of the prompt.
         languages = {ENGLISH, language_of(text) or ENGLISH}
         return any(language.states(text, self.attribute) for language in languages)
 
 
 def _in_one_line(prompt: str) -> str:
-    """Return the texts of one image in one line, with bars between them."""
+    """Join the texts for one image into one line, separated by vertical bars."""
     return prompt.replace(NEXT_TEXT, " | ")
 
 
 def _mention_at(text: str, start: int, end: int) -> tuple[Mention, Language]:
-    """Return a mention without a noun: a placeholder, or a place that the user's `find` returned.
+    """Create a mention without a noun, for a placeholder or an offset returned by `find`.
 
     Raises:
-        InvalidInputError: the place is no offset in the text.
+        InvalidInputError: If the offset is not in the text.
     """
     is_number = isinstance(start, Integral) and not isinstance(start, bool)
     if not is_number or not 0 <= start <= len(text):
@@ -258,15 +263,15 @@ def _mention_at(text: str, start: int, end: int) -> tuple[Mention, Language]:
 def _merge_mentions(
     readings: Sequence[Sequence[tuple[int, Mention, Language]]],
 ) -> list[list[tuple[int, Mention, Language]]]:
-    """Return the mentions of each person over all readings of a prompt.
+    """Collect the mentions of each person from all readings of a prompt.
 
-    Each reading mentions a person at most once. Mentions are matched by place, then by noun, then
-    by order.
+    Each reading mentions a person at most once. Mentions are matched by place, then by noun, and
+    then by order.
     """
     mentions_of_person: list[list[tuple[int, Mention, Language]]] = []
     nouns_of_person: list[set[str]] = []
     for reading in readings:
-        free = list(range(len(mentions_of_person)))  # persons who are not found in this reading
+        free = list(range(len(mentions_of_person)))  # people not yet found in this reading
         for mention in reading:
             _, person, _ = mention
             noun = person.noun.lower()

@@ -1,4 +1,4 @@
-"""Read prompts from a file of lines, a table, JSON or a data frame."""
+"""Read prompts from a text file, a table, a JSON file or a data frame."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _TABLES = {".csv": ",", ".tsv": "\t"}
-# The lines of the infotexts that Automatic1111 and its forks save, and of their script "Prompts
-# from file".
+# These patterns recognise the infotexts saved by Automatic1111 and its forks, and the input lines
+# of their script "Prompts from file".
 _NEGATIVE = re.compile(r"Negative prompt:")
 _SETTINGS = re.compile(r"Steps: \d+, (?=.*\b(?:Sampler|Seed|Size|CFG scale): )")
 _OPTIONS = re.compile(r"--(?:prompt|negative_prompt|steps|cfg_scale|sampler_name|seed)\b")
-# "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
+# Wildcard files contain comments such as "# people" and "#a welder", whereas "#1 fan" and
+# "#ff8800 dress" are prompts.
 _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class PromptList:
-    """Prompts that were read from a file or a data frame.
+    """Prompts read from a file or a data frame.
 
     Attributes:
-        prompts: the prompts, with repetitions.
-        column: the column they were read from; None for lines.
-        comments: number of lines that were skipped as comments.
-        note: what else was skipped, in words.
+        prompts: The prompts in their original order, including duplicates.
+        column: The column that contained the prompts, or None if there were no columns.
+        comments: The number of lines skipped as comments.
+        note: A description of anything else that was skipped.
     """
 
     prompts: tuple[str, ...]
@@ -52,12 +53,12 @@ class PromptList:
     note: str = ""
 
     def __str__(self) -> str:
-        """Describe what was read."""
+        """Return a one-line summary for log messages and reports."""
         text = "1 prompt" if len(self.prompts) == 1 else f"{len(self.prompts)} prompts"
         if self.column is not None:
-            text += f" of the column {self.column!r}"
+            text += f" from column {self.column!r}"
         if self.comments:
-            text += f"; {self.comments} left out as comments, since they begin with #"
+            text += f"; {self.comments} skipped as comments (they begin with #)"
         if self.note:
             text += f"; {self.note}"
         return text
@@ -66,22 +67,22 @@ class PromptList:
 def read_prompts(source: Any, column: str | None = None) -> PromptList:
     """Read prompts from a file, standard input ("-"), or a pandas data frame.
 
-    - Text files contain one prompt per line; lines end with \\n or \\r\\n only. A pair of quotes
-      around a line is removed; empty lines and comments of wildcard files ("# people") are skipped.
-      From infotexts saved by Automatic1111, and lines for its script "Prompts from file", only the
-      prompts are read.
-    - .csv, .tsv, .parquet, .jsonl (objects or texts), .json (a list of either, or an object that
-      contains one list of objects) and data frames contain a column of prompts, such as
-      "body.prompt" if objects are nested.
+    - Text files contain one prompt per line. Lines end only with \\n or \\r\\n. Quotes around a
+      line are removed, and empty lines and wildcard-file comments ("# people") are skipped. If the
+      file contains Automatic1111 infotexts or input for its script "Prompts from file", everything
+      except the prompts is ignored.
+    - Data frames, .csv, .tsv, .parquet, .jsonl (one object or string per line) and .json (a list of
+      objects or strings, or an object that contains one list of objects) have a prompt column.
+      Columns of nested objects have dotted names such as "body.prompt".
 
     Args:
-        source: the file or the data frame.
-        column: the column of the prompts. None: the column `prompt`, otherwise the only one named
-            like one of `COLUMNS`.
+        source: The file or the data frame.
+        column: The name of the prompt column. If None, the column `prompt` is used or, if there is
+            none, the only column whose name is in `COLUMNS`.
 
     Raises:
-        InvalidInputError: the file or the column does not exist, the file has an unknown format, a
-            row has no prompt, or there are no prompts.
+        InvalidInputError: If the file or the column does not exist, the file format is not
+            supported, a row has no prompt, or there are no prompts.
     """
     if not isinstance(source, str | Path):
         rows = source.to_dict("records")
@@ -92,8 +93,9 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
     ending = path.suffix.lower()
     if ending in OTHER_FORMS:
         raise InvalidInputError(
-            f"{where}: got {OTHER_FORMS[ending]} ({ending}); expected a text file with a prompt a"
-            " line, .csv, .tsv, .jsonl, .json or .parquet: save the prompts as one of these"
+            f"{where}: got {OTHER_FORMS[ending]} ({ending}); expected a text file with one prompt"
+            " per line, or a .csv, .tsv, .jsonl, .json or .parquet file. Save the prompts in one of"
+            " these formats"
         )
     if ending == ".parquet":
         return _of_parquet(path, column)
@@ -109,21 +111,21 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
         return _of_json_lines(text, where, column)
     if column is not None:
         raise InvalidInputError(
-            f"{where}: column {column!r}: a text file has a prompt a line and no columns; expected"
-            " .csv, .tsv, .jsonl or .parquet with it"
+            f"{where}: got column {column!r}, but a text file has one prompt per line and no"
+            " columns; expected a .csv, .tsv, .jsonl or .parquet file"
         )
     return _of_lines(text, where)
 
 
 def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
-    """Return the prompts of texts, a file, a pandas frame or a `PromptList`.
+    """Convert strings, a file, a pandas data frame or a `PromptList` to a `PromptList`.
 
     Args:
-        prompts: texts, the path of a file, a frame, or the result of `read_prompts`.
-        column: see `read_prompts`.
+        prompts: A list of strings, a file path, a data frame, or the result of `read_prompts`.
+        column: See `read_prompts`.
 
     Raises:
-        InvalidInputError: as `read_prompts`, or texts of another type.
+        InvalidInputError: If a prompt is not a string, or for any reason given in `read_prompts`.
     """
     if isinstance(prompts, PromptList):
         return prompts
@@ -133,59 +135,57 @@ def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
 
 
 def _is_frame(prompts: Any) -> bool:
-    """Return whether prompts are a data frame of pandas or polars, which iterates over names."""
+    """Return whether `prompts` is a pandas data frame, which iterates over its column names."""
     return hasattr(prompts, "columns") and hasattr(prompts, "iloc")
 
 
 def checked_texts(prompts: Any) -> tuple[str, ...]:
-    """Return the texts of a list, a column or an array.
+    """Validate prompts and return them as a tuple of strings.
 
     Raises:
-        InvalidInputError: something else; the message says which entry, and of frames to name the
-            column.
+        InvalidInputError: If `prompts` is a data frame or not an ordered collection, or if an entry
+            is not a valid string.
     """
     if _is_frame(prompts):
         raise InvalidInputError(
-            f"prompts: got a frame with the columns {list(map(str, prompts.columns))}; expected"
-            " texts: give its column, such as frame['prompt']"
+            f"prompts: got a data frame with columns {list(map(str, prompts.columns))}; expected"
+            " strings. Pass one of its columns, such as frame['prompt']"
         )
-    # A set has no order, and the letters of a text are no prompts.
+    # A set has no order, and iterating over a string would yield characters.
     is_no_list = isinstance(prompts, str | bytes | Mapping | set | frozenset)
     if is_no_list or not isinstance(prompts, Iterable):
         raise InvalidInputError(
-            f"prompts: got {shortened(repr(prompts), 200)}; expected a text or a list of texts, one"
-            " for each image"
+            f"prompts: got {shortened(repr(prompts), 200)}; expected a string or a list of strings,"
+            " one per image"
         )
-    # Arrays of arrow give scalars.
+    # Iterating over an Arrow array yields scalars, not strings.
     texts = prompts.to_pylist() if hasattr(prompts, "to_pylist") else list(prompts)
     for place, text in enumerate(texts):
-        # A tokenizer cannot read half of an emoji.
+        # Tokenizers cannot encode a lone surrogate, which is half of an emoji.
         if not isinstance(text, str) or _LONE_SURROGATE.search(text):
             raise InvalidInputError(
-                f"prompts: got {shortened(repr(text), 200)} in place {place} of {len(texts)};"
-                " expected a text or a list of texts, one for each image"
+                f"prompts: got {shortened(repr(text), 200)} at index {place} of {len(texts)};"
+                " expected a string or a list of strings, one per image"
             )
     return tuple(texts)
 
 
 def _text_of(path: Path) -> str:
-    """Return the text of a file, or of standard input."""
+    """Return the contents of a file or of standard input."""
     if path == STDIN:
         return sys.stdin.read().removeprefix("\ufeff")
     if not path.is_file():
-        raise InvalidInputError(f"{path}: no such file; expected prompts, one a line, or -")
+        raise InvalidInputError(f"{path}: no such file; expected a file of prompts, or - for stdin")
     text = decoded(path.read_bytes(), str(path))
     # Images and archives contain null bytes, whatever their file extension.
     if "\0" in text:
-        raise InvalidInputError(f"{path}: expected a text file in UTF-8, got other bytes")
+        raise InvalidInputError(f"{path}: expected a UTF-8 text file, got binary data")
     return text
 
 
 def _of_lines(text: str, where: str) -> PromptList:
-    """Return the prompts of lines.
-
-    str.splitlines would also split at U+2028, NEL and other characters that prompts may contain.
-    """
+    """Parse one prompt per line, or the formats that Automatic1111 reads and writes."""
+    # str.splitlines would also split at U+2028, NEL and other characters that prompts may contain.
     lines = re.split(r"\r\n|\n", text)
     if any(_SETTINGS.match(line.strip()) or _NEGATIVE.match(line.strip()) for line in lines):
         return _of_infotexts(lines, where)
@@ -200,18 +200,17 @@ def _of_lines(text: str, where: str) -> PromptList:
         elif prompt:
             prompts.append(_unquoted(prompt))
     if not prompts:
-        raise InvalidInputError(f"{where}: got no prompts; expected one a line")
+        raise InvalidInputError(f"{where}: got no prompts; expected one per line")
     return PromptList(tuple(prompts), None, comments)
 
 
 def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
-    """Return the prompts of infotexts, which follow each other in a file.
+    """Parse the prompts from a file of consecutive infotexts.
 
-    Each is a prompt, "Negative prompt: ..." and "Steps: 20, Sampler: ...". Only the prompt matters
-    to a reader of prompts.
+    An infotext consists of a prompt, "Negative prompt: ..." and "Steps: 20, Sampler: ...".
 
     Raises:
-        InvalidInputError: a negative prompt or settings without a prompt before them.
+        InvalidInputError: If a negative prompt or settings line is not preceded by a prompt.
     """
     prompts: list[str] = []
     joined = {"prompt": 0, "negative prompt": 0}
@@ -228,33 +227,34 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
     for number, text in enumerate(map(str.strip, lines), start=1):
         goes_on = kind == "negative prompt" and bool(parts[kind])
         kind = _kind_of_line(text, goes_on)
-        # If the settings of an infotext are missing, the next prompt or negative prompt ends it.
+        # If an infotext has no settings, it ends at the next prompt or negative prompt.
         is_next = kind == "prompt" or _NEGATIVE.match(text) is not None
         if is_next and parts["negative prompt"]:
             end_of_infotext()
         if kind in ("settings", "negative prompt") and not parts["prompt"]:
             raise InvalidInputError(
-                f"{where}: line {number}: expected a prompt before {text[:40]!r}; the file looks"
-                " like infotexts of Automatic1111: a prompt, its negative prompt, its settings"
+                f"{where}: line {number}: expected a prompt before {text[:40]!r}. The file looks"
+                " like Automatic1111 infotexts, which consist of a prompt, a negative prompt and"
+                " settings"
             )
         if kind == "settings":
             end_of_infotext()
         elif kind:
             parts[kind].append(text)
     end_of_infotext()
-    note = "infotexts of Automatic1111, without their negative prompts and settings"
+    note = "Automatic1111 infotexts, without their negative prompts and settings"
     for kind, number in joined.items():
         if number:
-            note += f"; {number} with the {kind} on several lines, which belong together"
+            note += f"; {number} had the {kind} on several lines, which were joined"
     return PromptList(tuple(prompts), note=note)
 
 
 def _kind_of_line(text: str, goes_on: bool) -> str:
-    """Return the part of an infotext that a line belongs to; "" for a blank line.
+    """Return the infotext section that a line belongs to, or "" for a blank line.
 
     Args:
-        text: the line.
-        goes_on: whether the line before belongs to a negative prompt.
+        text: The line, without surrounding whitespace.
+        goes_on: Whether the previous line belongs to a negative prompt.
     """
     if _SETTINGS.match(text):
         return "settings"
@@ -264,11 +264,12 @@ def _kind_of_line(text: str, goes_on: bool) -> str:
 
 
 def _of_options(lines: Sequence[str], where: str) -> PromptList:
-    """Return the prompts of lines for "Prompts from file": --prompt "a nurse" --steps 30; a line
-    without options is a prompt.
+    """Parse input for the script "Prompts from file".
+
+    A line has options, such as --prompt "a nurse" --steps 30, or consists of a prompt only.
 
     Raises:
-        InvalidInputError: a line that has options and no prompt, or quotes that are not closed.
+        InvalidInputError: If a line has options but no prompt, or an unclosed quote.
     """
     prompts: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -288,12 +289,12 @@ def _of_options(lines: Sequence[str], where: str) -> PromptList:
                 f'{place}: expected --prompt "..." among the options, got {text[:60]}'
             )
         prompts.append(words[words.index("--prompt") + 1])
-    note = 'lines of "Prompts from file", without their other options'
+    note = 'input for "Prompts from file", without its other options'
     return PromptList(tuple(prompts), note=note)
 
 
 def _unquoted(line: str) -> str:
-    """Remove the pair of quotes around a line."""
+    """Remove the quotes around a line, unless it contains more of them."""
     for quote in ('"', "'"):
         inner = line[1:-1]
         if len(line) > 2 and line[0] == line[-1] == quote and quote not in inner:
@@ -302,7 +303,7 @@ def _unquoted(line: str) -> str:
 
 
 def _of_json_lines(text: str, where: str, column: str | None) -> PromptList:
-    """Return the prompts of JSON lines: a text or an object on each, or a list of all."""
+    """Parse JSON lines, each of which is a string, an object, or a list of these."""
     rows: list[Any] = []
     places: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -317,8 +318,10 @@ def _of_json_lines(text: str, where: str, column: str | None) -> PromptList:
 
 
 def _of_json(text: str, where: str, column: str | None) -> PromptList:
-    """Return the prompts of a JSON file: a list of texts or of objects, or the answer of an API
-    that contains one list of objects."""
+    """Parse a JSON file.
+
+    It contains a list of strings or objects, or an API response with one list of objects.
+    """
     rows = parsed(text, where)
     if isinstance(rows, Mapping):
         rows = rows_of_json(text, where)
@@ -332,12 +335,12 @@ def _of_json(text: str, where: str, column: str | None) -> PromptList:
 
 
 def _of_parquet(path: Path, column: str | None) -> PromptList:
-    """Return the prompts of a column of a parquet file."""
+    """Read the prompt column of a Parquet file."""
     parquet = need("pyarrow.parquet")
     try:
         table = parquet.read_table(path)
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
+    except (OSError, ValueError) as error:  # pyarrow's exceptions are ValueErrors
+        raise InvalidInputError(f"{path}: cannot be read as a Parquet file: {error}") from None
     rows = table.to_pylist()
     places = [f"{path}: row {n}" for n in range(1, len(rows) + 1)]
     return _of_rows(rows, places, column, str(path))
@@ -350,18 +353,18 @@ def _of_rows(
     where: str,
     names: Iterable[str] | None = None,
 ) -> PromptList:
-    """Return the prompts of rows: texts, or objects with a column of them.
+    """Extract the prompts from rows that are either strings or objects.
 
     Args:
-        rows: the rows.
-        places: where each row is, for messages.
-        column: the name that the user gave, or None.
-        where: the file or the frame, for messages.
-        names: names of the columns. None: the keys of the rows, with dotted names for the parts of
+        rows: The rows.
+        places: The location of each row, for error messages.
+        column: The column name given by the user, or None.
+        where: The name of the file or data frame, for error messages.
+        names: The column names. If None, the keys of the rows are used, with dotted names for
             nested objects.
     """
     if not rows:
-        raise InvalidInputError(f"{where}: got no prompts; expected a row for each")
+        raise InvalidInputError(f"{where}: got no prompts; expected one per row")
     has_columns = isinstance(rows[0], Mapping)
     name = None
     if has_columns:
@@ -385,13 +388,13 @@ def _of_rows(
 
 
 def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
-    """Return the column of the prompts.
+    """Return the name of the prompt column.
 
     Raises:
-        InvalidInputError: none, or several that may be meant.
+        InvalidInputError: If there is no such column, or there are several candidates.
     """
     names = [str(name) for name in names]
-    remedy = "name it (--column; in Python column=...)"
+    remedy = "choose one with --column (column=... in Python)"
     if column is not None:
         named = _named_column(names, column)
         if named is None:
@@ -401,18 +404,18 @@ def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
     if "prompt" in plain:
         return plain["prompt"]
     fitting = [name for key, name in plain.items() if key in COLUMNS]
-    # "body.prompt" and "meta.prompt", if no column of the rows themselves is called so.
+    # Nested columns such as "body.prompt" are candidates only if no top-level column matches.
     if not fitting:
         fitting = [name for key, name in plain.items() if key.rpartition(".")[2] == "prompt"]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise InvalidInputError(f"{where}: prompts may be in any of {fitting}; {remedy}")
+        raise InvalidInputError(f"{where}: the prompts may be in any of {fitting}; {remedy}")
     raise InvalidInputError(f"{where}: no column 'prompt' in {names}; {remedy}")
 
 
 def _named_column(names: Sequence[str], column: str) -> str | None:
-    """Return the column with a name that the user gave, in whatever case, or None."""
+    """Look up a column by the user's spelling of its name, ignoring case."""
     if column in names:
         return column
     alike = [name for name in names if name.strip().casefold() == column.strip().casefold()]

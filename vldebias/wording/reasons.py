@@ -1,4 +1,4 @@
-"""Explain in words why balanced prompts leave a prompt unchanged."""
+"""Describe the reasons why balancing leaves a prompt unchanged."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ WORDS = {
     "named": "names a person",
     "context": "facts leave one value",
     "group": "a group whose values cannot be mixed",
-    "not understood": "has a word for a person, but not certainly for somebody in the picture",
+    "not understood": "has a word for a person, who may not be shown in the picture",
     "several people": "shows several people, but one value would apply to all of them",
-    "pronoun": "a pronoun stands for the person",
-    "edit": "edits a picture that has its person",
+    "pronoun": "refers to the person only by a pronoun",
+    "edit": "edits a picture that already shows the person",
     "no word": "in a language without words for these values",
-    "form": "a phrase in which an adjective would have to agree in a way that is not known",
-    "language": "in a language that is not read",
-    "embeddings": "embeddings were passed in place of a prompt",
-    "truncated": "the person stands after the last token that is read",
+    "form": "an adjective would need an unknown form to agree with the value",
+    "language": "in an unsupported language",
+    "embeddings": "embeddings were passed instead of a prompt",
+    "truncated": "the person is mentioned after the last token that the model reads",
 }
-REWRITTEN = "rewritten: "  # prefix if a rewritten prompt cannot take the value
-NO_PERSON_REASON = "no person"  # prefix if the prompt shows nobody
+REWRITTEN = "rewritten: "  # prefix used if a rewritten prompt cannot take the value
+NO_PERSON_REASON = "no person"  # prefix used if the prompt does not show anybody
 
-_LANGUAGE_REASON = "language: "  # prefix of the name of an unsupported language
+_LANGUAGE_REASON = "language: "  # prefix followed by the name of an unsupported language
 
 
 def reason_in_words(reason: str) -> str:
-    """Return a reason of `BalancedPrompts.reasons` in words, or as it is if it is unknown.
+    """Describe an entry of `BalancedPrompts.reasons`, or return it unchanged if it is unknown.
 
     >>> reason_in_words("context")
     'facts leave one value'
@@ -34,5 +34,5 @@ def reason_in_words(reason: str) -> str:
     if reason.startswith(NO_PERSON_REASON):
         return "no person is asked for"
     if reason.startswith(_LANGUAGE_REASON):
-        return f"in {reason.removeprefix(_LANGUAGE_REASON)}, which is not read"
+        return f"in {reason.removeprefix(_LANGUAGE_REASON)}, which is not supported"
     return WORDS.get(reason, reason)

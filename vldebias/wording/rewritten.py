@@ -1,6 +1,6 @@
-"""Write values into prompts that a language model rewrote: the original prompt says who is open.
+"""Insert values into prompts that a language model rewrote.
 
-It is used by calls with `original=`.
+The original prompt determines who is open to a value. Calls with `original=` use this module.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from vldebias.wording.syntax import json_texts
 def write_rewritten(
     readers: Sequence[PersonReader], original: str, values: Sequence[Sequence[Value]], text: str
 ) -> str:
-    """Return a rewritten prompt with the values of all attributes.
+    """Insert the values of all attributes into a rewritten prompt.
 
     Args:
-        readers: one for each attribute.
-        original: the prompt that was rewritten.
-        values: for each attribute, the values of the open people of the original; empty if nothing
-            is written.
-        text: the rewritten prompt.
+        readers: One reader per attribute.
+        original: The prompt before it was rewritten.
+        values: For each attribute, the values for the people in the original prompt who are open to
+            it, or an empty sequence if nothing should be inserted.
+        text: The rewritten prompt.
     """
     for reader, values_of_persons in zip(readers, values, strict=True):
         if values_of_persons and values_of_persons[0] is not None:
@@ -33,15 +33,15 @@ def write_rewritten(
 
 
 def _replace_values(reader: PersonReader, original: str, values: Sequence[Value], text: str) -> str:
-    """Return a rewritten prompt with the values of one attribute, whatever the rewriter stated.
+    """Insert the values of one attribute, replacing anything that the rewriter stated.
 
-    `values` contains the values of the open persons of the original, in their order.
+    `values` contains one value for each open person in the original prompt, in text order.
 
     Raises:
-        RewrittenPromptError: the text states a value that cannot be replaced.
+        RewrittenPromptError: If the text states a value that cannot be replaced.
     """
     people = _people(reader, original, values)
-    # Nothing is written into markup: "<random:male|female> astronaut" stays as it is.
+    # Values in markup, as in "<random:male|female> astronaut", cannot be replaced.
     if json_texts(text) is None and reader.states_in_syntax(text):
         raise RewrittenPromptError("rewritten: stated")
     replaced: list[str] = []
@@ -54,7 +54,7 @@ def _replace_values(reader: PersonReader, original: str, values: Sequence[Value]
         try:
             replaced.append(language.replace_values(part, reader.attribute, people))
         except RewrittenPromptError as problem:
-            # One of several texts of an image may only describe a style.
+            # If an image has several texts, one of them may only describe a style.
             if "no person" not in str(problem) or len(parts) == 1:
                 raise
             replaced.append(part)
@@ -65,18 +65,18 @@ def _replace_values(reader: PersonReader, original: str, values: Sequence[Value]
 
 
 def why_not_replaced(readers: Sequence[PersonReader], original: str, text: str) -> dict[int, str]:
-    """Return index of an attribute -> why its values in a rewritten prompt cannot be replaced.
+    """Return a mapping from attribute index to the reason its value cannot be replaced.
 
     Args:
-        readers: one for each attribute.
-        original: the prompt that was rewritten.
-        text: the rewritten prompt.
+        readers: One reader per attribute.
+        original: The prompt before it was rewritten.
+        text: The rewritten prompt.
     """
     reasons: dict[int, str] = {}
     for number, reader in enumerate(readers):
         values: list[Value] = []
         for outcomes in reader.outcomes(original, strength=1.0):
-            # Any value gives the same reason, but numbers of women and men need a group.
+            # The reason does not depend on the value, except that a mixture needs a group.
             mixtures = [value for value in outcomes if isinstance(value, Mixture)]
             values.append(mixtures[0] if mixtures else next(iter(outcomes)))
         if original != text and values:
@@ -88,12 +88,12 @@ def why_not_replaced(readers: Sequence[PersonReader], original: str, text: str) 
 
 
 def values_in(reader: PersonReader, original: str, text: str) -> list[tuple[str, Value]]:
-    """Return (noun, value) of the open people of a prompt, as its rewritten text states them.
+    """Return pairs (noun, value) with the values that a rewritten prompt states for open people.
 
     Args:
-        reader: the reader of the attribute.
-        original: the prompt that was rewritten.
-        text: the rewritten prompt.
+        reader: The reader for the attribute.
+        original: The prompt before it was rewritten.
+        text: The rewritten prompt.
     """
     language = language_of(text)
     people = _people(reader, original, [None] * MOST_PERSONS)
@@ -107,7 +107,7 @@ def values_in(reader: PersonReader, original: str, text: str) -> list[tuple[str,
 
 
 def _people(reader: PersonReader, original: str, values: Sequence[Value]) -> list[NounValue]:
-    """Return the nouns of all persons of an original prompt, those who are open with a value."""
+    """Return (noun, value) for all people in an original prompt, with None for those not open."""
     persons = reader.persons(original)
     if isinstance(persons, str):
         return []

@@ -1,8 +1,8 @@
-"""Read the syntax of image generators: `<lora:...>`, BREAK, quality tags, {a|b}, JSON.
+"""Parse image generator syntax such as `<lora:...>`, BREAK, quality tags, {a|b} and JSON.
 
-A prompt has one reading for each of its alternatives. A reading is as long as the prompt, so that
-offsets agree; markup and tags are replaced with spaces, and markup that ends a clause with a line
-end.
+A prompt is expanded into readings that cover its alternatives. A reading is as long as the prompt,
+so that offsets are valid in both. Markup and tags are replaced with spaces, and markup that ends a
+clause is replaced with a line break.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from vldebias.prompts.english.words import gendered, lists, person
 
-MOST_READINGS = 64  # each is read as a prompt of its own
+MOST_READINGS = 64  # Maximum number of readings, each of which is analysed like a prompt.
 
-# Tags for the quality of a picture say nothing about a person.
+# Quality tags do not describe a person.
 _TAG = (
     r"masterpiece|(?:best|high|highest|amazing|good|great|ultra|top)[ -]quality|(?:ultra |very )?"
     r"high-?res(?:olution)?|absurd-?res|(?:ultra|highly|extremely|very|insanely)[ -]detailed|solo"
@@ -27,7 +27,7 @@ _TAGS = re.compile(
     rf"(?:^|(?<=[,(\[{{\n]))\s{{0,9}}(?:{_TAG})\s{{0,9}}(?::[\d.]+)?(?=\s{{0,9}}(?:[,)\]}}\n]|$))",
     re.IGNORECASE,
 )
-# An angle bracket, "<lora:film:0.8>", and a prompt that is scheduled by steps, "[a cat:a dog:0.5]".
+# Prompt schedules, "[a cat:a dog:0.5]", which switch to the second prompt after some steps.
 _SCHEDULE = r"\[[^\[\]|:]*:[^\[\]|]*:\s*[\d.]+\s*\]"
 # Variables: ${job}, {$job}, $job, @job, %job%, @job@, #job#.
 _VARIABLE = (
@@ -35,36 +35,36 @@ _VARIABLE = (
 )
 _MARKUP = re.compile(rf"<[^<>]*>|{_SCHEDULE}")
 _VARIABLES = re.compile(_VARIABLE)
-# Words that join prompts, in capitals: "and" in small letters joins persons.
+# Capitalized words that join prompts. A lower-case "and" joins people instead.
 _JOINING = re.compile(r"\b(?:(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b|COUPLE\([^()]*\))")
-# Without such a character or word a prompt is plain text. A final quotation mark is an apostrophe,
-# as in "the nurses' room", unless the prompt begins with one.
+# A prompt without any of these characters or words is plain text. A single quotation mark counts
+# only at the start of the prompt, since it is an apostrophe elsewhere, as in "the nurses' room".
 _SIGN_OF_SYNTAX = re.compile(
     rf"[<>{{}}\[\]()|$%@#_:=\"\u201c\u2018\u00ab]|\A\s*'|--prompt\b|{_JOINING.pattern}"
 )
-# How many people regions show, who are named there: "2 people, park ADDCOL a doctor".
+# The number of people before a list of regions that name them: "2 people, park ADDCOL a doctor".
 _PEOPLE_OF_REGIONS = re.compile(
     r"\A[^,]*\b(?:people|persons)\b(?=.*\bADD(?:COMM|BASE|ROW|COL)\b)", re.DOTALL
 )
-# snake_case, __wildcard__, embedding:name: the words in names of files describe nobody.
+# snake_case, __wildcard__ and embedding:name, because words in file names do not describe people.
 _NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
-# Names of files, wildcards and variables, which may state a value.
+# Names of files, wildcards and variables. They may state a value.
 _STATING = re.compile(
     rf"<[^<>]*>|{_SCHEDULE}|{_VARIABLE}|__\S+?__|\b(?:embedding|lora|lyco|hypernet):\s?\S+",
     re.IGNORECASE,
 )
-# A bracket with one name in it, as templates have it: [gender], {{ gender }}, {sex|}.
+# Template placeholders: [gender], {{ gender }}, {sex|}.
 _TEMPLATE = re.compile(r"(?<![\w(])[\[{]{1,2}([^\[\]{}]{1,80})[\]}]")
-# compel: ("a cook", "a baker").and(), ("a cook", "a baker").blend(0.6, 0.4)
+# Syntax of the library compel: ("a cook", "a baker").and(), ("a cook", "a baker").blend(0.6, 0.4).
 _PARTS = re.compile(r"\s*\((.*)\)\s*\.(?:and|blend)\([^()]*\)\s*", re.DOTALL)
 _PART = re.compile(r"\"[^\"]*\"|'(?:[^']|\b'\b)*'")
-# A prompt in one pair of quotation marks.
+# Quotation marks that may surround an entire prompt.
 _QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb"}
-# The weight of a branch, "{2::doctor|nurse}", or how many are drawn, "{2$$doctor|nurse}".
+# The weight of an alternative, "{2::doctor|nurse}", or the number to draw, "{2$$doctor|nurse}".
 _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 
-# Text that does not describe the picture: what must not be in it, instructions to a language model,
-# the role names of chat templates, and the settings that A1111 saves below a prompt.
+# Text that does not describe the picture: things to exclude, instructions to a language model, role
+# names in chat templates, and the settings that Automatic1111 saves below a prompt.
 _NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|wearing|standing)"
 _NOT_IN_PICTURE = re.compile(
     r"(?<!\S)--(?:no|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)|\[negative:[^\]\n]*|(?:^|\|)[^\S\n]*negative:[^\n]*"
@@ -82,7 +82,7 @@ _NOT_IN_PICTURE = re.compile(
 _NEGATIVE_KEY = re.compile(r"negative|exclude|avoid")
 _ENTRY = re.compile(r"\{[^{}]*\}")
 _NEGATIVE_WEIGHT = re.compile(r"\"weight\"\s*:\s*-")
-# The prompt among other options: --prompt "a cook" --steps 20, prompt='a cook', seed=1
+# A prompt given as one of several options: --prompt "a cook" --steps 20; prompt='a cook', seed=1.
 _OPTION = re.compile(
     r"(?:(?<!\S)--prompt[ =]|(?<![\w-])['\"]?prompt['\"]?\s*[:=])\s*"
     rf"({_PART.pattern})",
@@ -92,7 +92,7 @@ _OPTION = re.compile(
 _EMPHASIS = re.compile(r"\ban?(?: [(\[]+[^()\[\],|]+[)\]]+[\d.+-]*)+", re.IGNORECASE)
 _MARKS = re.compile(r"(?<=[)\]])[\d.+-]+|:[\d.]+|[()\[\]]")
 
-# An edit changes something that a given picture shows: "make her smile", not "make a cake".
+# An edit changes something in an existing picture: "make her smile", but not "make a cake".
 _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|background)\b"
 _EDIT = re.compile(
     r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*(?:"
@@ -105,7 +105,7 @@ _EDIT = re.compile(
     r"|let (?:him|her|them|it|this|the (?:person|man|woman|subject))\b)",
     re.IGNORECASE,
 )
-# A picture that is given with the prompt: "the man in this photo", "the reference image".
+# References to an input picture: "the man in this photo", "the reference image".
 _PICTURE = r"(?:image|photo|picture|photograph)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(rf"\b{_WHICH} {_PICTURE}\b", re.IGNORECASE)
@@ -114,9 +114,9 @@ _IN_GIVEN_PICTURE = re.compile(
     re.IGNORECASE,
 )
 
-# A string in JSON; if a colon follows, it is a key.
+# A JSON string, which is a key if a colon follows.
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
-# One of the messages of a chat: {"role": "user", "content": "a nurse"}.
+# The role of a chat message: {"role": "user", "content": "a nurse"}.
 _MESSAGE = re.compile(r'"role"\s*:\s*"(?:system|user|assistant|developer)"', re.IGNORECASE)
 _SUBJECT_KEYS = (
     {"subject", "subjects", "main_subject", "character", "characters", "person", "people"}
@@ -125,12 +125,12 @@ _SUBJECT_KEYS = (
 )
 
 
-# Start and end of each branch of a group of alternatives, without the brackets around the group.
+# Start and end of each alternative in a bracket, such as "nurse" and "doctor" in "{nurse|doctor}".
 _Branches = list[tuple[int, int]]
 
 
 class UnreadableSyntaxError(ValueError):
-    """A prompt must stay unchanged; the message is the reason."""
+    """Raised if a prompt must stay unchanged. The message is the reason."""
 
 
 def picture_of(prompt: str) -> str:
@@ -156,7 +156,7 @@ def picture_of(prompt: str) -> str:
 
 
 def is_edit(prompt: str) -> bool:
-    """Return whether a prompt asks to change a given picture, whose person is in it already."""
+    """Return whether a prompt asks to edit an existing picture, which already shows the person."""
     if _EDIT.match(prompt) or _GIVEN_PICTURE.search(prompt):
         return True
     for noun in _IN_GIVEN_PICTURE.findall(prompt.lower()):
@@ -166,7 +166,7 @@ def is_edit(prompt: str) -> bool:
 
 
 def is_in_capitals(prompt: str) -> bool:
-    """Return whether a prompt is in capitals and more than an acronym such as CEO."""
+    """Return whether a prompt is in capital letters and not only an acronym such as CEO."""
     if not prompt.isupper():
         return False
     words = set(re.findall(r"[^\W\d_]{2,}", prompt))
@@ -174,9 +174,9 @@ def is_in_capitals(prompt: str) -> bool:
 
 
 def json_texts(prompt: str) -> str | None:
-    """Return a reading of a JSON prompt that only contains the values of subject keys.
+    """Keep only the values of subject keys in a JSON prompt, without changing its length.
 
-    It is as long as the prompt; None if the prompt is not JSON.
+    Returns None if the prompt is not JSON.
     """
     if prompt.lstrip()[:1] not in ("{", "["):
         return None
@@ -200,30 +200,30 @@ def json_texts(prompt: str) -> str | None:
             speaker = string[1].lower()
         is_text = key in _SUBJECT_KEYS
         if is_chat:
-            # The system and the assistant do not say what the picture shows.
+            # System and assistant messages do not describe the picture.
             is_text = speaker == "user" and key in ("content", "text")
         if is_text:
             start, end = string.span(1)
-            # An escape, "\\n", becomes a space and a letter, so that offsets stay valid.
+            # An escape such as "\\n" becomes a space and a letter, so that offsets stay valid.
             reading[start:end] = string[1].replace("\\", " ")
     return "".join(reading)
 
 
 def texts_of_markup(prompt: str) -> list[str]:
-    """Return the words inside of markup: "random male female" of <random:male|female>.
+    """Return the words in each piece of markup, separated by spaces.
 
-    Words are separated by spaces: "people women" of __people/women__.
+    <random:male|female> yields "random male female", and __people/women__ yields "people women".
     """
     return [_words_of(match[0]) for match in _STATING.finditer(prompt)]
 
 
 def has_syntax(prompt: str) -> bool:
-    """Return whether a prompt may have markup, alternatives, variables or quotations."""
+    """Return whether a prompt may contain markup, alternatives, variables or quotation marks."""
     return _SIGN_OF_SYNTAX.search(prompt) is not None
 
 
 def names_of_templates(prompt: str) -> list[str]:
-    """Return the names of placeholders in brackets and angles: "gender" of [[gender]]."""
+    """Return the names of template placeholders, such as "gender" for [[gender]]."""
     names: list[str] = []
     for match in _TEMPLATE.finditer(prompt):
         names += map(_words_of, match[1].split("|"))
@@ -234,17 +234,17 @@ def names_of_templates(prompt: str) -> list[str]:
 
 
 def _words_of(text: str) -> str:
-    """Return the words of a text in lower case, with a space between each two."""
+    """Return the words in a text in lower case, separated by spaces."""
     return " ".join(re.findall(r"[^\W\d_]+", text.lower()))
 
 
 def read_alternatives(prompt: str) -> list[str]:
-    """Return the readings of a prompt.
+    """Return the distinct readings of a prompt.
 
-    Each alternative of "a {doctor|nurse}" is in one of them at least.
+    Each alternative in a prompt such as "a {doctor|nurse}" occurs in at least one reading.
 
     Raises:
-        UnreadableSyntaxError: it has more than MOST_READINGS.
+        UnreadableSyntaxError: If there are more than MOST_READINGS readings.
     """
     text = json_texts(prompt)
     if text is not None:
@@ -254,7 +254,7 @@ def read_alternatives(prompt: str) -> list[str]:
         return [_TAGS.sub(_blank, text)]
     readings: list[str] = []
     for part in _read_parts(text):
-        # Markup becomes spaces, or a line end if it ends a clause.
+        # Markup ends a clause and is replaced with a line break. Variables become spaces.
         reading = _MARKUP.sub(_end_clause, _unquote(part))
         reading = _VARIABLES.sub(_blank, reading)
         reading = _EMPHASIS.sub(lambda phrase: _MARKS.sub(_blank, phrase[0]), reading)
@@ -266,9 +266,9 @@ def read_alternatives(prompt: str) -> list[str]:
 
 
 def _read_parts(text: str) -> list[str]:
-    """Return a reading for each part of a compel prompt, or one for any other prompt.
+    """Return a reading for each part of a compel prompt, or one reading for any other prompt.
 
-    A prompt among options, --prompt "a cook" --steps 20, is read without them.
+    If a prompt is given as an option, as in --prompt "a cook" --steps 20, the rest is left out.
     """
     parts = _PARTS.fullmatch(text) or _OPTION.search(text)
     if parts is None:
@@ -282,13 +282,13 @@ def _read_parts(text: str) -> list[str]:
 
 
 def _unquote(text: str) -> str:
-    """Replace the pair of quotation marks around a prompt with spaces."""
+    """Replace the quotation marks around a prompt with spaces."""
     start = len(text) - len(text.lstrip())
     end = len(text.rstrip(" \t\n.,!")) - 1
     if end <= start or _QUOTES.get(text[start]) != text[end]:
         return text
     inside = text[start + 1 : end]
-    # An apostrophe is no quotation mark: 'the nurse's desk'.
+    # An apostrophe inside the text is not a closing quotation mark: 'the nurse's desk'.
     has_more = re.search(rf"(?<!\w){re.escape(text[end])}|{re.escape(text[end])}(?!\w)", inside)
     return text if has_more else f"{text[:start]} {inside} {text[end + 1 :]}"
 
@@ -302,7 +302,7 @@ def _end_clause(match: re.Match[str]) -> str:
 
 
 def _read(text: str) -> Iterator[str]:
-    """Yield the readings of a text; nested alternatives are expanded after outer ones."""
+    """Yield the readings of a text, expanding outer alternatives before nested ones."""
     waiting = [text]
     finished = 0
     while waiting:
@@ -313,10 +313,10 @@ def _read(text: str) -> Iterator[str]:
             yield reading
             continue
         branches = sum(len(group) for group in groups)
-        # Counted before they are made: nested alternatives grow exponentially.
+        # Check the limit before expanding, because nested alternatives grow exponentially.
         if finished + len(waiting) + branches > MOST_READINGS:
             raise UnreadableSyntaxError("too many alternatives")
-        # Each branch is chosen once, with the first branch of all other groups.
+        # Combine each branch with the first branch of every other group.
         base = reading
         for group in groups:
             base = _keep(base, reading, group, group[0])
@@ -326,9 +326,9 @@ def _read(text: str) -> Iterator[str]:
 
 
 def _keep(base: str, text: str, group: _Branches, branch: tuple[int, int]) -> str:
-    """Return `base` with one branch of a group in its place among spaces."""
+    """Replace a group in `base` with one of its branches, padded with spaces."""
     start, end = branch
-    opening = group[0][0] - 1  # of the bracket
+    opening = group[0][0] - 1  # Offset of the opening bracket.
     behind = group[-1][1] + 1
     words = _WEIGHT.sub(_blank, text[start:end])
     inside = " " * (start - opening) + words + " " * (behind - end)
@@ -336,11 +336,11 @@ def _keep(base: str, text: str, group: _Branches, branch: tuple[int, int]) -> st
 
 
 def _find_alternatives(text: str) -> list[_Branches]:
-    """Return the branches of the outermost brackets that contain a bar, in one pass."""
+    """Return the branches of the outermost brackets that contain a vertical bar."""
     if "|" not in text:
         return []
     groups: list[_Branches] = []
-    opened: list[tuple[int, list[int]]] = []  # offset of a bracket, and of the bars directly in it
+    opened: list[tuple[int, list[int]]] = []  # offsets of a bracket and its own bars
     for offset, character in enumerate(text):
         if character in "{[":
             opened.append((offset, []))
@@ -351,7 +351,7 @@ def _find_alternatives(text: str) -> list[_Branches]:
             start, bars = opened.pop()
             if not bars:
                 continue
-            # Groups nested in this one are read with the branch that contains them.
+            # Drop nested groups, which are expanded after the branch that contains them.
             while groups and groups[-1][0][0] > start:
                 groups.pop()
             starts = [bar + 1 for bar in (start, *bars)]

@@ -1,1 +1,1 @@
-"""Read English prompts and write values into them."""
+"""Find people in English prompts and insert values for them."""

@@ -1,4 +1,4 @@
-"""Read the years in a prompt: "1943", "the 1870s", "14th century"."""
+"""Parse dates in a prompt, such as "1943", "the 1870s" or "14th century"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from vldebias.wording.english.text import Text
 
-# "1943", "1870s", "1914-18"; "79ad", "480bce".
+# "1943", "1870s" and "1914-18", or "79ad" and "480bce".
 _YEAR = re.compile(r"(1\d{3})(['\u2019]?s)?(?:-\d+)?|\d{1,4}(bce?|ad|ce)")
 _MODERN_YEAR = re.compile(r"20[0-4]\ds?")
 _CENTURY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)(?:-century)?")
@@ -15,7 +15,7 @@ _CENTURY_NAMES = (
     *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
     *("seventeenth", "eighteenth", "nineteenth"),
 )
-# Units next to a number, which is then no year: "1024 x 1024", "1500 lbs".
+# A number next to one of these units is not a year: "1024 x 1024", "1500 lbs".
 _UNITS = frozenset(
     {"x", "px", "mm", "words", "dpi", "k", "iso", "m", "km", "steps", "pieces", "fps", "by", "lbs"}
 )
@@ -26,13 +26,14 @@ _ANCIENT = 0
 
 
 def year_of_word(text: Text, i: int) -> int | None:
-    """Return the last year of the date at word i, or None if it is no date.
+    """Return the last year of the date at word i, or None if the word is not a date.
 
-    "1943" is 1943, "1870s" 1879, "14th-century" 1399; ancient times are year 0, today is 2000.
+    "1943" yields 1943, "1870s" yields 1879, and "14th-century" yields 1399. All dates in ancient
+    times yield 0, and all years since 2000 yield 2000.
 
     Args:
-        text: the text.
-        i: position of the word.
+        text: The text.
+        i: The index of the word.
     """
     word = text.bare[i]
     following = text.after(i)
@@ -53,14 +54,14 @@ def year_of_word(text: Text, i: int) -> int | None:
 
 
 def _last_year_of_number(year: int, is_plural: bool) -> int:
-    """Return the last year of "1943", of the ten years "1870s" or of the century "1800s"."""
+    """Return the last year of a year ("1943"), decade ("1870s") or century ("1800s")."""
     if not is_plural or year % 10:
         return year
     return year + 9 if year % 100 else year + 99
 
 
 def _last_year_of_century(text: Text, i: int) -> int | None:
-    """Return the last year of the century at word i: 1399 for "14th century"."""
+    """Return the last year of the century at word i, such as 1399 for "14th century"."""
     word = text.bare[i]
     if not word.endswith("-century") and text.after(i) not in _CENTURIES:
         return None

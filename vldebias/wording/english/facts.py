@@ -1,7 +1,8 @@
-"""Find facts in a prompt: words and phrases of the lists in `facts/` and of peoples.
+"""Find facts in a prompt, using the word lists in `facts/` and the lists of peoples.
 
-A list is a line "name: words", continued on indented lines; "_" represents a space, "prostat*"
-matches words by their beginning and "*ologist" by their end. Plurals are found, too.
+A list is a line "name: words", which may continue on indented lines. "_" stands for a space,
+"prostat*" matches words that begin with "prostat", and "*ologist" matches words that end in
+"ologist". Plural forms match as well.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from vldebias.wording.english.text import Text
 
 _FOLDERS = (Path(__file__).parent / "facts", PEOPLES)
 _SHORTEST_STEM = 4
-_OF_PEOPLE = ("-speaking", "-born", "-descended")  # "a Quechua-speaking farmer"
+_OF_PEOPLE = ("-speaking", "-born", "-descended")  # as in "a Quechua-speaking farmer"
 
 
 class Fact(NamedTuple):
-    """A match of a list: words first to stop - 1 of a text are an entry of the list `name`."""
+    """A match of the list `name`, consisting of words first to stop - 1 in a text."""
 
     name: str
     first: int
@@ -37,12 +38,16 @@ class Fact(NamedTuple):
 
 
 class _Index:
-    """Find the lists that contain a word or phrase; a possessive "'s" is dropped from entries.
+    """An index from words and phrases to the lists that contain them.
+
+    A possessive "'s" is removed from the entries.
 
     Attributes:
-        lists_of_phrase, lists_of_stem, lists_of_ending: phrase, stem or ending -> names of lists.
-        openings: the beginnings of phrases of several words. With them a search stops early: most
-            words open no phrase.
+        lists_of_phrase, lists_of_stem, lists_of_ending: Mappings from a phrase, a stem or an ending
+            to the names of its lists.
+        openings: The initial parts of phrases with several words. They make it possible to end a
+            search early, since most words do not start a phrase.
+        longest: The length of the longest stem or ending.
     """
 
     def __init__(self) -> None:
@@ -50,10 +55,10 @@ class _Index:
         self.lists_of_stem = defaultdict[str, list[str]](list)
         self.lists_of_ending = defaultdict[str, list[str]](list)
         self.openings: set[str] = set()
-        self.longest = 0  # letters of a stem or an ending
+        self.longest = 0
 
     def add(self, phrase: str, name: str) -> None:
-        """Add an entry of a list."""
+        """Add an entry from a list."""
         phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
         if phrase.startswith("*") or phrase.endswith("*"):
             self.longest = max(self.longest, len(phrase) - 1)
@@ -81,7 +86,7 @@ def _index() -> _Index:
 
 @cache
 def names_of_history() -> frozenset[str]:
-    """Return the lower-case words for peoples, troops, churches and periods, which name nobody."""
+    """Return lower-case words for peoples, troops, churches and periods, not for individuals."""
     history = ("troops", "one-origin", "period", "church", "expedition", "war", "war-site")
     lists_of_peoples = ("people", "open-nation", "league", "closed-school")
     return entries_of_lists(_FOLDERS, *lists_of_peoples, *history)
@@ -89,14 +94,14 @@ def names_of_history() -> frozenset[str]:
 
 @lru_cache(REMEMBERED_WORDS)
 def lists_of_word(word: str) -> frozenset[str]:
-    """Return the names of the lists that have a word in lower case, in the singular or plural."""
+    """Return the names of the lists that contain a lower-case word in the singular or plural."""
     word = plain(word)
     for ending in _OF_PEOPLE:
         word = word.removesuffix(ending)
     noun = singular(word)
     index = _index()
     names: set[str] = set()
-    # "sixth-form" is in a list as two words.
+    # Some compounds, such as "sixth-form", are listed as two words.
     for form in (word, noun, word.removesuffix("s"), word.replace("-", " ")):
         names.update(index.lists_of_phrase.get(form, ()))
     for n in range(_SHORTEST_STEM, min(len(word), index.longest) + 1):
@@ -107,7 +112,7 @@ def lists_of_word(word: str) -> frozenset[str]:
 
 @lru_cache(REMEMBERED_WORDS)
 def plain(word: str) -> str:
-    """Return a word without accents: "burkinabe" for "burkinabé"."""
+    """Remove accents from a word, as in "burkinabe" for "burkinabé"."""
     if word.isascii():
         return word
     letters = unicodedata.normalize("NFD", word)
@@ -116,18 +121,18 @@ def plain(word: str) -> str:
 
 @lru_cache(maxsize=1000)
 def find_facts(text: Text) -> tuple[Fact, ...]:
-    """Return the facts of a text in their order; a phrase does not cross the end of a clause."""
+    """Return the facts in a text in order. Phrases do not cross clause boundaries."""
     index = _index()
     facts = []
     for first, word in enumerate(text.bare):
         facts += [Fact(name, first, first + 1) for name in sorted(lists_of_word(word))]
-        # Entries of several words that begin here. `opens` is also True for the end of the text, so
-        # `stop` never exceeds it.
+        # Find entries with several words that begin here. `opens` is also True for the end of the
+        # text, so that `stop` never exceeds it.
         phrase = plain(word)
         stop = first + 1
         while phrase in index.openings and not text.opens[stop]:
             last = plain(text.bare[stop])
-            # "boy scout" or "boy scouts"
+            # Match both "boy scout" and "boy scouts".
             names = index.lists_of_phrase.get(f"{phrase} {last}", [])
             if not names:
                 names = index.lists_of_phrase.get(f"{phrase} {singular(last)}", [])

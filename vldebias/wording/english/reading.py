@@ -1,4 +1,4 @@
-"""Find the persons of an English text, and write values beside them."""
+"""Find people in English text and insert values for them."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ from vldebias.wording.language import (
 )
 from vldebias.wording.syntax import is_in_capitals
 
-# The person is a pronoun alone, "someone at a desk": there is no noun to write before.
+# Pronouns that stand for a person, as in "someone at a desk". There is no noun to modify.
 _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
 
 
 class DescribedPerson(NamedTuple):
-    """A person of a description.
+    """A person in a description.
 
     Attributes:
-        noun: in the singular and lower case.
-        value: the stated value; None if none is stated, or none of the set.
-        is_stated: whether any value is stated.
-        names_value: whether the noun itself states the value, as in "man".
+        noun: The noun in the singular and in lower case.
+        value: The stated value, or None if no value in the prompt set is stated.
+        is_stated: Whether any value is stated.
+        names_value: Whether the noun itself states the value, as in "man".
     """
 
     noun: str
@@ -63,13 +63,14 @@ class DescribedPerson(NamedTuple):
     names_value: bool
 
 
-# Where words go: start, end, and "before" a noun ("a female CEO"), "after" it ("a cook who is
-# blind"), or "aside", between commas ("five engineers, three women and two men,").
+# Start and end of the span to replace, and the position of the new words: "before" a noun
+# ("a female CEO"), "after" it ("a cook who is blind"), or "aside", between commas ("five engineers,
+# three women and two men,").
 _Place = tuple[int, int, str]
 
 
 class English(Language):
-    """Read and write English prompts, by word lists."""
+    """Find people in English prompts and insert values, using word lists."""
 
     code = "en"
     name = "English"
@@ -90,12 +91,13 @@ class English(Language):
         found: list[Mention] = []
         n_open = 0
         for mentions, stated in zip(persons, is_stated, strict=True):
-            # The facts about further persons are not read: these get no value.
+            # Later people cannot get a value, so the facts about them need not be analysed.
             is_closed = stated or n_open == MOST_PERSONS
             person = _person(text, mentions[0], attribute, is_closed, not found)
             if not person.reason and any(mention.named for mention in mentions):
                 person = person._replace(reason="named")
-            # Facts that fix the first person fix everybody whom no "and" joins to the scene.
+            # Facts that fix the value for the first person also fix it for everybody else who is
+            # not introduced by "and".
             is_with_fixed = bool(found) and found[0].reason == "context"
             if is_with_fixed and words.low[mentions[0].opening - 1] not in ("and", "plus"):
                 person = person._replace(reason=person.reason or "context")
@@ -107,8 +109,8 @@ class English(Language):
         return states(text, attribute)
 
     def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" gets "FEMALE"
-        # Words for the same place are written together: "an old female nurse".
+        in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" needs "FEMALE"
+        # Words for the same place are inserted together: "an old female nurse".
         words_of_place = defaultdict[_Place, list[tuple[int, str]]](list)
         for person, attribute, value in assignments:
             after_noun = person.end if person.group is None else person.group.end
@@ -120,7 +122,7 @@ class English(Language):
                 word = attribute.words[value]
                 place = (*person.place, "before")
                 if attribute.has_phrases:
-                    # Phrases replace a placeholder, or follow the noun.
+                    # A phrase replaces a placeholder, or follows the noun if there is none.
                     start, end = person.place
                     place = (start if start < end else after_noun, after_noun, "after")
             word = word.upper() if in_capitals else word
@@ -169,11 +171,11 @@ class English(Language):
         return [first, *[None] * (len(people) - 1)]
 
     def persons_with_values(self, text: str, attribute: Attribute) -> list[DescribedPerson]:
-        """Return the unnamed persons of a description, each with the value that it states.
+        """Return the people in a description, except named ones, with their stated values.
 
         Args:
-            text: a description, such as a caption.
-            attribute: the attribute of the values.
+            text: A description, such as a caption.
+            attribute: The attribute to look for.
         """
         persons = self.find(text, attribute)
         if isinstance(persons, str):
@@ -188,7 +190,7 @@ class English(Language):
         for person, value in zip(persons, values, strict=True):
             if person.reason == "named":
                 continue
-            # "female nurse" and "woman doctor" are one noun; "man" is left, which states itself.
+            # Reduce "female nurse" and "woman doctor" to the profession, but keep a lone "man".
             words = [singular(word) for word in person.noun.lower().split()]
             while attribute.gender and len(words) > 1 and has_gendered(words[:1]):
                 del words[0]
@@ -204,12 +206,16 @@ def _remaining_assignments(
     people: Sequence[NounValue],
     unsaid: dict[int | None, str | Mixture],
 ) -> list[Assignment]:
-    """Return the values that no word of the text states yet.
+    """Return assignments for the values that the text does not state yet.
 
-    unsaid: number -> value; the people who are found are removed from it.
+    Args:
+        replaced: The text after stated values were replaced or removed.
+        attribute: The attribute to balance.
+        people: The noun and the value for each person in the original prompt.
+        unsaid: A mapping from person index to value. People found in the text are removed from it.
 
     Raises:
-        RewrittenPromptError: the text still states a value, or somebody is not found.
+        RewrittenPromptError: If the text still states a value, or a person is not found.
     """
     words = read_text(replaced)
     subjects = find_subjects(replaced)
@@ -225,7 +231,7 @@ def _remaining_assignments(
         value = unsaid.pop(matched_number)
         phrase = words.low[mentions[0].opening : mentions[0].head + 1]
         if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
-            continue  # "her little girl"
+            continue  # "her little girl" already states the gender
         person = _person(replaced, mentions[0], attribute, is_stated=False, is_first=True)
         if not person.can_be(value):
             raise RewrittenPromptError("rewritten: group")
@@ -235,13 +241,13 @@ def _remaining_assignments(
     return assignments
 
 
-# ---- whether a person is open
+# ---- deciding who is open
 
 
 def _person(
     text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool, is_first: bool
 ) -> Mention:
-    """Return the person of a phrase, with the reason why no value is written; "" if one can be."""
+    """Create the mention for a phrase, with the reason if no value can be inserted."""
     group = find_group(text, subject)
     reason = ""
     if is_stated:
@@ -252,7 +258,7 @@ def _person(
         reason = "context"  # "a Catholic priest"
     start, _ = subject.words[-1]
     noun = text[start : subject.end]
-    # English writes a value before the first adjective that comes as late or later in its order.
+    # Insert the value before the first adjective of the same or a later rank in English word order.
     place = subject.place
     for offset, word in subject.words[:-1]:
         if rank_of(word) >= attribute.rank:
@@ -262,13 +268,13 @@ def _person(
 
 
 def _leaves(group: Group, attribute: Attribute) -> bool:
-    """Return whether a group stays unchanged: it cannot be mixed, and not all have one value."""
+    """Return whether a group stays unchanged, because it can neither be mixed nor share a value."""
     if attribute.groups == "leave" or not group.mixes:
         return True
     if attribute.groups == "same" or 1 in attribute.shares.values():
         return attribute.has_phrases
     if not attribute.gender:
-        return True  # only women and men have nouns in the plural
+        return True  # mixtures need plural nouns, which exist only for gender
     return not can_mix(attribute.words.values())
 
 
@@ -281,14 +287,14 @@ def _why_nobody(reason: str, text: str) -> str:
     return "group" if names_a_group(text) else reason
 
 
-# ---- writing
+# ---- inserting values
 
 
 def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
-    """Return the replacement that writes a word before a noun, with the article that fits.
+    """Return a replacement that inserts a word before a noun and adjusts the article.
 
-    The word is in small or capital letters as the placeholder whose place it takes, {gender},
-    {Gender} or {GENDER}; at the start of a text it takes over the capital of the noun.
+    The word takes over the capitalization of the placeholder that it replaces: {gender}, {Gender}
+    or {GENDER}. At the start of a text, it takes over the noun's capital letter.
     """
     letters = text[start:end].strip("{ }")
     if len(letters) > 1 and letters.isupper():
@@ -301,13 +307,13 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     noun_start = ""
     if not text_before.strip() and re.match(r"[A-Z][a-z]", text_behind):
         word = word[0].upper() + word[1:]
-        if not is_proper(text_behind.split()[0].lower()):  # "Tibetan priests"
+        if not is_proper(text_behind.split()[0].lower()):  # "Tibetan" keeps its capital
             noun_start = text_behind[0].lower()
             end += 1
     written = append_word(text_before, word)
     if is_in_capitals(text):
-        written = written.upper()  # "A CEO IN AN OFFICE" gets "AN ASIAN"
-    # Only what changes is replaced: the word alone, or from an article on, "a " -> "an Asian".
+        written = written.upper()  # "A CEO IN AN OFFICE" needs "AN ASIAN"
+    # Replace only what changes: either nothing but the word, or also the article, "a" -> "an".
     start = len(text_before)
     while not written.startswith(text_before[:start]):
         start -= 1

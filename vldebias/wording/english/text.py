@@ -9,40 +9,40 @@ from itertools import islice
 
 from vldebias.prompts.english.words import listed
 
-# A word with its hyphens and apostrophes: "mother-in-law's", "R&B", "UI/UX".
+# A word may contain hyphens, apostrophes and symbols: "mother-in-law's", "R&B", "UI/UX".
 _WORD = re.compile(
     r"(?<=\s)[&+](?=\s)|[A-Z]{2,}/[A-Z]{2,}\b|[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?"
 )
 _SENTENCE_END = re.compile(r"[.!?\n:]")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
-# A quotation; the apostrophe of "the nurse's" opens none.
+# A quotation. An apostrophe, as in "the nurse's", does not start one.
 _QUOTED = re.compile(
     r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
 )
-_STYLES = frozenset({"style", "manner", "tradition", "reminiscent"})  # of an artist
+_STYLES = frozenset({"style", "manner", "tradition", "reminiscent"})  # before "of" and an artist
 LONGEST_PROMPT = 1000  # words
-# "US" stays different from "us", and "IT" from "it".
+# The abbreviations "US" and "IT" must stay distinct from the words "us" and "it".
 _IN_LOWER_CASE = {"&": "and", "+": "and", "US": "u.s", "IT": "i.t"}
-# Words that end the name of an artist: "by Rembrandt, a portrait of a nurse".
+# Words that end an artist's name: "by Rembrandt, a portrait of a nurse".
 _NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
 
 
 class Text:
-    """Split a prompt into words, and mark where clauses begin and which words are quoted.
+    """The words of a prompt, with clause boundaries and other annotations.
 
-    Only the first `LONGEST_PROMPT` words are read, which bounds the time of a call: no text encoder
-    of an image generator reads more (77 tokens in CLIP, 512 in T5, 1,024 in Qwen).
+    Only the first `LONGEST_PROMPT` words are analysed, which bounds the running time. No text
+    encoder in an image generator uses more (CLIP: 77 tokens, T5: 512, Qwen: 1,024).
 
-    Attributes, each with one entry a word:
-        start: offset of its first character in `prompt`.
-        words: the word as written.
-        low: the word in lower case.
-        bare: the word in lower case without a possessive 's.
-        opens: whether a clause begins with it; one more entry for the end of the prompt.
-        sentence: whether a sentence begins with it.
-        silent: whether it is in quotation marks.
-        credited: whether it may be part of an artist's name, after "by".
-        capital: whether it is capitalized, unless the prompt is a title.
+    Attributes:
+        start: The offset of each word's first character in `prompt`.
+        words: The words with their original spelling.
+        low: The words in lower case.
+        bare: The words in lower case without a possessive 's.
+        opens: Whether each word starts a clause, with an additional True for the end of the prompt.
+        sentence: Whether each word starts a sentence, with an additional entry for the end.
+        silent: Whether each word is in quotation marks.
+        credited: Whether each word may be part of an artist's name, as after "by".
+        capital: Whether each word is capitalized. Always False if the prompt is in title case.
     """
 
     def __init__(self, prompt: str) -> None:
@@ -60,8 +60,8 @@ class Text:
         self.sentence: list[bool] = []
         end = 0
         for i, start in enumerate([*self.start, len(prompt)]):
-            gap = prompt[end:start]  # before word i, or after the last one
-            # "Dr. Smith"
+            gap = prompt[end:start]  # the text before word i, or after the last word
+            # The period in "Dr. Smith" does not end a clause.
             is_abbreviated = i > 0 and gap == ". " and listed(self.low[i - 1], "abbreviation")
             self.opens.append(bool(_BREAK.search(gap)) and not is_abbreviated)
             self.sentence.append(bool(_SENTENCE_END.search(gap)))
@@ -71,43 +71,44 @@ class Text:
         self.sentence[0] = True
         self.silent = _is_quoted(prompt, self.start)
         self.credited = _is_credited(self.low)
-        # "of" and "the" are lower-case even in a title, whose other capitals mean nothing.
+        # In a title, words such as "of" and "the" are lower-case, and the capitals of the other
+        # words do not show that they are names.
         main_words = [word for word in self.words if not listed(word, "preposition", "determiner")]
         capitals = [word[0].isupper() for word in main_words if word[0].isalpha()]
         is_title = len(capitals) > 1 and sum(capitals) > 0.7 * len(capitals)
         self.capital = [not is_title and word[0].isupper() for word in self.words]
 
     def before(self, i: int) -> str:
-        """Return the word before word i in its clause; "" at the start of the clause."""
+        """Return the word before word i, or "" if word i starts a clause."""
         if i < 1 or self.opens[i]:
             return ""
         return self.low[i - 1]
 
     def clause_start(self, i: int) -> int:
-        """Return the position of the first word of the clause of word i."""
+        """Return the index of the first word in the clause that contains word i."""
         while i > 0 and not self.opens[i]:
             i -= 1
         return i
 
     def is_same_sentence(self, first: int, last: int) -> bool:
-        """Return whether no sentence begins between two words.
+        """Return whether two words are in the same sentence.
 
         Args:
-            first: position of the earlier word.
-            last: position of the later word.
+            first: The index of the earlier word.
+            last: The index of the later word.
         """
         return not any(self.sentence[first + 1 : last + 1])
 
     def after(self, i: int) -> str:
-        """Return the word after word i in its clause; "" at the end of the clause."""
+        """Return the word after word i, or "" if word i ends a clause."""
         if i + 1 >= len(self.low) or self.opens[i + 1]:
             return ""
         return self.low[i + 1]
 
 
 def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
-    """Return for each word whether it is in quotation marks."""
-    # Bisection keeps long prompts with many quotations fast.
+    """Return, for each word, whether it is in quotation marks."""
+    # Bisection keeps this fast for long prompts with many quotations.
     quotes = [match.span() for match in _QUOTED.finditer(prompt)]
     openings = [start for start, _ in quotes]
     quoted = []
@@ -118,7 +119,7 @@ def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
 
 
 def _is_credited(words: list[str]) -> list[bool]:
-    """Return for each word whether it may be part of an artist's name: after "by"."""
+    """Return, for each word, whether it may be part of an artist's name, as after "by"."""
     credited = []
     credits = False
     for i, word in enumerate(words):
@@ -133,5 +134,5 @@ def _is_credited(words: list[str]) -> list[bool]:
 
 @lru_cache(maxsize=1000)
 def read_text(prompt: str) -> Text:
-    """Return the words of a prompt, split once."""
+    """Return the `Text` for a prompt from a cache."""
     return Text(prompt)

@@ -1,1 +1,1 @@
-"""Present and compare results: tables, conclusions, text, pages and gates."""
+"""Present, compare and check results as tables, sentences and HTML pages."""

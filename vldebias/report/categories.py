@@ -1,4 +1,4 @@
-"""Arrange figures by category, such as "female", in a table for a page."""
+"""Build the page tables that list figures by category, such as "female"."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 class CategoryRow(NamedTuple):
-    """Store the cells of one category.
+    """A table row for one category.
 
     Attributes:
-        name: the category.
-        counts: numbers such as applicants and selected applicants.
-        figures: pairs (heading, value with interval) for each measure; the value may be "".
-        bounds: low, value and high of the last measure, for the drawing; None without a value.
+        name: the category name.
+        counts: the counts, such as the numbers of applicants and of selected applicants.
+        figures: a (heading, value with interval) pair for each measure. Missing values are "".
+        bounds: the lower bound, value and upper bound of the last measure, which is drawn as a
+            plot. None if there is no value.
     """
 
     name: str
@@ -30,15 +31,15 @@ class CategoryRow(NamedTuple):
 
 
 class CategoryTable(NamedTuple):
-    """Store a task's table.
+    """A task's table of categories.
 
     Attributes:
-        caption: title of the table.
-        counts: headings of the counts.
-        figures: headings of the measures.
+        caption: the title of the table.
+        counts: the headings of the count columns.
+        figures: the headings of the measure columns.
         rows: one row per category.
-        is_share: whether the last measure is a share, from 0 to 1.
-        missing: text shown instead of a missing figure.
+        is_share: whether the last measure is a share, between 0 and 1.
+        missing: the text to show for missing figures.
     """
 
     caption: str
@@ -50,9 +51,9 @@ class CategoryTable(NamedTuple):
 
 
 def category_tables(result: Result) -> list[CategoryTable]:
-    """Return a table for each task whose provenance lists measures by category.
+    """Return a table for each task that measures figures by category.
 
-    The setting "by_category" maps metrics to headings, in the order of the columns.
+    Such tasks have a "by_category" setting, which maps metrics to column headings.
     """
     tables = []
     for provenance in result.provenance:

@@ -1,4 +1,4 @@
-"""Compare two results figure by figure, and list how their settings differ."""
+"""Compare two results figure by figure, and list the settings that differ."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ COMPARED = (
 )
 CLEAR = ("better", "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
-WARNED = 3  # number of differing settings to print
-CONCLUDED = 3  # number of conclusions to print
-HTML_ROWS = 8  # number of figures to show in a notebook
-# Smaller differences between two runs are ignored: sums of float32 depend on their order, which
-# varies with the machine and the number of threads.
+WARNED = 3  # maximum number of differing settings to print
+CONCLUDED = 3  # maximum number of conclusions to print
+HTML_ROWS = 8  # maximum number of figures to show in a notebook
+# Smaller differences between two runs are ignored, because float32 sums depend on the order of
+# summation, which varies with the machine and the number of threads.
 RUN_NOISE = 1e-6
-# Settings in order of importance; those that change the question come first.
+# Settings in order of importance. Differences in the first ones change what is being compared.
 RANKED = (
     ("model", "dtype", "preprocessing"),
     ("k", "prior"),
@@ -53,15 +53,15 @@ RANKED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Store two results side by side.
+    """A comparison of two results, A and B.
 
     Attributes:
-        names: names of the results.
-        frame: one row for each figure in both results, with its names, the values a and b with
-            their intervals, and the difference with its interval and verdict.
-        only: figures in only one of the results, by "A, NAME" and "B, NAME".
-        warnings: differences between the settings.
-        conclusions: for each question that the second result answers, how the answer changed.
+        names: the names of the two results.
+        frame: one row for each figure in both results, with the values `a` and `b`, their
+            difference, the intervals and the verdict.
+        only: figures that appear in only one result, by "A, NAME" or "B, NAME".
+        warnings: the settings that differ.
+        conclusions: how the answer to each question of the second result changed.
     """
 
     names: tuple[str, str]
@@ -71,7 +71,7 @@ class Comparison:
     conclusions: tuple[Conclusion, ...] = ()
 
     def __repr__(self) -> str:
-        """Summarize the changes and the settings that differ in at most 25 lines."""
+        """Return a summary of changes and differing settings in at most 25 lines."""
         lines = wrapped(self.sentence)
         if self.warnings:
             lines += wrapped(self._differences())
@@ -89,7 +89,7 @@ class Comparison:
         return "\n".join([*lines, *self._table(room), *notes])
 
     def _differences(self) -> str:
-        """Summarize how many settings differ, with the most important ones."""
+        """Return the number of differing settings and the most important ones."""
         count = len(self.warnings)
         listed = "; ".join(self.warnings[:WARNED])
         if count == 1:
@@ -100,7 +100,7 @@ class Comparison:
         return words
 
     def _repr_html_(self) -> str:
-        """Summarize the changes for a notebook, with the differing settings folded."""
+        """Return a summary for notebooks, with a collapsible list of differing settings."""
         listed = ""
         for conclusion in self.conclusions:
             if conclusion.verdict != "equal":
@@ -135,7 +135,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """Summarize how many figures changed, with the largest change."""
+        """A sentence with the number of changed figures and the largest change."""
         name_a, name_b = self.names
         sides = f"A ({name_a}) to B ({name_b})"
         total = quantity(len(self.frame), "figure")
@@ -151,7 +151,7 @@ class Comparison:
         summaries = clear[clear.is_summary] if clear.is_summary.any() else clear
         if summaries.empty:
             return f"no clear change from {sides}; {counts}"
-        # Exact values have intervals of width 0, so their changes rank first.
+        # Exact values have intervals of width 0, so this ranks their changes first.
         width = np.maximum(summaries.high - summaries.low, FLOAT_NOISE)
         largest = summaries.loc[(summaries.difference.abs() / width).idxmax()]
         name = largest["name"]
@@ -162,7 +162,7 @@ class Comparison:
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per shared figure: both values, the difference and the verdict."""
+        """Return one row per shared figure, with both values, the difference and the verdict."""
         names = ["task", "metric", "method", "subset", "lam"]
         return self.frame[[*names, *SIDES, "difference", "low", "high", "verdict"]]
 
@@ -181,7 +181,7 @@ class Comparison:
         }
 
     def _table(self, room: int) -> list[str]:
-        """Return the figures that changed, with values and verdict, in at most `room` lines."""
+        """Format the changed figures with their values and verdicts in at most `room` lines."""
         changed = self.frame[self.frame.verdict != "equal"]
         changed = changed[changed.is_summary] if changed.is_summary.any() else changed
         lines = ["values, and changes with 95% intervals"]
@@ -204,16 +204,17 @@ class Comparison:
 def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
     """Compare two results, for example from two models, or before and after a change.
 
-    Figures are matched by task, metric, subset and method, and by lambda and strength if a method
-    was measured with several. Differences are B minus A.
+    Figures are matched by task, metric, subset and method, and also by lambda and strength if a
+    method was measured with several values. Differences are B minus A.
 
     Args:
         a: the first result.
         b: the second result.
-        names: names for the output. Default: the results' names.
+        names: the names to show for the two results. Default: the results' own names.
 
     Raises:
-        InvalidInputError: If the results share no figure, or one of them contains a figure twice.
+        InvalidInputError: If the results have no figure in common, or if one of them contains the
+            same figure twice.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -234,13 +235,14 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     shared = second.index.intersection(first.index, sort=False)
     if shared.empty:
         raise InvalidInputError(
-            f"got results without a common figure: the tasks of A are {list(first.task.unique())},"
-            f" those of B {list(second.task.unique())}; expected two results of the same suite"
+            "cannot compare results without a common figure: A contains the tasks"
+            f" {list(first.task.unique())}, and B contains {list(second.task.unique())}. Compare"
+            " two results of the same suite"
         )
     frame = _joined(first.loc[shared], second.loc[shared])
     only = {}
     for name, side in zip(sides, (first, second), strict=True):
-        # Do not drop these silently: a method missing from one run may have got worse.
+        # Report these figures, because a method that is missing from one run may have got worse.
         rest = side[~side.index.isin(shared)]
         if len(rest):
             only[name] = [f"{row.task}: {row.measure}, {row.name}" for row in rest.itertuples()]
@@ -250,22 +252,22 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
 
 
 def _keyed(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Index a readable frame by the names of its rows, which must be unique."""
+    """Index a readable frame by the columns that identify a figure."""
     keyed = frame.set_index([*KEYS, "name"], drop=False)
     repeated = keyed.index[keyed.index.duplicated()]
     if len(repeated):
-        raise InvalidInputError(f"{name}: got the figure {repeated[0]} twice; expected it once")
+        raise InvalidInputError(f"{name} contains the figure {repeated[0]} twice")
     return keyed
 
 
 def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `second` with both values, their difference and its verdict."""
+    """Combine matching rows, and add the difference of their values and its verdict."""
     first = first.reset_index(drop=True)
     frame = second.reset_index(drop=True)
     frame = frame.assign(a=first.value, low_a=first.low, high_a=first.high)
     frame = frame.assign(b=frame.value, low_b=frame.low, high_b=frame.high)
-    # The lower bound of the difference combines the lower side of B and the upper side of A; their
-    # half-widths are added in quadrature.
+    # The lower bound of B - A depends on the lower bound of B and the upper bound of A, whose
+    # distances from the values are added in quadrature.
     frame["difference"] = frame.b - frame.a
     frame["low"] = frame.difference - np.hypot(frame.b - frame.low_b, frame.high_a - frame.a)
     frame["high"] = frame.difference + np.hypot(frame.high_b - frame.b, frame.a - frame.low_a)
@@ -273,23 +275,23 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     frame["verdict"] = list(map(verdict, changes, frame.better))
     frame["moved"] = [moved(change) for change in changes]
     differences = [frame.a - frame.b, frame.low_a - frame.low_b, frame.high_a - frame.high_b]
-    # Also compare the interval: the same value from different images is not the same figure.
+    # Also compare the intervals, because different images may have the same value by coincidence.
     is_equal = np.abs(differences).max(axis=0) <= RUN_NOISE
     frame.loc[is_equal, ["verdict", "moved"]] = ["equal", ""]
-    # Distances between texts come last, since they do not measure a search, classifier or image.
+    # List distances between prompts last, since they do not measure a search, classifier or image.
     metrics = {name: get_metric(name, strict=False) for name in frame.metric.unique()}
     frame["is_of_texts"] = [metrics[name].reads == "texts" for name in frame.metric]
     return frame.sort_values("is_of_texts", kind="stable", ignore_index=True)
 
 
 def _sides_of(row: Any) -> tuple[str, str]:
-    """Format both values in a row of `_joined` with as many digits as their difference."""
+    """Format both values in a row from `_joined` with as many digits as their difference."""
     form = form_of_figures(row.b, (row.difference, row.low, row.high))
     return f"{row.a:{form}}", f"{row.b:{form}}"
 
 
 def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> Iterator[Conclusion]:
-    """Yield how the answer to each question changed, for questions that both runs answer."""
+    """Yield a conclusion about the change for each question that both results answer."""
     rows = list(frame.itertuples())
     for conclusion in conclusions_of_b:
         task, method, measure = conclusion.task, conclusion.method, conclusion.measure
@@ -330,7 +332,7 @@ def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> I
 
 
 def _notes(a: Result, b: Result) -> list[str]:
-    """Return the settings that differ between two runs, the most important first."""
+    """Describe the settings that differ between two runs, most important first."""
     notes: list[tuple[int, str]] = []
     provenance_of_task = {provenance.task: provenance for provenance in a.provenance}
     for provenance in b.provenance:
@@ -340,7 +342,7 @@ def _notes(a: Result, b: Result) -> list[str]:
         notes += _differing((provenance.task,), _settings_of(before), _settings_of(provenance))
         if not before.fingerprint or not provenance.fingerprint:
             continue
-        # `matches` allows for rounding: the same weights in half precision are the same model.
+        # `matches` tolerates rounding, so weights stored in half precision match the originals.
         weights = Fingerprint(**before.fingerprint)
         if not weights.matches(Fingerprint(**provenance.fingerprint)):
             notes.append((0, f"{provenance.task}: fingerprint of the weights differs"))
@@ -350,7 +352,7 @@ def _notes(a: Result, b: Result) -> list[str]:
 
 
 def _settings_of(provenance: TaskProvenance) -> dict[str, object]:
-    """Return a task's settings, without text and colors."""
+    """Return a task's settings without descriptive fields such as titles and colors."""
     return provenance.model_dump(
         exclude={
             "task": True,
@@ -363,15 +365,15 @@ def _settings_of(provenance: TaskProvenance) -> dict[str, object]:
 
 
 def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[int, str]]:
-    """Yield the rank and description of each setting that differs.
+    """Yield the rank and a description of each setting that differs.
 
-    A nested setting that only one of them contains is described in one line. Missing methods are
-    skipped, since their figures are listed separately.
+    If only one run contains a group of settings, the group is described in one line. Methods that
+    one run lacks are skipped, since their figures are listed separately.
 
     Args:
-        path: the task and the enclosing settings.
-        a: a setting of the first run, or several by name.
-        b: the same setting in the second run.
+        path: the names of the task and the enclosing settings.
+        a: the value in the first run, or a mapping of nested settings.
+        b: the same for the second run.
     """
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for name in dict.fromkeys([*a, *b]):
@@ -382,7 +384,7 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
     words_a = _in_words(a)
     words_b = _in_words(b)
     if words_a != words_b:
-        # Show long settings, such as query lists, starting shortly before the first difference.
+        # Truncate long values, such as query lists, so that the first difference remains visible.
         place = 0
         while words_a[place : place + 1] == words_b[place : place + 1]:
             place += 1
@@ -394,8 +396,8 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
 
 
 def _in_words(value: object) -> str:
-    """Describe a setting; nested settings are not listed."""
-    if value is None:  # the setting did not exist in one version
+    """Format a setting, without listing nested settings."""
+    if value is None:  # one version of vldebias did not have this setting
         return "not recorded"
     if isinstance(value, Mapping):
         return "settings" if value else "no settings"
@@ -403,7 +405,7 @@ def _in_words(value: object) -> str:
 
 
 def _rank(names: Sequence[str]) -> int:
-    """Return the rank of a setting by the importance of a difference, 0 for the most important."""
+    """Return a setting's rank; differences in settings with a low rank are more important."""
     last = names[-1]
     if re.search(r"hash|fingerprint|sha256|tensors|structure", ", ".join(names)):
         return 9

@@ -1,4 +1,4 @@
-"""Draw a conclusion for each task, as shown in the terminal, pages, notebooks and comparisons."""
+"""Draw conclusions from results, for the terminal, pages, notebooks and comparisons."""
 
 from __future__ import annotations
 
@@ -28,53 +28,54 @@ from vldebias.report.table import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# The methods that `debias` attaches by default to a model, to a model with reference images, and to
-# a pipeline. Conclusions prefer them.
+# The methods that `debias` uses by default for models, for models with reference images, and for
+# pipelines. Conclusions are about one of these if it was measured.
 DEFAULT = "default"
 ATTACHED = (DEFAULT, "default+equalise", "balanced-prompts")
-# Measures that conclusions prefer: the gap corrected with human labels, then the plain gap.
+# Preferred measures for conclusions, in this order. The first is corrected with human labels.
 LEADS = (f"corrected_{GAP}", GAP)
-# Measures with the other prior, which are shown next to MaxSkew if the gallery is uneven.
+# Variants of MaxSkew with a different prior, which are also reported if the gallery is uneven.
 OTHER_PRIOR = {
     "max_skew_dataset": "against the gallery's own shares",
     "max_skew_uniform": "against even shares",
 }
 NO_VERDICT = "no verdict"
-# Methods that do not edit the model, such as a different threshold; an edit should outperform them.
+# Simple methods that do not edit the model. An edit is only worthwhile if it outperforms them.
 BASELINES = {MEDIAN: "a threshold at the median, without any edit"}
-# Utilities that overstate the loss, since they count an equally good replacement as lost.
+# Utilities that overstate the loss, since they count equally good replacements as losses.
 UPPER_BOUNDS = ("kept",)
 
 
 class Conclusion(BaseModel, extra="forbid"):
-    """Store a method's effect on one task's bias, and its cost.
+    """A conclusion about a method's effect on bias in one task, and about its cost.
 
     Attributes:
-        task: task name.
+        task: the task name.
         question: the question that the conclusion answers.
-        metric: name of the measure of bias.
-        subset: part of the task, such as "unseen professions"; "" for the whole.
-        measure: readable name of the measure.
-        method: readable name of the method.
-        before: value of the measure without the method.
-        after: value with the method.
-        interval: 95% interval of `after`.
-        change: the change with its interval: value, low, high.
-        chance: value for random rankings or images; None if unknown.
-        chance_after: the same for the method, if it assigns values to images.
-        cost: changes of the utilities.
-        paper: value and cost with the paper's setting; "" if it was not measured, or is the method
-            itself.
-        on_val: values for lambdas chosen on a validation split.
-        baseline: value of a method that does not edit the model, and whether it differs.
-        worse: the part of the task that lost most.
+        metric: the name of the bias measure.
+        subset: the part of the task, such as "unseen professions", or "" for the entire task.
+        measure: the readable name of the bias measure.
+        method: the readable name of the method.
+        before: the value of the measure without the method.
+        after: the value of the measure with the method.
+        interval: the 95% interval of `after`.
+        change: the change and its interval, as (value, low, high).
+        chance: the expected value for random rankings or images. None if unknown.
+        chance_after: the chance level with the method, which differs if the method assigns values
+            to images.
+        cost: how the utilities change.
+        paper: the value and cost with the paper's setting, or "" if this setting was not measured
+            or is the one that the conclusion is about.
+        on_val: the values for lambdas chosen on a validation split.
+        baseline: the value of a baseline that does not edit the model, and how it compares.
+        worse: the part of the task that got worse the most.
         other_prior: MaxSkew with the other prior, if the gallery is uneven.
-        n: number of resampled units, such as "20 professions".
-        enough: number of units that would be sufficient, if there are too few.
+        n: the number of resampled units, such as "20 professions".
+        enough: the number of units that would be needed, if there are too few.
         verdict: "better", "worse", "no clear change", "too few to tell", "nothing to remove" (the
             model is at chance), "no verdict" (the two priors disagree), "equal", or "changed" (if
             neither direction is better).
-        sentence: all of this in words.
+        sentence: the conclusion in words.
     """
 
     task: str
@@ -113,14 +114,15 @@ class Conclusion(BaseModel, extra="forbid"):
 def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion]:
     """Return a conclusion for each task that measures bias, in the order of the rows.
 
-    Each is about the method that `debias` attaches by default if it was measured, otherwise about
-    the paper's setting, otherwise about the first measured method. It is never about the best of
-    several methods. Methods that use labels are ignored. Distances between texts are ignored if
-    anything else was measured, since they do not measure a search, a classifier or images.
+    Each conclusion is about the method that `debias` uses by default. If it was not measured, the
+    paper's setting is used, and otherwise the method that was measured first. The choice never
+    depends on the values. Methods that use labels are ignored. Distances between prompts are
+    ignored if anything else was measured, since they do not measure a search, a classifier or
+    images.
 
     Args:
-        frame: the rows of a result from `readable`.
-        measures: pairs (task, metric) to consider; all if empty.
+        frame: a result's rows from `readable`.
+        measures: the (task, metric) pairs to consider. Default: all of them.
     """
     rows = cast("list[ReadableRow]", list(frame.itertuples()))
     all_conclusions = []
@@ -138,21 +140,21 @@ def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion
 
 
 def has_change(row: ReadableRow) -> bool:
-    """Return whether a row contains a change from the model without a method."""
+    """Return whether a row contains the change relative to the model without a method."""
     return not math.isnan(row.change)
 
 
 def leading_measure(block: Sequence[ReadableRow], measures: Measures) -> list[ReadableRow]:
-    """Return the rows of a task's main measure of bias, for methods without labels.
+    """Return the rows with a task's main bias measure, for methods that do not use labels.
 
     Args:
         block: the rows of the task.
-        measures: pairs (task, metric) to consider; all if empty.
+        measures: the (task, metric) pairs to consider. Default: all of them.
     """
     bias = []
     for row in block:
         is_chosen = not measures or (row.task, row.metric) in measures
-        # Methods with labels use information that the others do not have.
+        # Methods that use labels have information that the others lack.
         is_bias = row.kind == "bias" and row.is_summary and not row.uses_labels
         if is_chosen and is_bias and has_change(row):
             bias.append(row)
@@ -161,18 +163,18 @@ def leading_measure(block: Sequence[ReadableRow], measures: Measures) -> list[Re
     measured = [row.metric for row in bias]
     leading_metric = next((metric for metric in LEADS if metric in measured), measured[0])
     rows = [row for row in bias if row.metric == leading_metric]
-    # With several subsets, use the last one, such as the unseen professions.
+    # If there are several subsets, use the last one, such as the unseen professions.
     return [row for row in rows if row.subset == rows[-1].subset]
 
 
 def leading_method(rows: Sequence[ReadableRow]) -> ReadableRow:
-    """Choose the method that a conclusion is about, regardless of the values.
+    """Choose the method that a conclusion is about, without looking at the values.
 
-    This is the method that `debias` attaches by default, otherwise the paper's setting, otherwise
-    the first measured edit. The best of several methods or lambdas on the same images would be
-    biased upwards.
+    The method that `debias` uses by default has priority, followed by the paper's setting and the
+    edit that was measured first. Selecting the best of several methods or lambdas on the same
+    images would overestimate its effect.
     """
-    # A conclusion is about an edit for this attribute; baselines follow in its sentence.
+    # Prefer edits for the measured attribute. Baselines are mentioned later in the sentence.
     edits = [row for row in rows if row.method not in BASELINES]
     edits = [row for row in edits if not row.is_off_target] or edits
     for method in ATTACHED:
@@ -184,11 +186,11 @@ def leading_method(rows: Sequence[ReadableRow]) -> ReadableRow:
 
 
 def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
-    """Return the conclusion about the method and measure of a row.
+    """Draw a conclusion about the method and measure in a row.
 
     Args:
-        block: the rows of the task, from `readable`; they contain the costs.
-        row: a row of the measure.
+        block: all rows of the task from `readable`, which also contain the costs.
+        row: the row with the measured value.
     """
     other_prior, agrees = _other_prior(block, row)
     part = f", {row.subset}," if row.subset else ""
@@ -220,12 +222,12 @@ def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
 
 
 def _notes(row: ReadableRow) -> list[str]:
-    """Return notes on a method for the sentence of its conclusion."""
+    """Return notes about a method that are added to the sentence in parentheses."""
     notes = []
     if row.square_moved:
         notes.append(f"its square without the noise of few images {row.square_moved}")
     if row.paper:
-        # The name of the method contains its lambda only if several were measured.
+        # The method's name only includes lambda if several values were measured.
         lam = row.paper.partition(", ")[2]
         notes.append("the paper's setting" if lam in row.name else f"the paper's setting, {lam}")
     if row.is_identity:
@@ -234,13 +236,13 @@ def _notes(row: ReadableRow) -> list[str]:
 
 
 def _other_prior(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, bool]:
-    """Describe MaxSkew with the alternative prior, if the gallery is uneven.
+    """Describe MaxSkew with the other prior, if the gallery is uneven.
 
-    No ranking of an uneven gallery is fair by both priors. If their verdicts differ, reporting only
-    one of them would be arbitrary.
+    If a gallery is uneven, no ranking is fair according to both priors. If their verdicts differ,
+    reporting only one of them would be arbitrary.
 
     Returns:
-        The description, and whether the verdict is the same; "" and True for even galleries.
+        The description, and whether both verdicts agree. For even galleries, "" and True.
     """
     base, _, k = row.metric.partition("@")
     if not base.startswith("max_skew"):
@@ -256,7 +258,7 @@ def _other_prior(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, b
 
 
 def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Describe the cost of a method: first each utility with a clear loss, then the others."""
+    """Describe a method's cost, starting with the utilities that clearly got worse."""
     costs = _utilities(block, row)
     if not costs:
         return "not measured"
@@ -275,15 +277,16 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableRow]:
-    """Return one row per utility of a method, with the largest loss over several k."""
+    """Return one row per utility for a method, at the k with the largest loss."""
     cost_of_metric: dict[str, ReadableRow] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and cost.name == row.name
         if is_cost and cost.is_summary and has_change(cost):
-            # With several subsets, use the last one, and keep that order.
+            # If there are several subsets, use the last one. Assigning to an existing key would
+            # keep its old position, so remove the key first.
             cost_of_metric.pop(cost.metric, None)
             cost_of_metric[cost.metric] = cost
-    # Both averages are similar; prefer the one that weights groups as in the training data.
+    # The averages are similar, so only report the one that weights groups as in the training data.
     if "average_reweighted" in cost_of_metric:
         cost_of_metric.pop("average", None)
     worst_of_base: dict[str, ReadableRow] = {}
@@ -296,44 +299,45 @@ def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableR
 
 
 def _loss(cost: ReadableRow) -> tuple[bool, float]:
-    """Return whether the loss of a utility is clear, and its size."""
+    """Return a sort key that sorts utilities by whether their loss is clear, then by its size."""
     return _has_lost(cost), -cost.change if cost.better == "higher" else cost.change
 
 
 def _has_lost(cost: ReadableRow) -> bool:
-    """Return whether a change's entire interval lies on the worse side of zero."""
+    """Return whether the entire interval of a utility's change is on the worse side of zero."""
     if cost.better == "higher":
         return bool(cost.change_high < -FLOAT_NOISE)
     return bool(cost.change_low > FLOAT_NOISE)
 
 
 def without_loss(measures: Sequence[str]) -> str:
-    """Describe utilities without a clear loss: "no clear loss of recall@1 or AUC"."""
+    """Return a phrase for utilities without a clear loss: "no clear loss of recall@1 or AUC"."""
     return f"no clear loss of {listed_words(measures, 'or')}"
 
 
 def paid(measure: str, before: float, after: float, change: Change) -> str:
-    """Describe a utility's loss by its values and its change.
+    """Describe a utility's loss by its values before and after and their difference.
 
     Args:
-        measure: utility name.
-        before: value without the method.
-        after: value with the method.
-        change: the change with its interval: value, low, high.
+        measure: the name of the utility.
+        before: the value without the method.
+        after: the value with the method.
+        change: the change and its interval, as (value, low, high).
     """
     return f"{measure} {from_to(before, after, change)}"
 
 
 def change_of(row: ReadableRow) -> Change:
-    """Return a row's change with its interval."""
+    """Return a row's change and its interval."""
     return row.change, row.change_low, row.change_high
 
 
 def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Return the value and cost with the paper's setting.
+    """Describe the value and cost with the paper's setting.
 
-    Such as "0.674 (orth-cali, λ = 1000; +0.484 [+0.410, +0.558]; cost: recall@1 -0.100)"; "" if it
-    was not measured, or is the setting of the row.
+    Returns:
+        A string such as "0.674 (orth-cali, λ = 1000; +0.484 [+0.410, +0.558]; cost: recall@1
+        -0.100)", or "" if this setting was not measured or is the one in `row`.
     """
     if row.paper:
         return ""
@@ -353,9 +357,10 @@ def _paper(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Return each method's value at the lambda chosen on a validation split.
+    """Describe each method's value with the lambda that was chosen on a validation split.
 
-    Such as "0.818 [0.743, 0.881] with cali, λ = 400"; "" if none was chosen.
+    Returns:
+        A string such as "0.818 [0.743, 0.881] with cali, λ = 400", or "" if no lambda was chosen.
     """
     values = []
     for candidate in block:
@@ -367,7 +372,7 @@ def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _baseline(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Return a simple baseline's value, and whether it is better by the paired difference."""
+    """Describe the value of a simple baseline, and how it compares with the method."""
     for baseline in block:
         is_same = (baseline.metric, baseline.subset) == (row.metric, row.subset)
         if is_same and baseline.method in BASELINES:
@@ -378,11 +383,11 @@ def _baseline(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _compared_with_median(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Describe whether the threshold at the median is better than a method; "" if not measured."""
+    """Describe how a threshold at the median compares with a method, or "" if not measured."""
     for difference in block:
         is_measured = difference.metric == TO_MEDIAN and difference.subset == row.title
         if is_measured and difference.method == row.method:
-            # Reverse the sign: the change from the method to the threshold.
+            # Reverse the sign to get the change from the method to the threshold.
             change = (-difference.value, -difference.high, -difference.low)
             verdict_of_threshold = verdict(change, row.better)
             if verdict_of_threshold == "equal":
@@ -394,9 +399,11 @@ def _compared_with_median(block: Sequence[ReadableRow], row: ReadableRow) -> str
 
 
 def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Describe which parts of a task got worse; "" if none did.
+    """Describe which parts of a task got worse.
 
-    Such as "accuracy in 1 of 4 parts, most in landbird/land: -0.093".
+    Returns:
+        A string such as "accuracy in 1 of 4 parts, most in landbird/land: -0.093", or "" if no part
+        got worse.
     """
     parts = [part for part in block if part.name == row.name and not part.is_summary]
     worse_parts = [part for part in parts if part.verdict == "worse"]
@@ -412,11 +419,11 @@ def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
-    """Return the sentences of a conclusion.
+    """Express a conclusion in sentences.
 
     Args:
-        conclusion: the conclusion; its `sentence` is ignored.
-        notes: notes in parentheses after the change and chance.
+        conclusion: the conclusion, whose own `sentence` is ignored.
+        notes: additional notes to show in parentheses after the change and the chance level.
     """
     headline = conclusion.verdict
     if conclusion.enough is not None:
@@ -453,7 +460,7 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
 
 
 def _evidence(conclusion: Conclusion) -> list[str]:
-    """Return the change that a conclusion is based on, and the chance level."""
+    """Describe the change that a conclusion is based on, and the chance level."""
     notes = [f"change {moved(conclusion.change)}"]
     chance = conclusion.chance
     low, high = conclusion.interval
@@ -468,5 +475,5 @@ def _evidence(conclusion: Conclusion) -> list[str]:
 
 
 def article_of_method(method: str) -> str:
-    """Return a method's name for use in a sentence, such as "the default"."""
+    """Return a method's name with an article if a sentence needs one, such as "the default"."""
     return f"the {method}" if method == DEFAULT else method

@@ -1,6 +1,6 @@
-"""Write results as HTML pages: conclusions, tables, plots and, folded, all other figures.
+"""Render results as HTML pages with conclusions, tables, plots and collapsible details.
 
-Method, group and prompt names may contain any text; jinja2 and `for_matplotlib` escape it.
+Method, group and prompt names may contain arbitrary text, which jinja2 and `for_matplotlib` escape.
 """
 
 from __future__ import annotations
@@ -55,19 +55,20 @@ if TYPE_CHECKING:
 
     from vldebias.report.result import Result
 
-# Plot colors for grid lines and for methods that use labels.
+# Plot colors of the grid lines and of methods that use labels.
 GRID = "#e4e7eb"
 LABELLED = "#c9ccd1"
-# Placeholder names for unknown models, for example for embeddings and tables.
+# Model names that mean "unknown", for example in results computed from embeddings or tables.
 UNNAMED = ("", "none", "not said", "unnamed model")
 PLAIN = "#8a94a0"  # the model without a method
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a specific color
-MOST = 8  # rows in the first table of a result without conclusions
-PROMPTS = 20  # rows in an audit's first table; prompts.csv contains all
+MOST = 8  # maximum number of rows in the first table of a result without conclusions
+PROMPTS = 20  # maximum number of rows in an audit's first table; prompts.csv lists all prompts
 LABEL = 24  # maximum line length for method names in plots
-# Measures that do not support conclusions in a diagnosis: margins come with quartiles instead of
-# intervals, and classes are supposed to be decodable.
+# Measures that are not shown in the first table of a diagnosis. Margins have quartiles instead of
+# confidence intervals.
 FURTHER = ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "k_variance")
+# A class probe with high accuracy is not a problem, since classes are supposed to be decodable.
 CLASS_PROBE = "class_probe"
 # Explanations of measures for readers who do not know them.
 MEANINGS = {
@@ -88,14 +89,14 @@ MEANINGS = {
 
 
 class FrontGroup(TypedDict):
-    """Store a measure's rows in the first table of a page.
+    """One measure in the first table of a page.
 
     Attributes:
-        task: task name.
-        measure: title of the measure.
-        note: which direction is better, and the value of chance.
+        task: the task name.
+        measure: the title of the measure.
+        note: which direction is better, and the chance level.
         before: the value without a method.
-        rows: the rows of the methods.
+        rows: one row per method.
     """
 
     task: str
@@ -106,14 +107,14 @@ class FrontGroup(TypedDict):
 
 
 class FigureGroup(TypedDict):
-    """Store a measure's rows in the first table of a result without conclusions.
+    """One measure in the first table of a result without conclusions.
 
     Attributes:
-        task: task name.
-        measure: title of the measure.
+        task: the task name.
+        measure: the title of the measure.
         note: which direction is better.
-        is_share: whether the values are between 0 and 1.
-        rows: the rows.
+        is_share: whether the values are shares, between 0 and 1.
+        rows: the rows of the table.
     """
 
     task: str
@@ -124,7 +125,7 @@ class FigureGroup(TypedDict):
 
 
 def plain(value: object) -> str:
-    """Return a setting in readable form, without braces and quotes."""
+    """Format a setting for readers, without braces or quotes."""
     if isinstance(value, Mapping):
         parts = []
         for name, item in value.items():
@@ -144,11 +145,14 @@ def plain(value: object) -> str:
 def grids(
     block: pd.DataFrame,
 ) -> Iterator[tuple[str, list[str], list[tuple[str, list[ReadableRow | None]]], bool]]:
-    """Yield a task's tables: methods by measures for the entire task, and parts by methods.
+    """Yield the tables for a task.
+
+    Tables for the entire task have a row per method and a column per measure. Tables for its parts
+    have a row per part and a column per method.
 
     Yields:
-        The caption, the headings, the rows with their names (cells may be None), and whether the
-        table is about parts.
+        The caption, the column headings, the named rows (with None for missing cells), and whether
+        the table shows parts of the task.
     """
     titled = block.assign(title=block.title + block.hint.where(block.is_summary, ""))
     rows = cast("list[ReadableRow]", list(titled.itertuples()))
@@ -171,12 +175,12 @@ def grids(
 
 
 def render(result: Result, path: Path, *, run_folder: Path) -> Path:
-    """Write a result's page as a single HTML file, and its rows as CSV.
+    """Write a result as a single HTML page, with its rows in a CSV file next to it.
 
     Args:
-        result: the result.
-        path: HTML file to write; the CSV file is next to it.
-        run_folder: folder with the run's pictures, such as generated images.
+        result: the result to write.
+        path: the HTML file to write. The CSV file has the same name with the suffix ".csv".
+        run_folder: the folder with the run's pictures, such as generated images.
     """
     frame = readable(result)
     concluded = conclusions(frame)
@@ -184,7 +188,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
     pictures = _pictures(result.name, run_folder)
     are_miniature = [provenance.is_miniature for provenance in result.provenance]
     advice = advice_of(result)
-    # Explain each measure of a conclusion.
+    # Explain the measures that the conclusions mention.
     sentences: list[str] = []
     for conclusion in concluded:
         title, sign, _ = get_metric(conclusion.metric, strict=False).title.partition("@")
@@ -230,7 +234,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
 
 
 def title_of(result: Result) -> str:
-    """Return a page title: what was measured, and on which models."""
+    """Return a page title that names the measurement and the models."""
     names = dict.fromkeys(provenance.model for provenance in result.provenance)
     models = listed_words(list(filter(None, map(model_in_words, names))))
     tasks = [provenance.task for provenance in result.provenance]
@@ -243,31 +247,31 @@ def title_of(result: Result) -> str:
     elif findings_of(result):
         title = "What people's labels show"
     elif title_of_task and not models and all(task.startswith(tasks[0]) for task in tasks):
-        # A result from a table of images names neither a suite nor models. Its tasks are related,
-        # such as "shares" and "shares corrected".
+        # Results computed from a table of images have no suite or model name. Their tasks are
+        # variants of the first, such as "shares" and "shares corrected".
         title = title_of_task
     return title + ending if models else title
 
 
 def model_in_words(name: str) -> str:
-    """Return the name or a description of a model; "" if nothing is known about it."""
+    """Return a readable name for a model, or "" if the model is unknown."""
     if name in UNNAMED:
         return ""
     if name == "miniature":
         return "the miniature CLIP"
     if name.startswith("miniature") and name.rstrip(")").endswith("Pipeline"):
         return "the miniature pipeline"
-    # Only a pipeline's class is known if it was not loaded by name.
+    # If a pipeline was not loaded by name, only its class is known.
     if name.isidentifier() and name.endswith("Pipeline"):
         return f"a {name}"
     return name
 
 
 def task_title(provenance: TaskProvenance) -> str:
-    """Return the parts of a task's title that differ from its name.
+    """Return a task's title without the task name.
 
-    For the task "birds" with the title "Birds: Zero-shot group robustness", these are the words
-    after the colon.
+    For the task "birds" with the title "Birds: Zero-shot group robustness", this is "Zero-shot
+    group robustness".
     """
     parts = dict.fromkeys(provenance.title.split(": "))
     added = [part for part in parts if part.casefold() != provenance.task.casefold()]
@@ -275,7 +279,7 @@ def task_title(provenance: TaskProvenance) -> str:
 
 
 def day_of(date: str | None) -> str:
-    """Format the date of a result: "24 November 2026, 14:02 UTC"."""
+    """Format a result's date for readers, such as "24 November 2026, 14:02 UTC"."""
     if not date:
         return "date not recorded"
     try:
@@ -288,12 +292,12 @@ def day_of(date: str | None) -> str:
 def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
     """Return the rows that conclusions are based on.
 
-    These are the concluded measures for each method at its own and at the paper's setting, for the
-    unedited model, and for chance. The method of a conclusion comes first, then the others in the
-    order of measurement, regardless of their values.
+    For each measure with a conclusion, these are the rows for the unedited model, for chance, and
+    for each method with its own and the paper's setting. The method that the conclusion is about
+    comes before the other methods, which keep their order in the result.
 
     Args:
-        frame: the rows of a result from `readable`.
+        frame: a result's rows from `readable`.
         concluded: the conclusions.
     """
     method_of_row = {}
@@ -314,7 +318,7 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 
 
 def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
-    """Group the rows of `front_rows` by measure, with the value without a method."""
+    """Group the rows from `front_rows` by measure, and add each measure's unmitigated value."""
     groups: list[FrontGroup] = []
     for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
         methods = rows[~rows.method.isin([NONE, *CHANCES])]
@@ -338,21 +342,21 @@ def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
 
 
 def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
-    """Return the main figures of a result without conclusions, such as a diagnosis, by measure.
+    """Return the main figures of a result without conclusions, such as a diagnosis.
 
-    There are at most `MOST` rows.
+    The figures are grouped by measure, with at most `MOST` rows in total.
     """
     if is_advised:
         rows = _advised_rows(frame)
     else:
-        # The rows of `_statements`, and the shares from which they are computed.
+        # Use the rows that `_statements` describes, and the shares that they are computed from.
         chosen: list[int] = []
         for _, block in frame.groupby("task", sort=False):
             row = _measured_bias(block)
             if row is None:
                 continue
             prefix = "corrected_" if row.metric.startswith("corrected_") else ""
-            # Shares for individual prompts have a smaller n than shares over all prompts.
+            # Shares for individual prompts have a smaller n and are left out.
             is_share = (block.metric == f"{prefix}share") & (block.n == row.n)
             chosen += [row.Index, *block.index[is_share & (block.method == NONE)]]
         rows = frame.loc[chosen[:MOST]]
@@ -371,13 +375,13 @@ def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
 
 
 def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return at most `MOST` rows that advice is based on.
+    """Return the most important rows behind a result's advice, at most `MOST`.
 
-    The first row of each measure is preferred (except for the probe of classes), then other rows of
-    bias, then the others.
+    The first row of each measure has priority (except for the class probe), followed by the
+    remaining bias rows and then all other rows.
     """
     is_left_out = frame.metric.isin([*FURTHER, "predicted_share"]) | frame.method.isin(CHANCES)
-    # The sentences describe the worst groups, so sort utilities by value.
+    # The advice is about the worst groups, so list the lowest utilities first.
     measured = frame[~is_left_out]
     is_utility = (measured.kind == "utility") & (measured.metric != CLASS_PROBE)
     ordered = measured.assign(worst=measured.value.where(is_utility, 0.0))
@@ -393,7 +397,7 @@ def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _statements(frame: pd.DataFrame) -> list[str]:
-    """Describe bias and chance for each task in a result without methods."""
+    """Return a sentence about bias and chance for each task in a result without methods."""
     sentences = []
     for task, block in frame.groupby("task", sort=False):
         row = _measured_bias(block)
@@ -408,7 +412,7 @@ def _statements(frame: pd.DataFrame) -> list[str]:
 
 
 def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
-    """Return the row for a task's bias without a method, or None if not measured."""
+    """Return the row with a task's bias without a method, or None if it was not measured."""
     rows = block[block.is_summary & (block.kind == "bias") & (block.method == NONE)]
     measured = cast("list[ReadableRow]", list(rows.itertuples()))
     row_of_metric = {row.metric: row for row in reversed(measured)}
@@ -419,12 +423,12 @@ def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
 
 
 def unbroken(words: str) -> str:
-    """Prevent line breaks inside intervals."""
+    """Make the spaces inside intervals non-breaking."""
     return re.sub(r"\[[^\[\]]*\]", lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
 
 
 def notebook(result: Result) -> str:
-    """Return the conclusions of a result and their rows as HTML for a notebook."""
+    """Return a result's conclusions and main figures as HTML for a notebook."""
     frame = readable(result)
     concluded = conclusions(frame)
     advice = advice_of(result)
@@ -436,7 +440,7 @@ def notebook(result: Result) -> str:
     head: tuple[str, ...]
     rows: list[Sequence[object]] = []
     if concluded and not advice:
-        # Show each method next to the value without a method.
+        # Show each method's value next to the value without a method.
         head = ("task", "measure", "method", "before [95%]", "after [95%]", "change", "verdict")
         for group in front_groups(front_rows(frame, concluded)):
             for row in group["rows"]:
@@ -444,7 +448,7 @@ def notebook(result: Result) -> str:
                 cells = (group["before"], after, row.moved, row.verdict)
                 rows.append((group["task"], group["measure"], row.name, *cells))
     else:
-        # There are no methods to compare, and advice is based on all figures.
+        # Without conclusions, there is no method to compare, so list the figures themselves.
         head = ("task", "measure", "method", "value [95%]", "change [95%]", "verdict")
         columns = ["task", "measure", "name", "number", "moved", "verdict"]
         shown = frame if advice else frame[frame.is_summary].head(MOST)
@@ -454,7 +458,7 @@ def notebook(result: Result) -> str:
 
 
 def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
-    """Return the pictures of a run with their metadata; generated images come first."""
+    """Load a run's pictures with their metadata, generated images first."""
     files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
     pictures = []
     for file in files:
@@ -469,13 +473,13 @@ def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
 def _strips(name: str, folder: Path) -> list[Strip]:
     """Return the image strips for a run's page.
 
-    These are the first strip that shows how a biased prompt changed, and all that show which groups
-    got worse.
+    The page shows every strip about groups that got worse, but only the first strip that shows how
+    images of a biased prompt changed.
     """
     leaning: list[Strip] = []
     worse: list[Strip] = []
     for file in sorted(folder.glob("*-strip.png")):
-        with contextlib.suppress(OSError, KeyError, ValueError):  # a file from a different program
+        with contextlib.suppress(OSError, KeyError, ValueError):  # not written by vldebias
             sheet, metadata = read_png(file)
             if metadata.get("run") == name:
                 strips = worse if file.stem.endswith(WORSE_STRIP) else leaning
@@ -498,9 +502,9 @@ def _blocks(
 
 
 def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dict[str, object]]:
-    """Draw a plot for each measure as SVG, with text in the page's font.
+    """Draw a plot for each measure as SVG, using the page's font.
 
-    The task, measure and note (which direction is better) appear as text on the page.
+    The task, the measure and the better direction are shown as text on the page instead.
     """
     colors = _colors(rows, provenance)
     drawn = []
@@ -531,7 +535,7 @@ def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dic
 
 
 def _label(name: str) -> str:
-    """Break a method's name into lines for the margin of a plot."""
+    """Wrap a method's name to fit into the margin of a plot."""
     return fill(for_matplotlib(name), LABEL, break_long_words=False)
 
 
@@ -539,9 +543,9 @@ def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
     """Render a template to a single self-contained HTML file.
 
     Args:
-        path: the file.
-        template: "report", "runs" or "paper".
-        values: variables of the template.
+        path: the file to write.
+        template: the template name ("report", "runs" or "paper").
+        values: the template variables.
     """
     return write_atomically(
         path, page_templates().get_template(f"{template}.html.jinja").render(values)
@@ -550,7 +554,7 @@ def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
 
 @cache
 def page_templates() -> jinja2.Environment:
-    """Return the page templates, which are compiled once per process."""
+    """Return the environment with the page templates, cached for the process."""
     library = need("jinja2")
     environment: jinja2.Environment = library.Environment(
         loader=library.FileSystemLoader(TEMPLATES),
@@ -569,27 +573,28 @@ def page_templates() -> jinja2.Environment:
 
 
 def _embedded(image: Image) -> str:
-    """Return an image as a data URL."""
+    """Encode an image as a data URL."""
     content = encoded(image)
     kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
-    """Draw a panel per measure, with the value and interval of each method and of chance.
+    """Draw one panel per measure, with the value and interval of each method and of chance.
 
-    The scale of a measure is the same in all tasks: its bounds, or from 0 to the largest value.
+    A measure has the same axis limits in all tasks: its bounds if it has any, otherwise 0 and the
+    largest value.
 
     Args:
-        rows: rows from `readable`.
-        provenance: provenance of the tasks, which may contain the colors of methods.
+        rows: the rows to draw, from `readable`.
+        provenance: the provenance of the tasks, which may define colors for methods.
 
     Raises:
         InvalidInputError: If there are no rows.
     """
     panels = _panels(rows)
     if not panels:
-        raise InvalidInputError("plot: the result has no rows; expected one or more to draw")
+        raise InvalidInputError("cannot draw a plot because the result has no rows")
     across = min(len(panels), 3)
     down = -(-len(panels) // across)
     high = max(panel.name.nunique() for panel in panels)
@@ -597,7 +602,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
     colors = _colors(rows, provenance)
     for axis, panel in zip(axes, panels, strict=False):
         _draw_panel(axis, panel, rows, colors)
-        # Show the task and measure, and below them which direction is better.
+        # Show which direction is better below the task and measure.
         first = panel.iloc[0]
         title = fill(for_matplotlib(f"{first.task}: {first.measure}"), 44)
         title = f"{title}\n{first.hint.strip(' ()')}".rstrip()
@@ -609,13 +614,17 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
 
 
 def _panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the rows for each measure in each task, in order."""
+    """Split rows by task and measure, in order of appearance."""
     groups = rows.groupby(["task", "title", "subset"], sort=False)
     return [panel for _, panel in groups]
 
 
 def _colors(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> dict[str, str]:
-    """Return the color of each method: its own, grey for "none", otherwise the next free one."""
+    """Return a color for each method.
+
+    The color in a method's provenance has priority. Other methods get the next color from `OTHERS`,
+    and "none" is grey.
+    """
     color_of_method: dict[str, str] = {}
     for task_provenance in provenance:
         for method, facts in task_provenance.methods.items():
@@ -630,13 +639,13 @@ def _colors(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> dict[st
 def _draw_panel(
     axis: Axes, panel: pd.DataFrame, rows: pd.DataFrame, colors: Mapping[str, str]
 ) -> None:
-    """Draw the methods of one measure.
+    """Draw a measure's values and intervals, one method per line.
 
     Args:
-        axis: where to draw.
-        panel: the rows of the measure.
-        rows: the rows of all panels, which determine the measure's scale.
-        colors: color of each method.
+        axis: the axes to draw on.
+        panel: the measure's rows.
+        rows: the rows of all panels, which determine the axis limits.
+        colors: a color for each method.
     """
     points = panel[~panel.method.isin(CHANCES)].drop_duplicates("name")
     for row in panel[panel.method.isin(CHANCES)].itertuples():
@@ -645,7 +654,7 @@ def _draw_panel(
         axis.axvline(row.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     for place, row in enumerate(points.itertuples()):
         shade = colors[row.method]
-        # matplotlib rejects negative lengths, which may result from rounding.
+        # matplotlib rejects negative error bars, which can result from rounding.
         ends = np.maximum([[row.value - row.low], [row.high - row.value]], 0)
         axis.errorbar(
             [row.value],
@@ -657,9 +666,9 @@ def _draw_panel(
             capsize=2,
         )
     axis.set_yticks(range(len(points)), list(map(_label, points.name)))
-    # Show the first method on top, as in the tables.
+    # Show the first method at the top, as in the tables.
     axis.set_ylim(len(points) - 0.5, -0.5)
-    # For a measure without bounds, the scale includes 0 and all of its rows.
+    # Without bounds, the axis includes 0 and all values of the measure.
     metric = panel.metric.iloc[0]
     rows_of_metric = rows[rows.metric == metric]
     low, high = get_metric(metric, strict=False).bounds

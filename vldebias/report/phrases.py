@@ -1,35 +1,35 @@
-"""Express counts of people in words: "1 woman and 7 men"."""
+"""Express counts in words, such as "1 woman and 7 men"."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-# Singular and plural nouns for values; other values are adjectives: "4 young".
+# Singular and plural nouns for values. Other values are used as adjectives, as in "4 young".
 PERSONS = {"female": ("woman", "women"), "male": ("man", "men")}
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """Return counts in words: "1 woman and 7 men", "3 young, 3 middle and 2 old"."""
+    """Express counts in words, such as "1 woman and 7 men" or "3 young, 3 middle and 2 old"."""
     return listed_words([counted(count, value) for value, count in counts.items()])
 
 
 def counted(count: int, value: str) -> str:
-    """Return a number of people in words: "1 woman", "7 men", "3 young".
+    """Express a number of people in words, such as "1 woman", "7 men" or "3 young".
 
     Args:
         count: the number of people.
-        value: their value of the attribute, such as "female".
+        value: the attribute value that they share, such as "female".
     """
     singular, plural = PERSONS.get(value, (value, value))
     return f"{count} {singular if count == 1 else plural}"
 
 
 def quantity(count: int, noun: str) -> str:
-    """Return a number with a noun: "1 prompt", "1,200 prompts".
+    """Format a number with a noun, such as "1 prompt" or "1,200 prompts".
 
     Args:
-        count: the number.
-        noun: the noun in the singular, with a regular plural.
+        count: the number of things.
+        noun: the singular of a noun with a regular plural.
     """
     if count == 1:
         return f"1 {noun}"
@@ -37,11 +37,11 @@ def quantity(count: int, noun: str) -> str:
 
 
 def quantity_of(count: int, units: str) -> str:
-    """Return a number with its unit: "1 image", "20 queries".
+    """Format a number with its unit, such as "1 image" or "20 queries".
 
     Args:
-        count: the number.
-        units: the unit in the plural.
+        count: the number of units.
+        units: the plural of the unit.
     """
     if count != 1:
         return f"{count:,} {units}"
@@ -53,21 +53,21 @@ def quantity_of(count: int, units: str) -> str:
 
 
 def largest_first(counts: Mapping[str, int]) -> dict[str, int]:
-    """Sort counts in descending order, keeping the order of ties."""
+    """Sort counts in descending order, leaving ties in their original order."""
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Join numbers as a list: "4 and 4", "3, 3 and 2"."""
+    """Join numbers as in a sentence, such as "4 and 4" or "3, 3 and 2"."""
     return listed_words([str(number) for number in numbers])
 
 
 def listed_words(words: Sequence[str], conjunction: str = "and") -> str:
-    """Join words as a list: "a", "a and b", "a, b and c"; "" for none.
+    """Join words as in a sentence, such as "a and b" or "a, b and c".
 
     Args:
-        words: the words.
-        conjunction: word before the last item.
+        words: the words to join; without any, the result is "".
+        conjunction: the word before the last item.
     """
     if len(words) < 2:
         return "".join(words)
@@ -76,15 +76,15 @@ def listed_words(words: Sequence[str], conjunction: str = "and") -> str:
 
 
 def person(value: str) -> str:
-    """Return the singular noun or adjective for a value: "woman", "young"."""
+    """Return the singular noun or adjective for a value, such as "woman" or "young"."""
     return PERSONS.get(value, (value, value))[0]
 
 
 def persons(value: str) -> str:
-    """Return the plural noun or adjective for a value: "women", "young"."""
+    """Return the plural noun or adjective for a value, such as "women" or "young"."""
     return PERSONS.get(value, (value, value))[1]
 
 
 def capitalised(words: str) -> str:
-    """Capitalise the first letter, leaving the others unchanged."""
+    """Capitalise only the first letter."""
     return words[:1].upper() + words[1:]

@@ -1,4 +1,4 @@
-"""List many results on one sortable page, with one row per run, task and method."""
+"""List the results of many runs on one sortable page."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAGE = "runs.html"
-_INDEX = "index.html"  # the page of a single run
+_INDEX = "index.html"  # page of an individual run
 _MOST_BYTES = 500_000_000
 
 
 class RunRow(NamedTuple):
-    """Store one row of the list.
+    """A row in a list of runs, for one run, task and method.
 
     Attributes:
-        run: folder or file of the result, relative to the folder of the list.
+        run: the result's folder or file, relative to the listed folder.
         model: the model that was measured.
-        task: task name.
-        method: readable name of the method.
-        measure: title of the figure, with its part of the task.
-        better: "higher", "lower" or "neither".
-        value: the figure.
-        low: lower bound of its 95% interval.
-        high: upper bound of the interval.
-        number: figure and interval as text.
-        verdict: whether the method changed the figure; "" if nothing is compared.
-        date: date of the run (ISO 8601); "" if unknown.
-        page: address of the run's page, relative to the list; "" if there is none.
+        task: the task name.
+        method: the readable name of the method.
+        measure: the title of the measure, including the part of the task, if any.
+        better: the better direction: "higher", "lower" or "neither".
+        value: the measured value.
+        low: the lower bound of its 95% interval.
+        high: the upper bound of its 95% interval.
+        number: the value and its interval as text.
+        verdict: how the method changed the value, or "" if there is nothing to compare.
+        date: the date of the run in ISO 8601 format, or "" if unknown.
+        page: the URL of the run's page relative to the list, or "" if there is no page.
     """
 
     run: str
@@ -58,11 +58,11 @@ class RunRow(NamedTuple):
 
 
 class RunList(NamedTuple):
-    """Store the rows for all results in a folder and its subfolders.
+    """A list of all results in a folder and its subfolders.
 
     Attributes:
-        rows: the rows.
-        unreadable: the reasons why files could not be read, by file.
+        rows: one row per run, task and method.
+        unreadable: for each file that could not be loaded, the reason.
     """
 
     rows: list[RunRow]
@@ -70,17 +70,18 @@ class RunList(NamedTuple):
 
 
 def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
-    """Return one row per result, task and method in a folder, newest first.
+    """List the results in a folder with one row per run, task and method, newest first.
 
-    A task is represented by its conclusion's measure or, without a conclusion, by its bias measure.
-    If only parts of the task were measured, the worst part is used.
+    Each row shows the measure that the task's conclusion is about or, without a conclusion, its
+    bias measure. If the task was only measured in parts, the row shows the worst part.
 
     Args:
-        folder: folder with JSON files written by `Result.write`; subfolders are included.
-        page_folder: folder of the page, which links are relative to. Default: the same folder.
+        folder: the folder to search, including subfolders, for JSON files written by
+            `Result.write`.
+        page_folder: the folder that links to pages are relative to. Default: `folder`.
 
     Raises:
-        InvalidInputError: If the folder does not exist, or contains no result.
+        InvalidInputError: If the folder does not exist or contains no results.
     """
     if not folder.is_dir():
         raise InvalidInputError(
@@ -100,12 +101,12 @@ def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
             f"{folder}: contains no results; expected files written by `vldebias eval`, such as"
             " NAME/result.json"
         )
-    # The sort is stable, so runs with the same date are ordered by name.
+    # The sort is stable, so runs with the same date stay ordered by name.
     return RunList(sorted(rows, key=lambda row: row.date, reverse=True), unreadable)
 
 
 def _is_result(file: Path) -> bool:
-    """Return whether a JSON file's name or keys indicate a result."""
+    """Return whether a JSON file looks like a result, based on its name and keys."""
     if file.name == "result.json":
         return True
     if file.stat().st_size > _MOST_BYTES:
@@ -115,11 +116,11 @@ def _is_result(file: Path) -> bool:
 
 
 def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
-    """Return one result's rows."""
+    """Load a result and return its rows in the list."""
     result = Result.read(file)
     frame = readable(result)
     model_of_task = {part.task: model_in_words(part.model) for part in result.provenance}
-    # "sd15/result.json" and "sd15.json" both denote the run sd15.
+    # Both "sd15/result.json" and "sd15.json" are listed as the run "sd15".
     run = name.removesuffix("result.json").removesuffix("/").removesuffix(".json")
     run = run or file.parent.resolve().name
     page = file.parent / _INDEX
@@ -153,7 +154,7 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
 
 
 def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> list[ReadableRow]:
-    """Return the rows that represent a task, one per method."""
+    """Select one row per method to represent a task."""
     measured = block[~block.method.isin(CHANCES)]
     if measured.empty:
         return []
@@ -181,18 +182,18 @@ def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
         else:
             row = rows.loc[rows.value.idxmin() if better == "higher" else rows.value.idxmax()]
         return str(metric), str(row.subset)
-    raise InvalidInputError("expected rows with figures, got none")
+    raise InvalidInputError("the result contains no figures to list")
 
 
 def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
-    """Write the page that lists all results in a folder.
+    """Write a page that lists all results in a folder.
 
     Args:
-        folder: folder with results, see `list_runs`.
-        path: page to write. Default: runs.html in the folder.
+        folder: the folder with the results, see `list_runs`.
+        path: the HTML file to write. Default: runs.html in the folder.
 
     Returns:
-        The path of the page, and its rows.
+        The path of the page, and the list of runs.
     """
     path = folder / PAGE if path is None else path
     runs = list_runs(folder, path.parent)

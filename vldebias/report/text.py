@@ -1,4 +1,4 @@
-"""Show a result in a terminal: the conclusions, then the rows they are based on."""
+"""Format a result for the terminal: conclusions, followed by the rows they are based on."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
-NAME = 16  # width of a method's name, so that a row fits into 80 columns
-MOST = 25  # maximum number of lines, unless sentences are long
-SENTENCES = 34  # maximum number of lines for sentences; beyond it, conclusions are shortened
-ROWS = 14  # minimum number of lines for the rows below conclusions
-PART_ROWS = 4  # rows per measure in a result without methods
+NAME = 16  # width of the method column; with it, a row fits into 80 columns
+MOST = 25  # maximum number of lines, unless the conclusions are long
+SENTENCES = 34  # conclusions that need more lines than this are shortened
+ROWS = 14  # minimum number of lines for the rows below the conclusions
+PART_ROWS = 4  # maximum number of rows per measure in a result without methods
 AUDIT_HEAD = ("verdict", "predicted share [95%]", "prompt")
 MODELS_HEAD = ("verdict", "share over models", "prompt")
 
 
 def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
-    """Return a result's conclusions, and the rows they are based on, as text.
+    """Format a result's conclusions and the rows they are based on.
 
     Args:
-        result: the result.
-        measures: pairs (task, metric) to show; all if empty.
-        max_lines: maximum number of lines. There may be more if sentences (of up to `SENTENCES`
-            lines) would leave too little space for the rows.
-        width: width in columns.
+        result: the result to format.
+        measures: the (task, metric) pairs to show. Default: all of them.
+        max_lines: the maximum number of lines. The text may be longer if the sentences (which take
+            up to `SENTENCES` lines) leave too little space for the rows.
+        width: the width of the text in columns.
     """
     frame = readable(result)
     if advice_of(result):
@@ -45,8 +45,8 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     concluded = conclusions(frame, measures)
     summaries = named(frame[frame.is_summary], measures)
     if concluded:
-        # Measures of bias without a conclusion, such as distances between prompts, are only shown
-        # on the page.
+        # Bias measures without a conclusion, such as distances between prompts, are only shown on
+        # the page.
         tasks = [conclusion.task for conclusion in concluded]
         summaries = summaries[summaries.task.isin(tasks) | (summaries.kind != "bias")]
     notes = wrapped(LABELS, width) if summaries.uses_labels.any() else []
@@ -69,7 +69,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
     rows = _rows(summaries, concluded, max(room, ROWS if full and are_full else 0))
-    # Count rows, which are indented by two spaces, but not continuation lines or measure names.
+    # Rows are indented by exactly two spaces, unlike measure names and continuation lines.
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
     if remaining > 0:
@@ -78,7 +78,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
 
 
 def advice_of(result: Result) -> list[str]:
-    """Return advice from tasks that do not compare methods, such as audits, as sentences."""
+    """Return the advice from tasks that do not compare methods, such as audits."""
     sentences: list[str] = []
     for provenance in result.provenance:
         sentences += provenance.settings.get("advice", ())
@@ -86,16 +86,16 @@ def advice_of(result: Result) -> list[str]:
 
 
 def findings_of(result: Result) -> list[str]:
-    """Return additional task findings as sentences, for example from human labels."""
+    """Return the sentences about additional findings, for example from human labels."""
     findings: list[str] = []
     for provenance in result.provenance:
         findings += provenance.settings.get("findings", ())
-    # Tasks on the same gallery may repeat findings about its files.
+    # Tasks that share a gallery may report the same findings about its files.
     return list(dict.fromkeys(findings))
 
 
 def notes_of(result: Result) -> list[str]:
-    """Return notes about the figures as sentences, such as which groups are compared."""
+    """Return notes that explain the figures, such as which groups are compared."""
     notes: list[str] = []
     for provenance in result.provenance:
         notes += provenance.settings.get("notes", ())
@@ -103,11 +103,11 @@ def notes_of(result: Result) -> list[str]:
 
 
 def sentences(result: Result, measures: Measures = ()) -> list[str]:
-    """Return all advice or findings and conclusions, followed by notes, as sentences.
+    """Return a result's advice, or its findings and conclusions, followed by its notes.
 
     Args:
-        result: the result.
-        measures: pairs (task, metric) to conclude on; all if empty.
+        result: the result to summarize.
+        measures: the (task, metric) pairs to draw conclusions about. Default: all of them.
     """
     advice = advice_of(result)
     if advice:
@@ -117,14 +117,14 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
 
 
 def _with_losses(conclusion: Conclusion) -> str:
-    """Return a conclusion's sentence, with the parts that got worse."""
+    """Return a conclusion's sentence, followed by the parts that got worse."""
     if not conclusion.worse:
         return conclusion.sentence
     return f"{conclusion.sentence} What got worse: {conclusion.worse}."
 
 
 def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
-    """Return a result's advice, with an audit's prompts or the rows for each measure."""
+    """Format a result's advice, followed by its prompts (for audits) or its measures."""
     lines: list[str] = []
     for sentence in advice_of(result):
         lines += wrapped(sentence, width)
@@ -138,8 +138,8 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
 
 
 def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> list[str]:
-    """Return a prompt table in at most `room` lines, with a line that counts the others."""
-    shown = prompts[: max(room - 1, 0)]  # the heading needs a line
+    """Format as many prompts as fit into `room` lines, and report how many are left."""
+    shown = prompts[: max(room - 1, 0)]  # one line is needed for the heading
     rows = [AUDIT_HEAD]
     if any(row.models for row in prompts):
         rows = [MODELS_HEAD]
@@ -157,11 +157,11 @@ def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> li
 
 
 def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
-    """Return each measure's first rows in at most `room` lines, with a line for the rest."""
+    """Format the first rows of each measure in `room` lines, and report how many are left."""
     notes = wrapped(FEW_NOTE, width) if (frame.few != "").any() else []
     room -= len(notes)
     blocks = [block for _, block in frame.groupby("title", sort=False)]
-    # One or two measures may use all lines.
+    # If there are only one or two measures, they may use all lines.
     rows_of_block = PART_ROWS if len(blocks) > 2 else room
     lines: list[str] = []
     shown = 0
@@ -172,7 +172,7 @@ def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
         lines.append(f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width])
         rows = block
         if block.better.iloc[0] == "higher" and (block.method == NONE).all():
-            rows = block.sort_values("value", kind="stable")  # the worst parts first
+            rows = block.sort_values("value", kind="stable")  # show the worst parts first
         for row in rows.head(count).itertuples():
             names = [row.subset, "" if row.method == NONE else row.name]
             part = ", ".join(filter(None, names))
@@ -186,7 +186,7 @@ def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
 
 
 def _shortened(concluded: list[Conclusion], width: int, room: int) -> list[str]:
-    """Return short conclusions in at most `room` lines, with a line that counts the others."""
+    """Format as many short conclusions as fit into `room` lines, and report how many are left."""
     blocks = [wrapped(conclusion.short, width) for conclusion in concluded]
     lines: list[str] = []
     for place, block in enumerate(blocks):
@@ -197,11 +197,11 @@ def _shortened(concluded: list[Conclusion], width: int, room: int) -> list[str]:
 
 
 def wrapped(sentence: str, width: int = 80) -> list[str]:
-    """Wrap a sentence into lines, without breaking words.
+    """Wrap a sentence, without breaking words.
 
     Args:
-        sentence: the sentence.
-        width: width in columns.
+        sentence: the sentence to wrap.
+        width: the maximum line length.
     """
     broken = fill(
         sentence, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
@@ -210,15 +210,16 @@ def wrapped(sentence: str, width: int = 80) -> list[str]:
 
 
 def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> list[str]:
-    """Return each measure's rows under its name, in at most `room` lines.
+    """Format each measure's name and rows in at most `room` lines.
 
-    The measures of conclusions come first, then the first measure of every task, and so on.
+    Measures with conclusions come first, followed by the first measure of every task, the second
+    measure of every task, and so on.
     """
     methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in concluded}
-    # Show at least a few rows for every conclusion.
+    # Leave space for at least two rows per conclusion.
     row_limit = max(room // max(len(concluded), 1) - 1, 2)
     keys = list(zip(summaries.task, summaries.measure, strict=True))
-    # Sort by 0 for measures of conclusions, and 1, 2, ... for the other measures of each task.
+    # Sort key: 0 for measures with conclusions, otherwise the position of the measure in its task.
     places = (
         summaries.groupby("task").measure.transform(lambda measures: measures.factorize()[0]) + 1
     )
@@ -229,16 +230,16 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
         if len(lines) >= room:
             break
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-        # If there are too many rows, prefer "none" and the conclusion's method, then the paper's
-        # setting and the baseline; other lambdas in a sweep come last.
+        # If there are too many rows, "none" and the conclusion's method have priority, followed by
+        # the paper's setting and the baseline. Other lambdas in a sweep have the lowest priority.
         is_concluded = (rows.method == NONE) | (rows["name"] == methods.get((task, measure), ""))
         is_compared = (rows.paper != "") | rows.method.isin(BASELINES)
         ranks = np.select([is_concluded, is_compared, at_settings(rows)], [0, 1, 2], default=3)
         chosen = rows.index[np.argsort(ranks, kind="stable")[:row_limit]]
         for row in rows[rows.index.isin(chosen)].itertuples():
-            # Put a long name on a separate line.
+            # A name that is too long for its column gets a separate line.
             name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
-            # All methods share the same units, so show "few" only in the first row.
+            # All methods share the same units, so rows with a change omit the warning.
             change = row.moved or row.few
             line = f"  {name:<{NAME}} {row.number:<20} {change:<23} {row.verdict}".rstrip()
             lines += line.split("\n")
@@ -252,11 +253,11 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
 def tab_rows(
     result: Result, measures: Measures = ()
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Return the headings and the summary rows with all digits, for other programs.
+    """Return column names and unrounded summary rows for tab-separated output.
 
     Args:
-        result: the result.
-        measures: pairs (task, metric) to show; all if empty.
+        result: the result to print.
+        measures: the (task, metric) pairs to include. Default: all of them.
     """
     frame = readable(result)
     columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")

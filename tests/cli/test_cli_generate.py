@@ -136,7 +136,7 @@ def test_a_finished_folder_is_not_generated_again(
 def test_a_folder_refuses_other_settings(
     finished_run: tuple[Path, dict[str, Any]],
 ) -> None:
-    with pytest.raises(InvalidInputError, match="another folder"):
+    with pytest.raises(InvalidInputError, match="a different folder"):
         generate(finished_run[0], "--attribute", "gender", "--seed", "1")
 
 

@@ -134,7 +134,7 @@ def declared(module: Any = None, **changed: Any) -> Loss:
     [
         (lambda: register_loss(plain), r"got the function plain; register Loss\("),
         (lambda: register_loss(made(plain)), r"expected a vldebias.losses.catalog.Loss"),
-        (lambda: register_loss(declared(name="my loss")), "without spaces and commas"),
+        (lambda: register_loss(declared(name="my loss")), "without spaces or commas"),
         (lambda: register_loss(declared(name="rince")), "'rince': this name is taken by"),
         (
             lambda: declared(plain),

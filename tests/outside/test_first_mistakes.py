@@ -322,7 +322,10 @@ def judged(answer: Any) -> Any:
         r"judge 'mine': ready returned None .*: end ready with `return Judge\(...\)`",
     ),
     (lambda: judged(["dark"]), "judge mine: predict returned a list; expected a mapping"),
-    (lambda: judged({"shade": [[2.0, 0.0]]}), r"expected probabilities \(1, 2\) .*softmax"),
+    (
+        lambda: judged({"shade": [[2.0, 0.0]]}),
+        r"expected probabilities of shape \(1, 2\) .*softmax",
+    ),
 )
 def test_a_mistake_in_a_judge_is_explained(mistake: Any) -> None:
     mistake()

@@ -129,7 +129,7 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def splitmix64(x: ArrayLike) -> NDArray[np.uint64]:
-    """Hash 64-bit words without collisions (Steele, Lea and Flood, 2014)."""
+    """Hash 64-bit words with SplitMix64 (Steele, Lea & Flood, 2014), which has no collisions."""
     z = np.atleast_1d(np.asarray(x, dtype=np.uint64)) + _STEP
     z = (z ^ (z >> np.uint64(30))) * _MIX[0]
     z = (z ^ (z >> np.uint64(27))) * _MIX[1]

@@ -138,7 +138,7 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
         "is a file; choose a writable folder",
     ),
     (("data", "cats"), "unknown data set 'cats'"),
-    (("data", "waterbirds"), "waterbirds: got no folder of the data"),
+    (("data", "waterbirds"), "waterbirds: no data folder found"),
     (("data", "birds", "--option", "n"), "expected name=value"),
     error=VldebiasError,
 )

@@ -35,7 +35,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     ("call", "message"),
     [
         (lambda: register_data(nothing), r"got the function nothing; register DataSet\("),
-        (lambda: register_data(DataSet("my set", nothing)), "without spaces and commas"),
+        (lambda: register_data(DataSet("my set", nothing)), "without spaces or commas"),
         (lambda: register_data(DataSet("celeba", nothing)), "'celeba': this name is taken by"),
         (lambda: DataSet("new", without_split), r"signature \(root: .*called as read\(root, split"),
         (lambda: DataSet("new", Path), "expected a function of"),
@@ -47,7 +47,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             lambda: open_data(register_data(DataSet("new", nothing, "a folder of images")).name),
-            r"new: got no folder of the data \(root, --data-root\); expected a folder of images",
+            r"new: no data folder found; pass one \(root, --data-root\) with a folder of images",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
 
 @dataclass(frozen=True)
 class Processes:
-    """Describe the process group, in which this process has rank `rank` out of `world`."""
+    """Describe a process group by this process's rank and the number of processes."""
 
     rank: int = 0
     world: int = 1
@@ -96,7 +96,7 @@ def processes() -> Processes:
 
 
 class LostPartError(VldebiasError):
-    """Raised if a part's workers died at every attempt.
+    """Raised if a worker died at every attempt to process a part.
 
     Attributes:
         part: zero-based index of the part.
@@ -110,14 +110,14 @@ class OnRay:
 
     If a worker dies, Ray retries its part up to three times. Errors raised by the work itself are
     re-raised unchanged. When iteration ends or fails, pending parts are cancelled, actors exit
-    after their current part, and Ray's objects are freed. If Ray was started here, it shuts down
-    when the program exits, or at the end of a `with OnRay() as runner:` block.
+    after their current part, and Ray's objects are freed. If this object started Ray, Ray shuts
+    down when the program exits, or at the end of a `with OnRay() as runner:` block.
 
     Args:
         workers: number of actors. Each keeps the work in memory, for example a model on a GPU.
             Default: one Ray task per part.
         cpus, gpus: resources per task or actor.
-        verbose: whether to print Ray's log and the workers' output, if Ray is started here.
+        verbose: whether to print Ray's log and the workers' output if this object starts Ray.
 
     Raises:
         MissingPackageError: If Ray is not installed.
@@ -154,7 +154,7 @@ class OnRay:
             parts: the parts.
 
         Raises:
-            LostPartError: If the workers died at every attempt to run a part.
+            LostPartError: If a worker died at every attempt to process a part.
             VldebiasError: If a worker cannot unpickle the work, or its result cannot be pickled.
         """
         # Store the work once, so that each part only carries a reference to it. Keep references to
@@ -232,7 +232,7 @@ class OnRay:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Hold the work's result or exception. Ray would change the class of a raised exception."""
+    """Store the result or exception, because Ray would change the class of a raised exception."""
 
     value: object = None
     error: Exception | None = None

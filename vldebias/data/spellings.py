@@ -27,7 +27,7 @@ _SYNONYMS = {
     " hispanic_or_latino",
     "middle eastern": "mideastern middle_east",
 }
-# Judge and survey answers that are not groups, in several languages.
+# Answers from judges and surveys that do not name a group, in several languages.
 _NO_ANSWERS = {
     *("unknown", "unk", "unclear", "undetermined", "not known", "n/a", "na", "nan", "none", "null"),
     *("<na>", "nat", "?", "unsure", "uncertain", "ambiguous", "indeterminate", "cannot", "sorry"),
@@ -108,7 +108,7 @@ def meaning_of(name: str) -> str:
 
 
 def names_no_group(text: str) -> bool:
-    """Return True if a label is not a group: a refusal, "cannot tell", "N/A".
+    """Return True if a label does not name a group: a refusal, "cannot tell" or "N/A".
 
     >>> [names_no_group(text) for text in ("N/A", "I'm sorry, I can't tell.", "female", "other")]
     [True, True, False, False]
@@ -193,11 +193,11 @@ def written_twice(names: Iterable[str]) -> list[list[str]]:
     spellings = defaultdict[str, list[str]](list)
     for name in names:
         spellings[meanings[name]].append(name)
-    return [alike for alike in spellings.values() if len(alike) > 1]
+    return [group for group in spellings.values() if len(group) > 1]
 
 
 def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
-    """Return the only value that a single letter abbreviates."""
+    """Return the value that a single letter abbreviates, or None if there is not exactly one."""
     if len(letter) != 1 or not letter.isalpha():
         return None
     starting = {meaning for meaning in meanings if len(meaning) > 1 and meaning.startswith(letter)}
@@ -207,7 +207,7 @@ def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
 
 
 def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:
-    """Map dates to the ranges a spreadsheet converted; empty if no other names are ranges."""
+    """Map dates to the ranges they were converted from. Empty if no other names are ranges."""
     names = list(names)
     dates = {}
     for name in names:

@@ -364,7 +364,7 @@ def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
     assert log.startswith("# Of 3 prompts, ")
     assert "\ntask\tmetric\t" in log
     assert all(text in log for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
-    assert "These counts are of" not in log
+    assert "These counts are for" not in log
     assert not any(verify(out).values())
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed.index[-1] == "A red chair"

@@ -167,7 +167,9 @@ def _stated_prompts(
         InvalidInputError: If there are none, or a prompt does not state exactly one value.
     """
     if not groups:
-        raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
+        raise InvalidInputError(
+            f"{prompts.name}: stated=True requires {part} pairs; use stated=False"
+        )
     concept_words = StatedWords(names)
     planned: list[PlannedPrompt] = []
     # Generate each prompt once, even if it belongs to several groups.
@@ -216,7 +218,7 @@ class Plan(Strict):
         folders = {file_slug(name)[:60] for name in variants}
         if variants[NONE] or len(folders - {""}) < len(variants):
             raise ValueError(
-                "expected names that differ as folder names, and no method called 'none'"
+                "expected names that give different folder names, and no method called 'none'"
             )
         return variants
 

@@ -385,7 +385,7 @@ def diagnose(
         parts = parts or Column.of_texts(rows[NONE], host, attribute)
     elif any(method.name != NONE for method in compared):
         raise InvalidInputError(
-            "methods: got methods without text to fit them on; also pass prompts= and texts="
+            "methods: methods are fitted on text; also pass prompts= and texts="
         )
     facts["model"] = str(facts["model"] or "unnamed model")
     digest = data.about.get("digest")
@@ -539,9 +539,9 @@ def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) 
     elif len(linear) > 1:
         conclusion = "; removed by none of the methods"
     return (
-        f"{attribute} {ability}: on held-out images a linear probe has a balanced accuracy of"
-        f" {linear[NONE].accuracy:.0%}, nearest neighbours {neighbour.accuracy:.0%} (guessing at"
-        f" most {linear[NONE].limit:.0%}){conclusion}."
+        f"{attribute} {ability}: on held-out images, a linear probe has a balanced accuracy of"
+        f" {linear[NONE].accuracy:.0%}, nearest neighbours {neighbour.accuracy:.0%} (at most"
+        f" {linear[NONE].limit:.0%} by chance){conclusion}."
     )
 
 

@@ -203,7 +203,7 @@ class Inputs(Mapping[str, Any]):
         """
         if source is None:
             raise InvalidInputError(
-                f"{kind}: expected one, got none; this suite needs {self.needs}"
+                f"{kind}: expected a {kind}, got none; this suite needs {self.needs}"
             )
         if isinstance(source, Loaded):
             return source

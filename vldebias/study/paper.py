@@ -70,7 +70,7 @@ PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
 # 2025, so its published figures are compared with a different pipeline, and both are named.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
 # The model in Table 7.1, which is one of the CLIP models in the other tables.
-UNNAMED_CLIP = "a CLIP that the paper does not name"
+UNNAMED_CLIP = "a CLIP model that the paper does not name"
 # The tasks in the suite `generation` with published figures; a separate command runs the rest.
 GENERATION_TASKS = ("pairs", "gender", "race")
 # Metrics for which the paper shows pictures or text instead of figures.
@@ -120,7 +120,7 @@ class Run:
         if self.waiting:
             return self.waiting
         if any(_data_of(task) for task in self.suite.tasks):
-            return f"data is here, {self.weights}"
+            return f"data are available, {self.weights}"
         return self.weights
 
     def note_waiting(self, result: Result, out: Path) -> None:
@@ -220,7 +220,7 @@ def _planned(part: str, model: str, root: Path | None) -> Run:
     except InvalidInputError as error:
         return Run(suite, model, missing=str(error))
     are_here = all(has_weights(**names) for names in named)
-    weights = "weights are here" if are_here else "weights are fetched when it runs"
+    weights = "weights are available" if are_here else "weights will be downloaded"
     return Run(suite, model, sizes, weights=weights)
 
 

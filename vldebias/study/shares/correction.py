@@ -28,10 +28,10 @@ Floats = NDArray[np.float64]
 MORE_LABELS = "more labels, sampled alike, that halve the interval"  # a setting of its block
 ABOUT_CORRECTED = (
     "A judge labelled every image, and people labelled some. The corrected figures are valid"
-    " however much the judge errs, if the labelled images were chosen at random (prediction-powered"
-    " inference). Shares are computed over all images, including unknown ones; the gap from even"
-    " shares and MaxSkew over all images with a known value. The unbiased square of the gap is a"
-    " mean over prompts with two or more labels under every method."
+    " regardless of the judge's errors if the labelled images were chosen at random"
+    " (prediction-powered inference). Shares are computed over all images, including unknown ones;"
+    " the gap from equal shares and MaxSkew are computed over images with a known value. The"
+    " unbiased squared gap is averaged over prompts with two or more labels for every method."
 )
 
 

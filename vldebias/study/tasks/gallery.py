@@ -56,7 +56,7 @@ class Gallery:
         self.names = tuple(self.size_of_group)
         if len(self.names) < 2:
             raise InvalidInputError(
-                f"gallery: expected images of two or more groups, got {labels.counts}"
+                f"gallery: expected images from two or more groups, got {labels.counts}"
             )
         if max(k) > len(labels):
             raise InvalidInputError(
@@ -211,11 +211,10 @@ class Gallery:
         if not self.other_prior or chance <= model_skew:
             return
         warn(
-            f"MaxSkew@{k}: a random ranking of this gallery has {chance:.3f}, the model"
-            f" {model_skew:.3f}. The gallery itself is skewed"
-            f" ({counted(self.size_of_group)}), which no edit of texts can change. Use the same"
-            " number of images for each group, or measure against the gallery's own shares"
-            " (prior='dataset').",
+            f"MaxSkew@{k}: {chance:.3f} for a random ranking of this gallery, {model_skew:.3f} for"
+            f" the model. The gallery itself is skewed ({counted(self.size_of_group)}), which no"
+            " text edit can change. Use the same number of images for each group, or measure"
+            " against the gallery's own shares (prior='dataset').",
             SuspectInputWarning,
         )
 

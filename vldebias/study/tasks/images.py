@@ -378,8 +378,8 @@ def disjoint(
             reason = f", so that {', '.join(learning)} would learn from their labels"
         raise InvalidInputError(
             f"reference: got {n_measured} images, and all of them are measured{reason}; expected"
-            " different images, such as another split. Or measure every second image:"
-            " evaluate(model, features[1::2], reference=features[::2], ...)"
+            " different images, such as a different split. Alternatively, measure every second"
+            " image: evaluate(model, features[1::2], reference=features[::2], ...)"
         )
     # Remove the labels, so that no method can learn from them by mistake.
     return replace(reference, labels={}), {

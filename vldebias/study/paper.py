@@ -70,7 +70,7 @@ PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
 # 2025, so its published figures are compared with a different pipeline, and both are named.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
 # The model in Table 7.1, which is one of the CLIP models in the other tables.
-UNNAMED_CLIP = "a CLIP model that the paper does not name"
+UNNAMED_CLIP = "a CLIP that the paper does not name"
 # The tasks in the suite `generation` with published figures; a separate command runs the rest.
 GENERATION_TASKS = ("pairs", "gender", "race")
 # Metrics for which the paper shows pictures or text instead of figures.

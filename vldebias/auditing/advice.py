@@ -449,9 +449,9 @@ def _counted_kind(kind: str, count: int) -> str:
 def _with_fit(
     sentences: list[str], advised: Sequence[AdvisedPrompt], prediction: Prediction
 ) -> list[str]:
-    """Add sentences on the fit of the line, unless all shares were counted.
+    """Add sentences about how well the line fits, unless all shares were counted.
 
-    If the text embeddings do not explain the shares, a sentence on this comes first.
+    If the text embeddings do not explain the shares, the first sentence says so.
     """
     places = {row.place for row in advised if row.rank < NOTHING}
     if not prediction.lines or places <= set(prediction.n_images):

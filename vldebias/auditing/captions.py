@@ -19,7 +19,7 @@ from vldebias.wording.languages import language_of
 
 TASK = "captions"
 ALL = "all persons"
-MOST_NOUNS = 20  # maximum number of nouns that get rows, most frequent first
+MOST_NOUNS = 20  # maximum number of nouns to report, most frequent first
 LEAST = 5  # minimum number of images with a stated value for reporting a noun's share
 _ABOUT = (
     "People in captions, found with the same rules as for balanced prompts. A value may be stated"

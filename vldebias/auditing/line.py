@@ -219,7 +219,7 @@ class ShareLine:
         self.left_out = np.diag(self._by_lines(x))
         self._error = y - self.left_out
         total = float(((y - y.mean()) ** 2).sum())
-        # Out-of-sample R2 is negative if the leans predict worse than the mean share.
+        # Out-of-sample R2 is negative if the leans are worse predictors than the mean share.
         self.r2 = 1 - float((self._error**2).sum() / max(total, 1e-12))
 
     def _by_lines(self, x: Floats) -> Floats:

@@ -19,7 +19,7 @@ from vldebias.wording.rewritten import values_in
 
 METHOD = "rewriter"
 INVENTED = Metric("invented", "prompts to which a value was added", "bias", "lower", (0.0, 1.0))
-_MOST_NOUNS = 20  # maximum number of nouns that get rows, most frequent first
+_MOST_NOUNS = 20  # maximum number of nouns to report, most frequent first
 
 
 def audit_rewriter(

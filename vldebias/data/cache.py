@@ -272,8 +272,8 @@ class _Run:
         if group.rank:
             progress = SILENT
         shards = range(-(-len(data) // self.shard_size))
-        # Only process 0 looks for missing shards. Another process might look after some of them
-        # have been written, and divide the work differently.
+        # Only process 0 looks for missing shards. A slower process could find some of them already
+        # written, and would then divide the work differently.
         missing: list[int] = []
         if group.rank == 0:
             missing = [index for index in shards if self.read(index) is None]

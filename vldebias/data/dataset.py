@@ -35,7 +35,7 @@ _READERS = 8
 _AHEAD = 256
 # Number of bytes hashed at each end of a file.
 _ENDS = 4096
-# Number of files per thread task, because one task per file is slow for 200,000 files.
+# Number of files that a thread task hashes. One task per file would be slow for 200,000 files.
 _FILES_AT_ONCE = 512
 
 
@@ -221,14 +221,14 @@ class ImageData(Columns):
 
 
 class Captions(TypedDict, total=False):
-    """Group the caption fields of `ImageData`."""
+    """Keyword arguments for the caption fields of `ImageData`."""
 
     captions: tuple[str, ...]
     more_captions: tuple[tuple[str, ...], ...]
 
 
 class NoImagesError(InvalidInputError):
-    """Raised if a split has no images. `open_data` adds which files it expects."""
+    """Raised if a split has no images. `open_data` adds a description of the expected files."""
 
 
 def file_images(

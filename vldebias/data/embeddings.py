@@ -262,7 +262,9 @@ def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def load_texts(path: str | Path) -> Texts:
-    """Load only the text embeddings, prompt -> (d,), from a .npz file, or None if it has none.
+    """Load only the text embeddings from a .npz file, as a mapping prompt -> (d,).
+
+    Returns None if there are none.
 
     Raises:
         InvalidInputError: If the file cannot be read, or embeddings and prompts are inconsistent.

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Cell(TypedDict):
-    """Undecoded image: its bytes, or the path to its file."""
+    """An undecoded image: its bytes, or the path to its file."""
 
     bytes: bytes | None
     path: str | None

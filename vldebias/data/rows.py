@@ -332,7 +332,7 @@ class UnitRows:
         return places
 
     def _parts(self) -> list[tuple[UnitRows, Index]]:
-        """Return each part's rows, and their positions among these rows."""
+        """Return the rows in each part, with their positions among all rows."""
         shards = self.features
         parts = []
         for number, local, places in shards.cut(shards.numbers(slice(None))):

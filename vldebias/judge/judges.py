@@ -486,8 +486,8 @@ class VlmJudge(JudgeSpec):
                         f" options (mean total variation {bias:.2f}). They are averaged over all"
                         " orders; label some images to correct the judge"
                     )
-                # Use the normalised geometric mean of the likelihoods, so that an order in which a
-                # letter is nearly impossible has an effect.
+                # Use the normalised geometric mean of the likelihoods, so that a value that is
+                # nearly impossible in one order gets a low probability.
                 mean = np.mean(rows, axis=0)
                 total = np.logaddexp.reduce(mean, axis=1, keepdims=True)
                 probabilities[attribute] = np.exp(mean - total)[:, :-1]

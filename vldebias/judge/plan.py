@@ -73,7 +73,7 @@ def _path(variant: str, prompt: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class PlannedImage:
-    """An image in a plan, or in any folder.
+    """An image in a plan, or in a folder without a plan.
 
     Attributes:
         prompt: the prompt.
@@ -265,7 +265,7 @@ class Plan(Strict):
 
         Raises:
             InvalidInputError: If the folder contains images without a plan or from a different
-                plan. The weights may differ by rounding.
+                plan. Rounding differences in the weights are ignored.
         """
         # If there are no images, an earlier plan can be replaced.
         if not any(folder.glob("*/*/*.png")):
@@ -282,7 +282,7 @@ class Plan(Strict):
         return existing
 
     def _differences(self, new: Plan) -> list[str]:
-        """Describe how a new plan differs from this one. Weights may differ by rounding."""
+        """Describe how a new plan differs from this one, ignoring rounding in the weights."""
         old_settings = self.model_dump(mode="json", exclude={"model"}) | self.model
         new_settings = new.model_dump(mode="json", exclude={"model"}) | new.model
         # Compare fingerprints separately, since loading the same weights twice may change the last

@@ -125,7 +125,9 @@ def shares_of(counts: Mapping[str, tuple[int, int]]) -> dict[str, float]:
 
 
 def mean_of_others(models: Mapping[str, Shares], left_out: str | None) -> dict[str, float]:
-    """Return the mean share over the other models, for subjects that at least OTHERS counted.
+    """Return each subject's mean share over the other models.
+
+    Subjects with counts for fewer than OTHERS of these models are omitted.
 
     Args:
         models: model -> subject -> share.

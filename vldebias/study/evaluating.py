@@ -185,9 +185,9 @@ def _sort_keywords(
 ) -> dict[str, object]:
     """Return the options that are task settings, and add the others to the input sources.
 
-    If a setting and an input share a name, such as `train`, the description of a split is a setting
-    and data is an input. A single label column is named after the first column in `prompts`, or
-    after the prompt set.
+    If a setting and an input share a name, such as `train`, a split description is treated as a
+    setting, and data as an input. A single label column is named after the first column in
+    `prompts`, or after the prompt set.
 
     Raises:
         InvalidInputError: If the task does not have an option with this name.

@@ -193,7 +193,7 @@ def plan(
 
 
 def _planned(part: str, model: str, root: Path | None) -> Run:
-    """Return the run of a part on a model, with image counts and the availability of weights."""
+    """Return the run for a part and a model, with image counts and the availability of weights."""
     suite = _suite_of(part, root)
     splits = dict[str, Data]()  # splits shared by several tasks are embedded only once
     named = [_named(model)]

@@ -92,7 +92,7 @@ class ShareRows:
 
     @cached_property
     def gaps(self) -> dict[str, Floats]:
-        """Return each method's gap (p,) from equal shares per prompt."""
+        """Return each prompt's gap (p,) from equal shares, by method."""
         return {method: discrepancies(known) for method, known in self.known.items()}
 
     @cached_property
@@ -162,8 +162,8 @@ class ShareRows:
     def add_gaps(self) -> None:
         """Add every share metric, and the gaps that are expected by chance under equal shares."""
         first = next(iter(self.known.values()))
-        # Gaps by chance only depend on the number of known images, so use the first method's
-        # counts.
+        # The gaps expected by chance only depend on the number of images with a known value, so use
+        # the first method's counts.
         sizes = first.sum(1).round().astype(int)
         for metric, compute in computed("shares"):
             self.add_means(metric, {m: compute(known) for m, known in self.known.items()})

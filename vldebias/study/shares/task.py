@@ -191,7 +191,8 @@ class SharesTask(Task):
     def _doubt_rows(self, images: pd.DataFrame, columns: pa.Table, source: str) -> None:
         """Reject repeated headers, and warn about suspicious rows.
 
-        Suspicious are prompts that only differ in case or spaces, and images with several rows.
+        The warnings are about prompts that only differ in case or spaces, and about images with
+        several rows.
         """
         is_header = (images.prompt == self.prompt) & (images.value == self.value)
         if is_header.any():

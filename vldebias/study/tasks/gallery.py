@@ -107,10 +107,11 @@ class Gallery:
         relevant: Mask | None = None,
         labels: Mapping[str, NDArray[np.integer]] | None = None,
     ) -> dict[str, Skews]:
-        """Return method -> metric -> values (q, 1 + resamples), starting with the gallery itself.
+        """Return the values (q, 1 + resamples) of each metric, by method and metric.
 
-        All methods share the same resamples. The prior "dataset" is computed for each resample. In
-        a large gallery, only ranked rows are sampled individually; others are sampled by group.
+        The first column is for the gallery itself, and the others are for its resamples, which all
+        methods share. The prior "dataset" is computed for each resample. In a large gallery, only
+        ranked rows are sampled individually; others are sampled by group.
 
         Args:
             ranked: method -> top rows (q, m) of each query.

@@ -480,8 +480,8 @@ class GroupsTask(ImageTask):
         for method, lam in edit_of_key:
             if lam is None:
                 margins[method] = np.diff(scores[method, lam])[:, 0]
-        # Biased scores often rank images well, but with a poor threshold. Moving the threshold to
-        # the median needs neither edits nor labels, and is the simplest baseline for an edit.
+        # Biased scores often rank images well, but their threshold is poor. Moving the threshold to
+        # the median requires neither edits nor labels, and is the simplest baseline for an edit.
         is_second = margins[NONE] > np.median(margins[NONE])
         at_median = is_second == (tested.target == 1)
         return {BARE: right[BARE], (MEDIAN, None): at_median} | right, margins

@@ -233,7 +233,7 @@ class Generator:
     attachment: DenoiserAttachment | None = None
 
     def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
-        """Return the images at some indices, and whether the safety checker blackened each one."""
+        """Return the images at the given indices, and whether the safety checker blackened them."""
         options = dict(self.options)
         for name, value in options.items():
             if name.startswith("negative_prompt"):

@@ -57,7 +57,7 @@ def open_captions(  # noqa: PLR0913  (each describes where something is, or its 
         split: "train", "val", "test" or "all". Default: all rows, if the data have no splits.
         image: image column. Default: found by name, as with "auto".
         caption: caption column. Default: found by name, as with "auto".
-        labels: label columns, as a list or as {name here: name in the data}.
+        labels: label columns, as a list or as {name to use: name in the data}.
         images: base folder for paths in a table. Default: the table's folder, or the only nearby
             folder that contains the images.
         separator: table separator. Default: detected.
@@ -170,7 +170,7 @@ def _folder_of_images(table: Path, files: Sequence[str]) -> Path:
     """Return the base folder for paths in a table; warn if it is not the table's folder."""
     folder = folder_of_images(table, files)
     if folder != table.parent:
-        warn(f"{table}: the images were found in {folder}; use --image-root for another folder")
+        warn(f"{table}: the images were found in {folder}; use --image-root for a different folder")
     return folder
 
 

@@ -97,7 +97,7 @@ def open_huggingface(
         image: column of images, or of paths below `images`. Default: found by name or type.
         caption: column of strings or of lists of strings; "auto", the default for tars, finds it by
             name.
-        labels: label columns, as a list or as {name here: name in the data set}. Default: columns
+        labels: label columns, as a list or as {name to use: name in the data set}. Default: columns
             of type ClassLabel.
         images: base folder for paths in the image column. Default: the opened folder.
         config: hub configuration.
@@ -412,7 +412,7 @@ class ImageStream:
     Attributes:
         image: image column.
         caption: caption column.
-        labels: name here -> column name, for each label column.
+        labels: name to use -> column name, for each label column.
         classes: column name -> class names, for each ClassLabel column.
         base: base folder for paths in the image column; None if `datasets` resolves them.
         dataset: the data set.

@@ -135,7 +135,7 @@ def _written_twice(names: Sequence[str]) -> list[str]:
 
 
 def _written_otherwise(names: Sequence[str]) -> list[str]:
-    """Describe dates among ranges, codes among words, sentences, scores and lists."""
+    """Describe suspicious names, such as dates among ranges, codes among words, and sentences."""
 
     def fitting(pattern: str) -> list[str]:
         return [name for name in names if re.fullmatch(pattern, name)]

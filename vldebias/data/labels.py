@@ -21,7 +21,7 @@ UNKNOWN = -1  # internal code; in a column of numbers, -1 is an ordinary value
 # A column's values in order, or a mapping from table values to names. If None, the values that
 # occur are used in sorted order.
 Names = Sequence[str] | Mapping[str, str] | None
-# Label columns: a list of names, or a mapping from the name here to the name in the table.
+# Label columns: a list of names, or a mapping from the name to use to the name in the table.
 ColumnNames = Sequence[str] | Mapping[str, str]
 # A column with more distinct values than this, covering more than half of its rows, contains ids or
 # captions.
@@ -252,7 +252,7 @@ def cross(*labels: Labels) -> Labels:
 
 
 def mapped_columns(labels: ColumnNames) -> dict[str, str]:
-    """Return the label columns as a mapping {name here: name in the table}."""
+    """Return the label columns as a mapping {name to use: name in the table}."""
     if isinstance(labels, str):
         return {labels: labels}
     if isinstance(labels, Mapping):

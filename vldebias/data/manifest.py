@@ -135,7 +135,7 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
             column, the only column with a different common name, such as "filename".
         caption: column of strings or of lists of strings. Rows with the same image are merged into
             one image with several captions.
-        labels: label columns, as a list or as {name here: name in the table}; empty cells are
+        labels: label columns, as a list or as {name to use: name in the table}; empty cells are
             unknown.
         split_column: split column.
         images: base folder for the paths. Default: the table's folder.

@@ -49,7 +49,7 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    finally:  # also if the caller stops early, for example on Ctrl-C
+    finally:  # runs even if the caller stops early, for example on Ctrl-C
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -85,7 +85,7 @@ def processes() -> Processes:
     is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if is_launched and not dist.is_initialized():
         on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
-        # Before version 2.6, torch only supports CUDA here.
+        # Before version 2.6, torch has no `accelerator` module, and only CUDA is supported.
         accelerator = getattr(torch, "accelerator", torch.cuda)
         # Without cpu=True, accelerate does not form a process group on machines without an
         # accelerator.
@@ -194,7 +194,7 @@ class OnRay:
             while results:
                 yield self._value(results, done, len(parts))
                 done += 1
-        finally:  # also after an error, and if the caller stops early
+        finally:  # runs even after an error, or if the caller stops early
             if self.workers is None and running:
                 # Cancelling a finished task can terminate this process in Ray 2.60.
                 count = len(running)

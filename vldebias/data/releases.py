@@ -16,7 +16,7 @@ from vldebias.errors import InvalidInputError
 # Folder names in the group DRO and WILDS releases.
 WATERBIRDS_FOLDERS = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")
 _MERGED_CELEBA = ("metadata.csv", "metadata_celeba.csv")
-_FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # the crop of the authors' main experiments
+_FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # the crop in the authors' main experiments
 
 
 def find_in_release(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:

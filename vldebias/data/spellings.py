@@ -223,7 +223,7 @@ def matched(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         names: spellings in the data.
-        known: mapping from a value's code or name in the data set to its name here.
+        known: mapping from a value's code or name in the data set to the name to use.
     """
     known_of_meaning: dict[str, str] = {}
     for code, value in known.items():

@@ -272,7 +272,7 @@ class _FigureKey(NamedTuple):
 
 
 class _ComparedFigure(NamedTuple):
-    """A measured figure, if any, and the published value, or NaN."""
+    """A measured figure or None, and the published value or NaN."""
 
     key: _FigureKey
     measured: Measurement | None

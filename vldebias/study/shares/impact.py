@@ -50,7 +50,7 @@ def measure_impact(
         selected: outcome column, with yes or no for each applicant.
         sex: column with the sex.
         race: column with the race or ethnicity.
-        rename: text in the table -> what it means, such as {"F": "female", "hired": "yes"}.
+        rename: text in the table -> its meaning, such as {"F": "female", "hired": "yes"}.
         unknown: further entries that do not name a category.
 
     Returns:

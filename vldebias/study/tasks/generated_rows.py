@@ -41,7 +41,7 @@ def image_table(
     answers: Mapping[str, np.ndarray],
     codes: Mapping[str, Mapping[str, int]],
 ) -> pd.DataFrame:
-    """Return a table with one row per image, with its plan and what the judge recognised.
+    """Return a table with one row per image, which combines the plan with the judge's answers.
 
     It adds three columns to those in the plan:
 

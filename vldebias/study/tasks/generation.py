@@ -401,7 +401,7 @@ class GenerationTask(Task):
             for name, facts in result.provenance.methods.items():
                 if name in variants and variants[name].assigns_all_of(judged):
                     facts["assigns_values"] = True
-                # For example, results for race do not tell us anything about a method for gender.
+                # For example, results by race say nothing about a method for gender.
                 if name in variants and not variants[name].covers(judged):
                     facts["off_target"] = True
             # All attributes share the same images, so show them in the first block only.
@@ -470,7 +470,7 @@ class GenerationTask(Task):
                 return {attribute: code_of_value}
         raise InvalidInputError(
             f"judge {judge.name}: expected an attribute with the values {list(prompts.attributes)}"
-            f" that {prompts.name!r} states; use another judge or stated=False"
+            f" that {prompts.name!r} states; use a different judge or stated=False"
         )
 
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:

@@ -250,7 +250,7 @@ class GroupsTask(ImageTask):
             progress: progress bars.
 
         Raises:
-            InvalidInputError: If images and texts have different widths, a label names no class, or
+            InvalidInputError: If images and text have different widths, a label names no class, or
                 weights do not match the groups.
         """
         columns = (self.label, self.spurious)

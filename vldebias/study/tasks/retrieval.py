@@ -159,7 +159,7 @@ class RetrievalTask(ImageTask):
         edits: Mapping[str, Edit] | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Rank the gallery for every query under every method, and measure the rankings.
+        """Rank the gallery for every query with every method, and measure the rankings.
 
         Args:
             images: the gallery, with a label column for each attribute.
@@ -172,7 +172,7 @@ class RetrievalTask(ImageTask):
             A result for each attribute.
 
         Raises:
-            InvalidInputError: If images and texts have different widths, a column is missing, or
+            InvalidInputError: If images and text have different widths, a column is missing, or
                 the gallery has fewer than two groups or fewer images than k.
         """
         # Validate everything before fitting.
@@ -510,7 +510,7 @@ class RetrievalTask(ImageTask):
         edits: Edits,
         columns: Sequence[str],
     ) -> None:
-        """Add the mean zero-shot accuracy over columns, and the accuracy per column if several.
+        """Add the mean zero-shot accuracy over columns, and for several columns, each accuracy.
 
         `columns` contains the attribute's own columns, which are excluded.
         """

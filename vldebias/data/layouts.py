@@ -194,7 +194,7 @@ def refuse_absent_images(
         raise InvalidInputError(
             f"{path}: {len(outside)} of the first {len(layout.images)} paths lead outside"
             f" {images or path.parent} or are not local files, such as {outside[0]!r}; use paths"
-            " relative to the folder of the table or --image-root, or allow them for a trusted"
+            " relative to the table's folder or to --image-root, or allow such paths for a trusted"
             " table: --set allow_outside=true (in Python allow_outside=True)"
         )
     # In a large table, images may be missing only for the first rows.

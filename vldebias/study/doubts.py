@@ -70,7 +70,7 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
     if not (sample < 0).any():
         warn(
             "features: got no negative numbers, as in pixels or after a ReLU; expected the output"
-            " of a model's image tower, which contains both signs",
+            " of a model's image tower, which contains positive and negative numbers",
             SuspectInputWarning,
         )
 

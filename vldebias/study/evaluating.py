@@ -245,8 +245,8 @@ def _with_attachment(
         return "default" if methods is None else methods
     if methods is not None:
         warn(
-            "model: it has an attachment that is not among the methods; leave out methods= to"
-            " measure the attachment, or add its edit",
+            "model: got a model with an attachment that is not among the methods; omit methods= to"
+            " measure the attachment, or add its edit to the methods",
             SuspectInputWarning,
         )
         return methods

@@ -390,8 +390,8 @@ def open_split(
     if name == PHOTOGRAPHS:
         if options or split not in (None, "test"):
             raise InvalidInputError(
-                f"{name}: got split {split!r} and options {sorted(options)}; expected no options,"
-                " and the split test, the only one with pictures"
+                f"{name}: got split {split!r} and options {sorted(options)}; expected the split"
+                " 'test', the only one with pictures, and no options"
             )
         return load_photographs().images
     opened = open_data(name, root, split, **options)

@@ -17,9 +17,9 @@ from vldebias.report.result import CHANCE, EVEN_ASSIGNMENT, NONE, TaskResult
 Floats = NDArray[np.float64]
 GAPS = ("discrepancy", "discrepancy_squared")
 ABOUT_GAP = (
-    "Discrepancy is the distance of the shares from uniform (eq. 7.2), averaged over prompts and"
-    " resampled over prompts with all their images. Few images per prompt bias it upwards;"
-    " discrepancy_squared is corrected for this."
+    "Discrepancy is the distance between the shares and equal shares (eq. 7.2), averaged over"
+    " prompts. Its interval resamples prompts with all of their images. It is biased upwards if"
+    " there are few images per prompt; discrepancy_squared is corrected for this bias."
 )
 
 

@@ -60,8 +60,8 @@ ROLES = ("prompt", "value", "method", "weight", "people")  # roles of table colu
 LABELLED = ("value", "people")  # roles of columns that contain values
 UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that do not name a value
 ABOUT = (
-    "Shares of the images' labels, from a table or from annotators. An image without a label counts"
-    f" as unknown. {ABOUT_GAP}"
+    "Shares of each value among image labels from a table or from annotators. An image without a"
+    f" label counts as unknown. {ABOUT_GAP}"
 )
 
 

@@ -270,7 +270,8 @@ class GeneratedRows:
         if has_several:
             caption = "The most skewed prompts, with the same seed in each column."
         else:
-            caption = f"“{shown.prompt.iloc[0]}” is most skewed: the same seed in each column."
+            text = shown.prompt.iloc[0]
+            caption = f"The most skewed prompt, with the same seed in each column: “{text}”."
         return Strip(caption, seeds, rows)
 
     def _worse_strip(

@@ -215,7 +215,7 @@ class ShareLine:
         # If all other leans are equal, the line is horizontal.
         self._slope = np.divide(rise, spread, out=np.zeros_like(spread), where=spread > 1e-12)
         self._intercept = (sum_y - self._slope * sum_x) / n
-        # The diagonal contains the prediction for each prompt by the line fitted without it.
+        # The diagonal contains each prompt's prediction from the line fitted without it.
         self.left_out = np.diag(self._by_lines(x))
         self._error = y - self.left_out
         total = float(((y - y.mean()) ** 2).sum())

@@ -26,7 +26,7 @@ Captions = list[tuple[str, ...]]
 
 
 def read_captions(path: Path, column: str | None = None) -> Captions:
-    """Return the captions of each image in a data set, without loading the images.
+    """Return the captions for each image in a data set, without loading the images.
 
     Args:
         path: a table, COCO's captions_*.json, a text file with one caption per line, a folder with
@@ -55,7 +55,7 @@ def read_captions(path: Path, column: str | None = None) -> Captions:
 
 
 def _of_images(path: Path, column: str | None) -> Captions:
-    """Return the captions of a data set that can only be opened together with its images."""
+    """Return the captions from a data set that can only be opened together with its images."""
     data = open_captions(path, caption=column)
     if not isinstance(data, ImageData) or not data.captions:
         raise InvalidInputError(f"{path}: got no captions; expected at least one per image")
@@ -108,7 +108,7 @@ def _layout_for_training(path: Path, column: str | None) -> Layout | None:
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> Captions:
-    """Group (image, caption) pairs into the captions of each image."""
+    """Group (image, caption) pairs into the captions for each image."""
     captions_of_image: dict[str, list[str]] = {}
     for image, caption in pairs:
         captions_of_image.setdefault(image, []).append(caption)

@@ -52,7 +52,7 @@ def cleaned(caption: str) -> str:
 def clean_captions(
     source: str, captions: Sequence[str], more_captions: Sequence[tuple[str, ...]] = ()
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Clean captions and further captions, and warn how many were changed.
+    """Clean captions and further captions, with a warning about the number of changes.
 
     Args:
         source: name of the data in messages.

@@ -284,7 +284,7 @@ def _tars_of_splits(root: str | Path) -> dict[str, list[str]]:
 
 
 def _name_of(root: str | Path) -> str:
-    """Return a data set's name: its file or folder name, or a pattern's folder name."""
+    """Return a data set name: the name of a file or folder, or of a pattern's folder."""
     path = Path(root)
     if is_pattern(root) or len(expanded(root)) > 1:
         return path.parent.name or "files"
@@ -471,7 +471,7 @@ class ImageStream:
             )
 
     def images(self) -> ImageData:
-        """Return the images of a map-style data set.
+        """Return the images in a map-style data set.
 
         Labels and captions are loaded immediately, images on demand.
         """

@@ -190,7 +190,7 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
 def names_of_unknown(names: Collection[str]) -> list[str]:
     """Return the names that mean a missing value: words, and special numbers among codes.
 
-    -1 means missing if 0 also occurs (pandas codes), but in a column of -1 and 1 both are values.
+    -1 means missing if 0 also occurs (pandas codes), but in a column of -1 and 1, both are values.
     "none" is a value, like "glasses", but "None" is not.
     """
     marks = set(_UNKNOWN_NUMBERS)

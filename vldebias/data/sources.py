@@ -181,8 +181,8 @@ _FAIRFACE = {
 def open_fairface(root: Path, split: str = "val") -> ImageData:
     """Open a split of FairFace (Karkkainen and Joo, 2021).
 
-    The label columns are `gender`, `race` and `age`, with the values of the data set. Images are in
-    the folder of the label files or in "fairface-img-margin025-trainval".
+    The label columns are `gender`, `race` and `age`, with the original values. Images are in the
+    folder of the label files or in "fairface-img-margin025-trainval".
 
     Args:
         root: folder with the label files, or its parent.

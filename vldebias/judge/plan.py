@@ -224,7 +224,7 @@ class Plan(Strict):
 
     @cached_property
     def all_images(self) -> tuple[PlannedImage, ...]:
-        """Return the images of all variants, ordered by variant and prompt."""
+        """Return the images for all variants, ordered by variant and prompt."""
         images = []
         for variant, settings in self.variants.items():
             for planned in self.prompts:
@@ -242,7 +242,7 @@ class Plan(Strict):
         return tuple(images)
 
     def batches(self, images: Sequence[PlannedImage]) -> list[list[int]]:
-        """Split the images of one variant into batches of indices, even if they already exist.
+        """Split the images for one variant into batches of indices, even if they already exist.
 
         Prompts that state a value are in separate batches, so that a variant that leaves them
         unchanged can copy all of their images.
@@ -338,7 +338,7 @@ class GeneratedImages:
         return iter(self.images)
 
     def of_variant(self, name: str) -> list[PlannedImage]:
-        """Return the images of one variant, such as "none"."""
+        """Return the images for one variant, such as "none"."""
         return [image for image in self.images if image.variant == name]
 
     def path(self, image: PlannedImage) -> Path:

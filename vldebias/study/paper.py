@@ -67,7 +67,7 @@ PARTS = {
 }
 PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
 # The pipeline used in the paper's image generation tables. It was removed from the hub in November
-# 2025, so its published figures are compared with a different pipeline, and both are named.
+# 2025, so its published figures are compared with a different pipeline. The tables name both.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
 # The model in Table 7.1, which is one of the CLIP models in the other tables.
 UNNAMED_CLIP = "a CLIP that the paper does not name"

@@ -228,7 +228,7 @@ class ShareRows:
             self.add_means("share", shares, subset=f"mean over prompts: {value}")
 
     def add_prompts(self) -> None:
-        """Add the gap and the shares of each prompt. Shares have Wilson intervals."""
+        """Add the gap and the shares for each prompt. Shares have Wilson intervals."""
         # With two values, the first share determines the second. Intersections are left out,
         # because they would have many shares that are based on few images each.
         shown = self.names[:1] if len(self.names) == 2 else self.names

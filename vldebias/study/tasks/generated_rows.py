@@ -104,7 +104,7 @@ class GeneratedRows:
         return self.table.groupby("variant").flagged.sum().to_dict()
 
     def values_of(self, attribute: str) -> dict[str, list[str]]:
-        """Return the values of each part of an attribute such as "gender x race", by part."""
+        """Return the values for each part of an attribute such as "gender x race", by part."""
         return {name: list(self.judge.names[name]) for name in attribute.split(" x ")}
 
     def add(

@@ -75,7 +75,7 @@ class ImageTask(Task):
     ranks_results: ClassVar[bool] = False  # whether results can be re-ranked
 
     data: Data | None = None
-    methods: Methods = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
+    methods: Methods = (NONE, "orth", "orth-cali", "cali")  # the rows in the paper's tables
     lam: Lam | None = None
     strength: Share = 1.0
     reference: Data | None = None
@@ -134,7 +134,7 @@ class ImageTask(Task):
         Raises:
             InvalidInputError: If an edit has the name of a method.
         """
-        # If there are class prompts, bound the change of these instead of the neutral prompts.
+        # If there are class prompts, bound the change in these instead of the neutral prompts.
         if any(prompts.classes for prompts in sets):
             neutral = ()
         fitted: dict[str, Edit | None] = {}

@@ -558,7 +558,7 @@ class ImageStream:
     def _record(
         self, row: Mapping[str, object], number: str, read: Callable[[], Image.Image]
     ) -> Record:
-        """Return the record of a row.
+        """Return the record for a row.
 
         Args:
             row: the row.

@@ -166,7 +166,7 @@ def spreadsheet_range(text: str) -> str | None:
             numbers.append(int(part))
         elif part not in ("00:00:00", "0:00"):
             return None
-    # Full dates include a year, so they are not converted ranges.
+    # Drop the year of a full date. Two numbers without a month name are a range, not a date.
     if len(numbers) == 3 and max(numbers) > 1900:
         numbers.remove(max(numbers))
     elif len(numbers) != 2 or all(map(str.isdecimal, parts)):

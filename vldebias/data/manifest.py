@@ -130,7 +130,7 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
 
     Args:
         root: the table.
-        split: keep only rows with this value in `split_column`, or "all".
+        split: value in `split_column` of the rows to keep, or "all".
         image: column of paths relative to `images`. Default: "image" or, if there is no such
             column, the only column with a different common name, such as "filename".
         caption: column of strings or of lists of strings. Rows with the same image are merged into

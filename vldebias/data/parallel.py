@@ -22,7 +22,7 @@ else:
     torch = Lazily("torch")
     dist = Lazily("torch.distributed")
 
-RETRIES = 3  # retries for a part whose worker died
+RETRIES = 3  # number of retries for a part whose worker died
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -571,7 +571,7 @@ class GroupsTask(ImageTask):
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
         """Return image counts (g, 2, 2), and their resamples.
 
-        The axes are the group, whether images are right before, and whether they are right after.
+        The axes are the group, and whether an image is classified correctly before and after.
         """
         codes = np.asarray(groups.codes, np.int64)
         # Four cells per group are sufficient for every group statistic, and keep changes paired.

@@ -532,7 +532,7 @@ class TestAudit:
         blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=shuffled)
         assert blind.row("audit", "lean_r2", "none").value <= 0
         first = blind.provenance[0].settings["advice"][0]
-        assert first.startswith("What these prompts will show cannot be predicted from their texts")
+        assert first.startswith("What these prompts will show cannot be predicted from text")
         assert str(blind).startswith("What these prompts will show cannot be predicted")
         assert not [row for row in blind.rows if row.metric == "predicted_share"]
         advice = blind.provenance[0].settings["prompts"]

@@ -362,7 +362,7 @@ class TestUnknownModel:
             assert all(text.startswith(verdict) for text in advice.values())
             first = advice_of(named)[0]
             assert first.startswith("These counts are for ")
-            assert "not of acme/painter-xl" in first
+            assert "not for acme/painter-xl" in first
 
     def test_few_judged_prompts_give_counts_but_no_regression_line(self) -> None:
         judged = pd.DataFrame({"prompt": OPPOSED, "male": [8, 4, 0], "female": [0, 4, 8]})

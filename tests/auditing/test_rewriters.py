@@ -29,7 +29,7 @@ def test_values_added_to_open_prompts_are_counted() -> None:
 
 
 def test_numbers_of_texts_must_match() -> None:
-    with pytest.raises(InvalidInputError, match=r"got 1 texts for 2 originals"):
+    with pytest.raises(InvalidInputError, match=r"got 1 prompts for 2 originals"):
         audit_rewriter(["a nurse", "a cook"], ["A nurse."], "gender")
 
 

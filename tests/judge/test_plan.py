@@ -219,19 +219,19 @@ def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
     ),
     (
         {"prompts": replace(PEOPLE, held_out_classes=("a x",), held_out_class_names=("x",))},
-        "needs unseen pairs",
+        "requires unseen pairs",
     ),
     (
         {"prompts": replace(PEOPLE, groups=(("a nurse", "a cook"),)), "concepts": "train"},
         "'a nurse' states",
     ),
     ({"variants": {"cali": {"method": "magic"}}}, "magic"),
-    ({"variants": {"cali": {"method": "target-shares"}}}, "not for pipelines"),
+    ({"variants": {"cali": {"method": "target-shares"}}}, "does not support pipelines"),
     ({"subjects": ["nurse"]}, "nurse"),
     ({"subjects": ["astronaut", "astronaut"]}, "astronaut"),
     ({"variants": {"cali": {"lam": -1.0}}}, "lam"),
     ({"variants": {"cali": {"lam": float("nan")}}}, "lam"),
-    ({"variants": {"cali": {"projection": "folder", "lam": 3.0}}}, "its own lam"),
+    ({"variants": {"cali": {"projection": "folder", "lam": 3.0}}}, "already determines lam"),
 )
 def test_invalid_plans_are_refused(changes: dict[str, Any]) -> None:
     plan(**changes)

@@ -378,7 +378,7 @@ class ClipJudge(JudgeSpec):
             probabilities = {}
             for attribute, rows in rows_of_attribute.items():
                 chances = (scale * features @ rows.T).softmax(dim=-1)
-                values = len(self.prompts[attribute])  # the columns after these are rejects
+                values = len(self.prompts[attribute])  # further columns are for `reject`
                 probabilities[attribute] = chances[:, :values].numpy()
             return probabilities
 

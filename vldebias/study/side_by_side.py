@@ -194,7 +194,7 @@ class SideBySide:
         return [picture for picture in self.pictures if picture.method == method]
 
     def requested(self, method: str, attribute: str) -> dict[str, int]:
-        """Count a method's images by the value that they were assigned.
+        """Count a method's images by assigned value.
 
         Args:
             method: method name.
@@ -204,7 +204,7 @@ class SideBySide:
         return self._counts(values, attribute)
 
     def seen(self, method: str, attribute: str) -> dict[str, int]:
-        """Count a method's images by the value that they show. Empty if they were not judged.
+        """Count a method's images by observed value. Empty if they were not judged.
 
         Args:
             method: method name.

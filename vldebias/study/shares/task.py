@@ -386,7 +386,7 @@ class SharesTask(Task):
         names: Sequence[str],
         source: str,
     ) -> pd.DataFrame:
-        """Return one row per image: prompt, method, value code, people code, weight and count.
+        """Return a row per image: prompt, method, the judge's and human code, weight and count.
 
         Raises:
             InvalidInputError: If the baseline does not occur, or a weight is not a number above 0.

@@ -379,9 +379,9 @@ def generate(
 def _unfinished(generated: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
     """Return the unfinished batches of each variant.
 
-    A batch consists of the positions of all its images, and of the missing ones. Images that are
-    damaged or belong to a different plan count as missing. Finished variants are left out, since
-    fitting takes minutes on a large pipeline.
+    Each batch is a pair: the positions of all its images, and those of the missing images. Images
+    that are damaged or belong to a different plan count as missing. Finished variants are left out,
+    since fitting takes minutes on a large pipeline.
     """
     missing_paths = set()
     for image in generated:

@@ -24,10 +24,10 @@ STEPS = 8
 GUIDANCE = 3.0
 SURE = 0.8  # below this, an image counts as showing nobody of known gender
 HEAD = f"""\
-# model: the embedded pipeline, {IMAGES} images of each profession, {STEPS} steps
+# model: the packaged pipeline, {IMAGES} images per profession, {STEPS} steps
 # ids: {MINIATURE.model}
-# prompt: as professions-gender asks for it
-# judge: the embedded judge, known from a probability of {SURE}; other images are in no column
+# prompt: same as in the prompt set professions-gender
+# judge: the packaged judge, with a minimum probability of {SURE}; other images are not counted
 # source: python -m eval.experiments.calibration
 prompt,male,female
 """

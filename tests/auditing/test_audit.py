@@ -296,7 +296,7 @@ def unknown_model() -> Result:
 class TestUnknownModel:
     def test_the_advice_starts_with_the_missing_counts(self, unknown_model: Any) -> None:
         advice = advice_of(unknown_model)
-        assert advice[0].startswith("There are no counts of images by this model (acme/painter-xl)")
+        assert advice[0].startswith("There are no counts for images from this model (acme/p")
         assert "the audit cannot tell which way they lean" in advice[0]
         assert advice[1] == "Of 8 prompts, 1 is not predicted (states female: 1)."
         models = (
@@ -361,8 +361,8 @@ class TestUnknownModel:
             advice = named.provenance[0].settings["prompts"]
             assert all(text.startswith(verdict) for text in advice.values())
             first = advice_of(named)[0]
-            assert first.startswith("These counts are of ")
-            assert "not of acme/painter-xl" in first
+            assert first.startswith("These counts are for ")
+            assert "not for acme/painter-xl" in first
 
     def test_few_judged_prompts_give_counts_but_no_regression_line(self) -> None:
         judged = pd.DataFrame({"prompt": OPPOSED, "male": [8, 4, 0], "female": [0, 4, 8]})
@@ -414,13 +414,13 @@ def test_prompts_in_other_languages_are_reported(of_a_nurse: Result) -> None:
 def test_only_the_first_of_several_persons_is_predicted_and_that_is_reported(
     of_a_nurse: Result,
 ) -> None:
-    assert not any("several persons" in sentence for sentence in advice_of(of_a_nurse))
+    assert not any("several people" in sentence for sentence in advice_of(of_a_nurse))
     prompts = ["a photo of a nurse", "a photo of a doctor and a nurse", "a woman and her nurse"]
     judged = pd.DataFrame({"prompt": prompts[:2], "male": [1, 4], "female": [7, 4]})
     several = vldebias.audit(prompts, "gender", model="miniature", calibration=judged)
     expected = (
-        "1 of 2 predicted prompts show several persons, such as “a photo of a doctor and a nurse”:"
-        " the share is that of the first person."
+        "1 of 2 predicted prompts show several people, such as “a photo of a doctor and a nurse”;"
+        " the share is for the first person."
     )
     assert expected in advice_of(several)
 
@@ -516,7 +516,7 @@ class TestAudit:
         ).provenance
         assert provenance.n["calibration prompts"] == 100
         assert MINIATURE.source in provenance.description
-        assert "These counts are of" not in provenance.description
+        assert "These counts are for" not in provenance.description
 
     def test_a_poor_fit_is_reported(self, texts: Texts, judged: pd.DataFrame, result: Any) -> None:
         order = np.random.default_rng(0).permutation(len(judged))
@@ -532,7 +532,7 @@ class TestAudit:
         blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=shuffled)
         assert blind.row("audit", "lean_r2", "none").value <= 0
         first = blind.provenance[0].settings["advice"][0]
-        assert first.startswith("What these prompts will show cannot be predicted from their texts")
+        assert first.startswith("What these prompts will show cannot be predicted from text")
         assert str(blind).startswith("What these prompts will show cannot be predicted")
         assert not [row for row in blind.rows if row.metric == "predicted_share"]
         advice = blind.provenance[0].settings["prompts"]

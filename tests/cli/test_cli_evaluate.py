@@ -138,7 +138,7 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
         "is a file; choose a writable folder",
     ),
     (("data", "cats"), "unknown data set 'cats'"),
-    (("data", "waterbirds"), "waterbirds: got no folder of the data"),
+    (("data", "waterbirds"), "waterbirds: no data folder found"),
     (("data", "birds", "--option", "n"), "expected name=value"),
     error=VldebiasError,
 )
@@ -364,7 +364,7 @@ def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
     assert log.startswith("# Of 3 prompts, ")
     assert "\ntask\tmetric\t" in log
     assert all(text in log for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
-    assert "These counts are of" not in log
+    assert "These counts are for" not in log
     assert not any(verify(out).values())
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed.index[-1] == "A red chair"

@@ -41,7 +41,7 @@ def test_features_match_a_naive_implementation(
     how = {"shard_size": shard_size, "batch_size": batch_size, "workers": workers}
     with tempfile.TemporaryDirectory() as folder:
         if not good:
-            with pytest.raises(InvalidInputError, match=f"none of {n} can be read"):
+            with pytest.raises(InvalidInputError, match=f"none of the {n} images can be read"):
                 embed(data, encoder, Path(folder), **how)
             return
         for _ in range(2):

@@ -191,7 +191,7 @@ def write(path: Path, content: str | bytes) -> Path:
     (
         "a.jsonl",
         '{"image": {"path": "0.jpg"}, "caption": "c"}\n',
-        r"there are \['image.path', 'caption'\]; set --image-column",
+        r"the columns are \['image.path', 'caption'\]; set --image-column",
     ),
     ("a.json", '{"images": [], "annotations": [{"bbox": 1}]}', "instances_.*has no captions"),
     ("a.json", "[1]", "a list of objects"),
@@ -201,7 +201,7 @@ def write(path: Path, content: str | bytes) -> Path:
     ("a.csv.gz", "x", "an archive with the ending .gz"),
     ("a.tar", b"\x1f\x8b\x08\x00", "expected an uncompressed tar.*gunzip < "),
     ("a.tar", b"\x28\xb5\x2f\xfd\x00", "expected an uncompressed tar.*unzstd < "),
-    ("a.csv", "image,caption\nnot/there.jpg,a nurse\n", "contains none of 1 images .*--image-root"),
+    ("a.csv", "image,caption\nnot/there.jpg,a nurse\n", "none of the 1 images .*--image-root"),
     ("folder/a.jpg", "x", "1 images without captions; expected a .txt with the same name"),
 )
 def test_errors_of_invalid_data_explain_the_cause(
@@ -290,7 +290,7 @@ def test_a_table_with_paths_outside_its_folder_raises_an_error_before_reading(
         refuse_absent_images(find_layout(path))
     refuse_absent_images(find_layout(path), allow_outside=True)
     path = write(tmp_path / "b.csv", "image,caption\n0.jpg,a nurse\n")
-    with pytest.raises(InvalidInputError, match=r"contains none of 1 images .*--image-root"):
+    with pytest.raises(InvalidInputError, match=r"none of the 1 images .*--image-root"):
         refuse_absent_images(find_layout(path))
     refuse_absent_images(find_layout(path), images=tmp_path)
     save(tmp_path / "0.jpg")
@@ -327,9 +327,7 @@ def test_texts_that_are_not_next_to_their_images_raise_an_error(tmp_path: Path) 
         (file for number in range(N) for file in brought.members(number) if "json" not in file[0]),
         key=lambda file: file[0].endswith("txt"),
     )
-    with pytest.raises(
-        InvalidInputError, match=r"texts, but '000000000.jpg' is not next to a text"
-    ):
+    with pytest.raises(InvalidInputError, match=r"text, but '000000000.jpg' is not next to a text"):
         opened(brought.write_tar(tmp_path / "a.tar", files))
 
 
@@ -437,7 +435,7 @@ def test_given_columns_override_detected_columns(tmp_path: Path) -> None:
     path.write_text("\n".join([rows[0], *(f"{row},x{n}" for n, row in enumerate(rows[1:]))]))
     assert opened(path, caption="alt")[0].captions == ("x0", "x1", "x2", "x3")
     assert opened(path, caption="Title")[0].captions == CAPTIONS
-    with pytest.raises(InvalidInputError, match="no column 'words' for captions; there are"):
+    with pytest.raises(InvalidInputError, match="no column 'words' for captions; the columns are"):
         opened(path, caption="words")
 
 

@@ -33,7 +33,7 @@ def make(**changes: Any) -> ImageData:
 
 
 @refused(
-    (lambda: make().column("size"), r"tiny: no column 'size'; there are \['label'\]"),
+    (lambda: make().column("size"), r"tiny: no column 'size'; the columns are \['label'\]"),
     (lambda: make(ids=("a", "b", "a")), "tiny: expected distinct ids, but 1 are repeated"),
     (
         lambda: make(captions=("A",)),

@@ -47,7 +47,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             lambda: open_data(register_data(DataSet("new", nothing, "a folder of images")).name),
-            r"new: got no folder of the data \(root, --data-root\); expected a folder of images",
+            r"new: no data folder found; pass one \(root, --data-root\) with a folder of images",
         ),
     ],
 )

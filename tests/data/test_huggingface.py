@@ -276,7 +276,7 @@ def test_the_column_of_images_is_found_by_name_or_by_type(
         {},
         "no/where: cannot be opened: there is no such file or folder, and .*Expected a dataset id",
     ),
-    ("{}/a.tar", {}, "a.tar: cannot be opened: .*Expected a tar"),
+    ("{}/a.tar", {}, "a.tar: cannot be opened: .*Expected a webdataset tar"),
     (
         "{}/a.*",
         {},
@@ -294,12 +294,12 @@ def test_the_column_of_images_is_found_by_name_or_by_type(
     (
         "{}/none.parquet",
         {},
-        r"no column of images; choose one of \['txt'\] with --image-column",
+        r"no image column; choose one of \['txt'\] with --image-column",
     ),
     (
         "{}/none.parquet",
         {"image": "txt", "labels": "sex"},
-        r"expected columns \['sex'\]; there are \['txt'\]",
+        r"expected columns \['sex'\]; the columns are \['txt'\]",
     ),
 )
 def test_data_that_cannot_be_opened_raises_an_error_with_the_reason(

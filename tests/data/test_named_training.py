@@ -55,7 +55,7 @@ def test_a_folder_with_the_name_of_a_data_set_is_its_root(
     monkeypatch.chdir(stand_ins)
     assert len(open_images(load_settings(data="waterbirds"))) == 8
     monkeypatch.chdir(stand_ins / "waterbirds/waterbird_complete95_forest2water2")
-    with pytest.raises(InvalidInputError, match=r"--data-root\); expected metadata.csv"):
+    with pytest.raises(InvalidInputError, match=r"--data-root\) with metadata.csv"):
         open_images(load_settings(data="waterbirds"))
 
 
@@ -173,7 +173,7 @@ def test_the_binary_files_of_cifar_are_trained_on_by_name(tmp_path: Path) -> Non
     assert pairs.read(1).getpixel((0, 0)) == (80, 80, 80)
     assert open_images(settings, held_out=True).split == "test"
     (tmp_path / "cifar-10-batches-bin").rename(tmp_path / "cifar-10-batches-py")
-    with pytest.raises(InvalidInputError, match="pickles"):
+    with pytest.raises(InvalidInputError, match="pickle files"):
         open_images(settings)
 
 
@@ -183,7 +183,7 @@ def test_every_declared_data_set_has_a_reader_and_describes_its_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert callable(data_set.load_reader())
-    with pytest.raises(InvalidInputError, match=f"{data_set.name}: got no folder") as error:
+    with pytest.raises(InvalidInputError, match=f"{data_set.name}: no data folder") as error:
         open_data(data_set.name)
     assert data_set.layout in str(error.value)
 

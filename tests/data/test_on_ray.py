@@ -282,7 +282,7 @@ class OutOfMemory(Counting):
 def test_workers_that_die_in_the_model_are_reported_with_the_rows_of_the_shard(
     two: OnRay, tmp_path: Path
 ) -> None:
-    with pytest.raises(VldebiasError, match=r"rows 0 to 3 .*can be read one by one.*died 2 times"):
+    with pytest.raises(VldebiasError, match=r"rows 0 to 3 .*can be read separately.*died 2 times"):
         embed(make_data(4), OutOfMemory(), tmp_path, **HOW, runner=two)
 
 

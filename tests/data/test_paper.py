@@ -94,11 +94,11 @@ def test_the_state_of_a_run_matches_the_data(stand_ins: Path, tmp_path: Path) ->
     def states(model: str) -> set[str]:
         return {run.state for run in plan(stand_ins, ["celeba"], [model])}
 
-    assert states("RN50:openai") == {"data is here, weights are fetched when it runs"}
-    assert states("miniature") == {"data is here, weights are here"}
+    assert states("RN50:openai") == {"data are available, weights will be downloaded"}
+    assert states("miniature") == {"data are available, weights are available"}
     checkpoint = tmp_path / "own.pt"
     checkpoint.write_bytes(b"")
-    assert states(f"RN50:{checkpoint}") == {"data is here, weights are here"}
+    assert states(f"RN50:{checkpoint}") == {"data are available, weights are available"}
 
 
 def test_the_generation_part_matches_the_paper() -> None:

@@ -236,7 +236,7 @@ def test_labels_are_read_from_a_separate_table(tmp_path: Path) -> None:
 
 @refused(
     ("*.npy", "meta_0.parquet", r"meta_0.parquet: expected a row for each of 1300 rows.*got 1\."),
-    ("a.npz", "meta_0.parquet", r"features without ids, labels and captions .*a.npz contains some"),
+    ("a.npz", "meta_0.parquet", r"features have no ids, labels or captions.*a.npz contains some"),
     ("*.np?", None, r"a.npz: cannot be read"),
 )
 def test_inconsistent_files_raise_errors(tmp_path: Path, images: str, table: str | None) -> None:

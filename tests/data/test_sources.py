@@ -112,9 +112,9 @@ def test_waterbirds_matches_its_release(tmp_path: Path, folder: str) -> None:
 
 
 @refused(
-    (",y,", ",label,", r"expected a column 'y'; there are \['img_id', 'img_filename', 'label'"),
+    (",y,", ",label,", r"expected a column 'y'; the columns are \['img_id', 'img_filename'"),
     (".jpg,1,", ".jpg,2,", r"column 'y': expected one of \['0', '1'\], got \['2'\]"),
-    (",1,0,/o", ",1,,/o", "column 'place': .* 2 are empty"),
+    (",1,0,/o", ",1,,/o", "column 'place': .* 2 rows are empty"),
     ("002.Some_Bird/", "../002.Some_Bird/", "paths lead outside"),
     (",2,1,/o", ",3,1,/o", r"column 'split': expected one of \['0', '1', '2'\], got \['3'\]"),
 )
@@ -308,7 +308,7 @@ def test_rows_per_caption_and_lists_of_captions_are_joined_to_images(tmp_path: P
         {"split": "val", "split_column": "part"},
         "own.csv: expected split test or train or all, got 'val'",
     ),
-    ({"split": "test"}, "own.csv: split 'test' needs split_column"),
+    ({"split": "test"}, "own.csv: split 'test' requires split_column"),
     ({"image": "tone"}, "own.csv: expected an image in every row, but 1 cells of column 'tone'"),
 )
 def test_a_missing_split_or_image_raises_an_error(tmp_path: Path, options: dict[str, Any]) -> None:

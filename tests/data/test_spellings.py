@@ -39,7 +39,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
         (["Okt 19", "10-19", "20-29"], "--rename Okt 19=10-19"),
         (["2026-03-09", "3-9", "20-29"], "--rename 2026-03-09=3-9"),
         (["Oct-19", "20-29", "30-39"], "--rename Oct-19=10-19"),  # all of its rows became dates
-        (["0", "1", "female", "male"], "replace each code by its word"),
+        (["0", "1", "female", "male"], "replace each code with its word"),
         (["['female']", "['male']"], "is a list"),
         (["Yes", "true", "no"], "--rename true=Yes"),
         (["1", "1.0", "0"], "--rename 1.0=1"),
@@ -138,7 +138,7 @@ def test_renamed_columns_and_floats_of_waterbirds_are_read(tmp_path: Path) -> No
     assert data.column("label").counts == {"landbird": 1, "waterbird": 1}
     assert data.read(1).size == (8, 6)
     (tmp_path / "metadata.csv").write_text("\n".join(lines).replace("2.0", "0"))
-    with pytest.raises(InvalidInputError, match="split 'test' is empty; there are train 2"):
+    with pytest.raises(InvalidInputError, match="split 'test' is empty; the splits are train 2"):
         open_data("waterbirds", tmp_path)
 
 

@@ -258,17 +258,17 @@ def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
     (
         "a.jsonl",
         b'{"a": 1}\n{"a": "x"}\n',
-        "column 'a': row 2 has a text, 'x', and an earlier row a number, '1'; write the same kind",
+        "column 'a': row 2 has a string, 'x', and an earlier row a number, '1'; write the same",
     ),
     (
         "a.jsonl",
         b'{"a": "x"}\n{"a": null}\n{"a": ["y"]}\n',
-        r"'a': row 3 has a list, .*a text, 'x'; write a text as a list of one, \[\"a text\"\]",
+        r"'a': row 3 has a list, .*a string, 'x'; write a single string as a list, \[\"a str",
     ),
-    ("a.json", b'[{"a": ["x"]}, {"a": "y"}]', "'a': row 2 has a text, 'y', and .* a list"),
+    ("a.json", b'[{"a": ["x"]}, {"a": "y"}]', "'a': row 2 has a string, 'y', and .* a list"),
     ("a.json", b'[{"a": ["x"]}, {"a": [1]}]', r"column 'a\[\]': row 2 has a number"),
-    ("a.jsonl", b'{"a": {"b": 1}}\n{"a": {"b": "x"}}\n', "column 'a.b': row 2 has a text"),
-    ("a.jsonl", b'{"a": {"b": 1}}\n{"a": true}\n', "column 'a': row 2 has a truth value"),
+    ("a.jsonl", b'{"a": {"b": 1}}\n{"a": {"b": "x"}}\n', "column 'a.b': row 2 has a string"),
+    ("a.jsonl", b'{"a": {"b": 1}}\n{"a": true}\n', "column 'a': row 2 has a boolean"),
     ("a.jsonl", b"{", "a.jsonl: line 1: expected JSON"),
     ("a.jsonl", b'{"a": "\xc3\xa9\xc3\xa9"}\n{"a": "\xff"}', "line 2: the byte .* is not UTF-8"),
     ("a.jsonl", b'{"a": 1}\n\n [1]\n', r"line 3.* got \[1\]"),
@@ -304,7 +304,7 @@ def test_rows_of_the_same_image_are_joined_in_order() -> None:
 
 
 @refused(
-    ([], {}, "own: expected distinct images, but 3 rows repeat one, such as 'a'"),
+    ([], {}, "own: expected distinct images, but 3 rows repeat an earlier image, such as 'a'"),
     (
         SAID,
         {"kind": [0, 1, 0, 1, 0, 0]},

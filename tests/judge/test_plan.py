@@ -219,7 +219,7 @@ def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
     ),
     (
         {"prompts": replace(PEOPLE, held_out_classes=("a x",), held_out_class_names=("x",))},
-        "needs unseen pairs",
+        "requires unseen pairs",
     ),
     (
         {"prompts": replace(PEOPLE, groups=(("a nurse", "a cook"),)), "concepts": "train"},

@@ -165,7 +165,7 @@ def empty(layout: str) -> Any:
     (lambda: opened({"kind": ["a", "b"]}), "column 'kind': got a list; expected .*Labels.from_v"),
     (lambda: opened({"kind": Labels.from_values(["a"])}), "expected 2 rows in every column, got"),
     (lambda: empty("file1.png, ..."), "expected images in split 'test' .*, got none; .* file1.png"),
-    (lambda: opened({}, columns="kind"), "columns: got the text 'kind'; expected a tuple"),
+    (lambda: opened({}, columns="kind"), "columns: got the string 'kind'; expected a tuple"),
 )
 def test_a_mistake_in_a_data_set_is_explained(mistake: Any) -> None:
     mistake()

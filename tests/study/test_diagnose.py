@@ -325,7 +325,7 @@ class TestDiagnose:
             f" {worst.value:.0%} of {worst.n['images']} images classified correctly (all: "
         )
         for sentence in (
-            "on held-out images a linear probe has a balanced accuracy of",
+            "on held-out images, a linear probe has a balanced accuracy of",
             shown,
             f"{round(300 * suspect)} of 300 labels of smile fit another class better",
         ):

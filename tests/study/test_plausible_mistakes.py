@@ -209,13 +209,13 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "labels of one class",
         lambda: ev(labels=np.array([MALE] * N)),
         REFUSED,
-        "images of two or more groups",
+        "images from two or more groups",
     ),
     (
         "labels all unknown",
         lambda: ev(labels=np.array([""] * N)),
         REFUSED,
-        "images of two or more groups",
+        "images from two or more groups",
     ),
     (
         "one misspelt",
@@ -311,7 +311,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "one image",
         lambda: ev(images=lambda f: f[:1], labels=SEX[:1]),
         REFUSED,
-        "images of two or more groups",
+        "images from two or more groups",
     ),
     (
         "two images",
@@ -597,7 +597,7 @@ def test_outputs_of_a_relu_and_repeated_rows_are_not_accepted_as_embeddings() ->
 def test_labels_agree_by_chance_within_two_standard_errors_and_are_swapped_beyond_four() -> None:
     """With 50 images of each of two values, the standard error is 0.05. Fewer than ten images of a
     value are not enough."""
-    chance = "more than chance: do"
+    chance = "more than chance; check"
     second_note = "72% with 'a' as 'b', 'b' as 'a'"
     answers = (
         (50, 31, ""),

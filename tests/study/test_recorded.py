@@ -126,7 +126,7 @@ def test_human_labels_are_counted_by_the_judge_s_answer(made: GeneratedImages) -
     assert share["friendly"].labels == 0
     other = made.folder / "other.jsonl"
     other.write_text(answer("elsewhere.png", "ada", "male"), encoding="utf-8")
-    with pytest.raises(InvalidInputError, match="no answer is about an image"):
+    with pytest.raises(InvalidInputError, match="none of the answers is about an image"):
         with_labels(record, made.folder, [other])
 
 

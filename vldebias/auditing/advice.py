@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from torch import Tensor
 
-POOR = 0.1  # predictions with a lower R2 are poor; at 0 or below, there are none
+POOR = 0.1  # predictions with a lower R2 are poor; with an R2 of 0 or less, there are none
 # Ranks of the advice, most urgent first.
 LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
 MEASURE = "measure yours (--measure)"
@@ -90,8 +90,8 @@ def audit(
             like prompts.
 
     Returns:
-        Rows `predicted_share` for each prompt, with the calibration as `method` if there are
-        several. The description in the provenance says what to look at first, and
+        Rows `predicted_share` for each prompt. If there are several calibrations, their names are
+        in `method`. The description in the provenance suggests what to look at first, and
         `settings["prompts"]` contains the advice on each prompt.
 
     Raises:
@@ -188,8 +188,8 @@ def _advise(
     judged_subjects: set[str] = set()
     for prediction in predictions:
         judged_subjects.update(map(subject, prediction.judged))
-    # Find out why balanced prompts would leave a prompt unchanged. With groups="same", prompts
-    # about several people are also predicted.
+    # Determine why balanced prompts would leave a prompt unchanged. Pass groups="same", so that
+    # prompts about several people are also predicted.
     reasons: list[str | None] = [None] * len(requested)
     if can_balance(attribute):
         reasons = balance_prompts(requested, attribute, seed=0, groups="same").reasons
@@ -311,7 +311,7 @@ def _sentences(
         if several:
             sentences.append(
                 f"{len(several):,} of {quantity(len(predicted), 'predicted prompt')} show several"
-                f" persons, such as “{several[0]}”: the share is that of the first person."
+                f" people, such as “{several[0]}”; the share is for the first person."
             )
     foreign = [row for row in advised if not is_english(row.prompt)]
     if foreign and prediction.calibration is not None:
@@ -323,7 +323,7 @@ def _sentences(
         sentences = _with_fit(sentences, advised, prediction)
         if is_of_pipeline and not prediction.is_of_model:
             other_model = (
-                f"These counts are of {prediction.calibration}, not of {prediction.model}, whose"
+                f"These counts are for {prediction.calibration}, not for {prediction.model}, whose"
                 " images may lean the other way: measure them (--measure)."
             )
             sentences.insert(0, other_model)
@@ -343,14 +343,15 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
         )
     n_counted = sum(row.place in prediction.n_images for row in predicted)
     if n_counted:
+        verb = "was" if n_counted == 1 else "were"
         sentences.append(
-            f"{quantity(n_counted, 'share')} counted among the judged images of the same subject"
+            f"{quantity(n_counted, 'share')} {verb} counted in judged images of the same subject"
             f" ({source})."
         )
     if prediction.lines and n_counted < len(predicted):
         shares = "The other shares" if n_counted else "The shares"
         sentences.append(
-            f"{shares} are predicted from texts alone, before any image was generated, by a line"
+            f"{shares} are predicted from text alone, before any images are generated, by a line"
             f" fitted to {prediction.n_judged} prompts whose images were judged ({source})."
         )
     return sentences
@@ -363,15 +364,15 @@ def _summary_of_models(
     calibrations = [p.calibration for p in predictions if p.calibration is not None]
     models = listed_words(list(map(str, calibrations)))
     sentences = [
-        f"There are no counts of images by this model ({predictions[0].model}), so the audit"
+        f"There are no counts for images from this model ({predictions[0].model}), so the audit"
         " cannot tell which way they lean: measure them (--pipeline DIR --measure 8)."
     ]
     unpredicted = _unpredicted(advised)
     if unpredicted:
         sentences.append(f"Of {quantity(len(advised), 'prompt')}, {unpredicted}.")
     sentences.append(
-        f"For comparison, the shares are those counted for {models}; --calibration NAME shows one"
-        " of them."
+        f"For comparison, the shares are shown for {models}; use --calibration NAME to show only"
+        " one of them."
     )
     opposed = [row for row in advised if row.rank == OPPOSED]
     for row in opposed[:1]:
@@ -384,16 +385,14 @@ def _summary_of_models(
                 share = prediction.shares[0, side, row.place]
                 shares.append(f"{prediction.calibration.model} {share:.0%}")
         value = predictions[0].values[side]
-        sentences.append(
-            f"They are furthest apart on “{row.prompt}”: {value} in {', '.join(shares)}."
-        )
+        sentences.append(f"They differ most on “{row.prompt}”: {value} in {', '.join(shares)}.")
     fits = []
     for calibration, prediction in zip(calibrations, predictions, strict=True):
         fit = f"{prediction.r2:.2f}" if prediction.lines else "no line"
         fits.append(f"{calibration.name} {fit}")
     sentences.append(
-        "A subject that was judged has the share of its images, another one what a line from texts"
-        f" to shares predicts (R2, each judged prompt left out: {', '.join(fits)}; at or below 0"
+        "For judged subjects, the share was counted in their images. For other subjects, it is"
+        f" predicted from text by a line (leave-one-out R2: {', '.join(fits)}; if R2 is 0 or less,"
         " nothing is predicted)."
     )
     return sentences
@@ -450,23 +449,23 @@ def _counted_kind(kind: str, count: int) -> str:
 def _with_fit(
     sentences: list[str], advised: Sequence[AdvisedPrompt], prediction: Prediction
 ) -> list[str]:
-    """Add sentences on the fit of the line, unless all shares were counted.
+    """Add sentences about how well the line fits, unless all shares were counted.
 
-    If the text embeddings do not explain the shares, a sentence on this comes first.
+    If the text embeddings do not explain the shares, the first sentence says so.
     """
     places = {row.place for row in advised if row.rank < NOTHING}
     if not prediction.lines or places <= set(prediction.n_images):
         return sentences
     r2 = prediction.r2
     fit = (
-        f"Judged prompts, each predicted by a line fitted to the others: R2 {r2:.2f} (1 is exact, 0"
-        " no better than their mean share)."
+        f"Leave-one-out R2 over the judged prompts: {r2:.2f} (1 is exact, 0 is no better than the"
+        " mean share)."
     )
     if r2 <= 0:
         subjects = "other prompts" if prediction.n_images else "these prompts"
         unpredictable = (
-            f"What {subjects} will show cannot be predicted from their texts, which explain nothing"
-            " of the judged images: generate and judge images instead."
+            f"What {subjects} will show cannot be predicted from text, which does not explain the"
+            " judged images: generate and judge images instead."
         )
         return [unpredictable, *sentences, fit]
     if r2 < POOR:
@@ -484,7 +483,7 @@ def _add_shares(
         result: the result to add rows to.
         predicted: the prompts with a share.
         prediction: the prediction for these prompts.
-        method: name of the counts if there are several, otherwise `NONE`.
+        method: name of the calibration if there are several, otherwise `NONE`.
     """
     n = {"calibration prompts": prediction.n_judged}
     # With two values, the first share is sufficient.

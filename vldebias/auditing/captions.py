@@ -19,12 +19,12 @@ from vldebias.wording.languages import language_of
 
 TASK = "captions"
 ALL = "all persons"
-MOST_NOUNS = 20  # maximum number of nouns that get rows, most frequent first
+MOST_NOUNS = 20  # maximum number of nouns to report, most frequent first
 LEAST = 5  # minimum number of images with a stated value for reporting a noun's share
 _ABOUT = (
-    "Persons in captions, found by the rules with which balanced prompts read prompts. A value is"
-    " stated by a noun, an adjective or a pronoun. Each image counts once per noun, however many"
-    " captions it has; intervals are Wilson's, over images."
+    "People in captions, found with the same rules as for balanced prompts. A value may be stated"
+    " by a noun, an adjective or a pronoun. Each image counts once per noun, regardless of how many"
+    " captions it has. The intervals are Wilson intervals over images."
 )
 
 
@@ -189,8 +189,8 @@ def _sentences(
             share = total.share_of(value)
             shares.append(f"{value} {share.value:.0%} [{share.low:.0%}, {share.high:.0%}]")
     sentences = [
-        f"Captions of {quantity(total.images, 'image')} describe people and state {prompts.name} of"
-        f" {stated.value:.0%} [{stated.low:.0%}, {stated.high:.0%}] of them"
+        f"Captions of {quantity(total.images, 'image')} describe people and state {prompts.name}"
+        f" for {stated.value:.0%} [{stated.low:.0%}, {stated.high:.0%}] of them"
         + (f": {', '.join(shares)}." if shares else ".")
     ]
     leaning = []
@@ -203,10 +203,10 @@ def _sentences(
     if leaning:
         nouns = [text for _, text in sorted(leaning, reverse=True)[:5]]
         sentences.append(
-            f"Nouns with a clearly higher share than all persons: {listed_words(nouns)}."
+            f"Nouns with a clearly higher share than people overall: {listed_words(nouns)}."
         )
     if n_foreign:
         sentences.append(
-            f"{quantity(n_foreign, 'caption')} of {n_texts:,} are not in English and were not read."
+            f"{quantity(n_foreign, 'caption')} of {n_texts:,} are not in English and were skipped."
         )
     return sentences

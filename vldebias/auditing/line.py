@@ -70,15 +70,15 @@ PUBLISHED = Calibration(
     "Stable Diffusion 1.5",
     _SD15,
     None,
-    "published counts of Stable Diffusion 1.5",
+    "published counts for Stable Diffusion 1.5",
 )
 MINIATURE = Calibration(
     "miniature",
     "miniature.csv",
-    "the embedded pipeline",
+    "the packaged pipeline",
     ("miniature",),
     3.0,
-    "12 images of each profession by the toy pipeline that is embedded",
+    "12 images per profession from the packaged toy pipeline",
 )
 # For each model, use the published guidance closest to its pipeline's default.
 CALIBRATIONS = (
@@ -98,7 +98,7 @@ CALIBRATIONS = (
         "Stable Diffusion 3.5 Large Turbo",
         ("stable-diffusion-3.5-large-turbo",),
         7.0,
-        "published counts by people of Stable Diffusion 3.5",
+        "published human counts for Stable Diffusion 3.5",
     ),
     Calibration(
         "flux2",
@@ -170,7 +170,7 @@ def find_calibration(name: str | Path) -> Calibration | Path:
     if guidance not in scales:
         raise InvalidInputError(
             f"calibration {base}: got guidance {guidance!r}; expected one of"
-            f" {', '.join(scales) or 'none, since its counts are for one guidance'}"
+            f" {', '.join(scales) or 'none, since its counts are for a single guidance scale'}"
         )
     return replace(calibration, guidance=float(guidance))
 
@@ -215,15 +215,15 @@ class ShareLine:
         # If all other leans are equal, the line is horizontal.
         self._slope = np.divide(rise, spread, out=np.zeros_like(spread), where=spread > 1e-12)
         self._intercept = (sum_y - self._slope * sum_x) / n
-        # The diagonal contains the prediction for each prompt by the line fitted without it.
+        # The diagonal contains each prompt's prediction from the line fitted without it.
         self.left_out = np.diag(self._by_lines(x))
         self._error = y - self.left_out
         total = float(((y - y.mean()) ** 2).sum())
-        # Out-of-sample R2 is negative if the leans predict worse than the mean share.
+        # Out-of-sample R2 is negative if the leans are worse predictors than the mean share.
         self.r2 = 1 - float((self._error**2).sum() / max(total, 1e-12))
 
     def _by_lines(self, x: Floats) -> Floats:
-        """Return the predictions (m, n) of the n leave-one-out lines for leans (m,)."""
+        """Return the shares (m, n) that the n leave-one-out lines predict for leans (m,)."""
         return np.clip(np.outer(x, self._slope) + self._intercept, 0, 1)
 
     def at(self, x: Floats) -> Floats:
@@ -289,8 +289,8 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
     Args:
         source: packaged counts of men and women, a data frame, or a table file. A table has either
             one row per image, with the columns `prompt` and `value` (unknown values are skipped),
-            or one row per prompt, with a column of counts per value. Values have their names in
-            the prompt set, or are among its words for them.
+            or one row per prompt, with a column of counts per value. Values may be given by name,
+            or by any of their words in the prompt set.
         prompts: the attribute's prompt set.
 
     Returns:

@@ -65,7 +65,7 @@ class Prediction:
         covered: whether the calibration covers each prompt (n,).
         lines: lines (k,), one per value; empty if too few prompts were judged.
         judged: prompts and concepts in the calibration table.
-        n_judged: number of these that could be embedded.
+        n_judged: number of prompts and concepts in `judged` that could be embedded.
         model: name of the model that embeds the prompts.
         calibration: the packaged counts, or None for the user's own counts.
         fingerprint: fingerprint of the model's weights.

@@ -18,8 +18,8 @@ from vldebias.wording.persons import PersonReader
 from vldebias.wording.rewritten import values_in
 
 METHOD = "rewriter"
-INVENTED = Metric("invented", "prompts into which a value was written", "bias", "lower", (0.0, 1.0))
-_MOST_NOUNS = 20  # maximum number of nouns that get rows, most frequent first
+INVENTED = Metric("invented", "prompts to which a value was added", "bias", "lower", (0.0, 1.0))
+_MOST_NOUNS = 20  # maximum number of nouns to report, most frequent first
 
 
 def audit_rewriter(
@@ -36,7 +36,7 @@ def audit_rewriter(
 
     Returns:
         Rows `invented` for any value, for each value, and for the nouns that were changed most
-        often. They have 95% Wilson intervals over people whose value is open in the original.
+        often. They have 95% Wilson intervals over people whose value the original leaves open.
 
     Raises:
         InvalidInputError: If there are not as many rewritten prompts as originals, a rewritten
@@ -68,14 +68,14 @@ def audit_rewriter(
     low, high = wilson_interval(counts.total(), len(written))
     values = ", ".join(f"{value} {count:,}" for value, count in counts.most_common())
     sentence = (
-        f"The rewriter adds a value of {prompts.name} for {counts.total():,} of"
-        f" {len(written):,} persons whose value the originals leave open ({low:.0%} to {high:.0%}):"
+        f"The rewriter states the {prompts.name} of {counts.total():,} of {len(written):,} people"
+        f" for whom the original prompts leave it open ({low:.0%} to {high:.0%}):"
         f" {values or 'none'}."
     )
     part = TaskResult(
         TaskProvenance(
             task="rewriter",
-            title="What a rewriter writes into prompts",
+            title="What a rewriter adds to prompts",
             description=sentence,
             prompts=prompts.name,
             prompts_hash=prompts.hash,

@@ -25,9 +25,9 @@ class BinaryLayout:
 
     Attributes:
         files: split -> file names.
-        names_file: file with one class name per line.
+        names_file: name of the file with one class name per line.
         side: image height and width.
-        label_bytes: number of bytes before the pixels, the last of which is the class.
+        label_bytes: number of label bytes before the pixels. The last one is the class.
         columns_first: whether each channel is stored in column-major order (STL-10).
     """
 
@@ -66,22 +66,24 @@ PICKLED = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
 
 
 def binary_name(folder: Path) -> str | None:
-    """Return the data set whose release unpacks into a folder with this name."""
+    """Return the name of the data set that is released as a folder with this name, or None."""
     names = {DATA[name].folders[0]: name for name in LAYOUTS} | PICKLED
     return names.get(folder.name)
 
 
 def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
-    """Open a split of "cifar10", "cifar100" or "stl10", whose label column is `label`.
+    """Open a split of CIFAR-10, CIFAR-100 or STL-10.
+
+    The label column is `label`.
 
     Args:
-        name: name of the data set.
+        name: "cifar10", "cifar100" or "stl10".
         root: folder with the files, or its parent.
         split: train or test.
 
     Raises:
-        InvalidInputError: If the layout is pickled, the split is unknown, a file is missing, or its
-            size is not a multiple of the record size.
+        InvalidInputError: If the files are pickles, the split is unknown, a file is missing, or a
+            file's size is not a multiple of the record size.
     """
     layout = LAYOUTS[name]
     pickled = [folder for folder, of_name in PICKLED.items() if of_name == name]
@@ -94,8 +96,8 @@ def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
             break
     if folder.name in pickled:
         raise InvalidInputError(
-            f"{folder}: expected the binary layout ({released}), got the python layout, whose"
-            " pickles can run code"
+            f"{folder}: expected the binary version ({released}), got the Python version, whose"
+            " pickle files can run code"
         )
     if split not in layout.files:
         raise InvalidInputError(f"{name}: expected split train or test, got {split!r}")
@@ -127,7 +129,7 @@ open_stl10 = partial(open_binary, "stl10")
 
 
 def _records(file: Path, layout: BinaryLayout) -> NDArray[np.uint8]:
-    """Return the records in a file, as an array (n, bytes)."""
+    """Return a file's records as an array (n, bytes)."""
     size = layout.label_bytes + 3 * layout.side**2
     content = _bytes_of(file)
     if len(content) == 0 or len(content) % size:
@@ -141,5 +143,7 @@ def _records(file: Path, layout: BinaryLayout) -> NDArray[np.uint8]:
 def _bytes_of(file: Path) -> NDArray[np.uint8]:
     """Memory-map a file as bytes."""
     if not file.is_file():
-        raise InvalidInputError(f"{file}: not found; expected the files of {file.parent.name}")
+        raise InvalidInputError(
+            f"{file}: file not found; expected all files from the release in this folder"
+        )
     return np.memmap(file, dtype=np.uint8, mode="r")

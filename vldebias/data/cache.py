@@ -1,4 +1,4 @@
-"""Cache image features on disk, one set of shards per model, preprocessing and data set."""
+"""Cache image features on disk, with one folder per model, preprocessing and data set."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 # Incremented when the shard format changes, so that shards from older versions are not read.
 FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-# If none of the first images can be read, and there are at least this many, the drive is probably
-# not mounted.
+# If a shard contains at least this many images and none can be read, the drive is probably not
+# mounted.
 _MANY = 16
-_ENTRY = "vldebias"  # a single entry, because the order of several entries is not fixed
+_ENTRY = "vldebias"  # the only metadata key, because safetensors does not keep keys in order
 
 
 def embed_images(
@@ -67,9 +67,9 @@ def embed_images(
         batch_size: number of images encoded at once.
         workers: number of threads that load and preprocess images in advance. If 0, images are
             loaded between batches.
-        fast: decode large JPEG files at a half, a quarter or an eighth of their size, but at least
-            twice the model's input size. Features differ slightly (see the "Data" page) and are
-            cached in a separate folder.
+        fast: whether to decode large JPEG files at 1/2, 1/4 or 1/8 of their size, but no smaller
+            than twice the model's input size. Features differ slightly (see the "Data" page) and
+            are cached in a separate folder.
         progress: where to report progress. Default: stderr.
         runner: runner that computes missing shards, such as `vldebias.data.OnRay()`. Default: this
             process.
@@ -102,9 +102,9 @@ def embed_images(
     skipped = embeddings.about["skipped"]
     if not len(embeddings):
         raise InvalidInputError(
-            f"{data.name}: expected images, but none of {len(skipped)} can be read {skipped[:1]}"
+            f"{data.name}: none of the {len(skipped)} images can be read, such as {skipped[:1]}"
         )
-    # A data set's `about` may contain paths, which are not JSON values.
+    # A data set's `about` may contain paths, which JSON cannot represent.
     source = json.loads(json.dumps(dict(data.about), default=str))
     facts = {**origin, **embeddings.about, "cache": str(folder), "source": source}
     return replace(embeddings, about=facts)
@@ -181,7 +181,7 @@ class Shard:
         rows: (r,), indices of rows that could be read.
         start: first row.
         count: number of rows, including unreadable ones.
-        skipped: [id, reason] of each unreadable row.
+        skipped: [id, reason] for each unreadable row.
     """
 
     features: Tensor
@@ -191,7 +191,7 @@ class Shard:
     skipped: list[list[str]] = field(default_factory=list)
 
     def notes(self) -> dict[str, object]:
-        """Return all fields except tensors, with a digest of the entire shard."""
+        """Return all fields except the tensors, and a digest of the entire shard."""
         tensors = {"features": self.features, "rows": self.rows}
         notes = {}
         for entry in fields(self):
@@ -226,7 +226,7 @@ class _Run:
     def read(self, index: int) -> Shard | None:
         """Load a shard with memory-mapped features, or None if it is missing or damaged.
 
-        A damaged shard is renamed.
+        A damaged shard is renamed, so that it is computed again.
         """
         path = self.path(index)
         damage = ""
@@ -237,12 +237,12 @@ class _Run:
                 shard = Shard(file.get_tensor("features"), file.get_tensor("rows"), **header)
             if shard.notes()["digest"] != digest:
                 damage = "wrong checksum"
-            # A renamed or copied file is intact, but contains a different shard's rows.
+            # A renamed or copied file may be intact but contain a different shard's rows.
             elif shard.start != index * self.shard_size or shard.count > self.shard_size:
-                damage = f"it contains rows from {shard.start} on"
+                damage = f"its first row is {shard.start}"
         except FileNotFoundError:
             return None
-        # Not a safetensors file, an invalid header, or an unknown field.
+        # The file is not a safetensors file, or its header is invalid or has an unknown field.
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             damage = f"{type(error).__name__}: {error}"
         if not damage:
@@ -251,8 +251,8 @@ class _Run:
         with suppress(FileNotFoundError):  # already renamed by a concurrent run
             os.replace(path, aside)
             warn(
-                f"{path}: this shard is damaged ({damage}); it is renamed to {aside.name} and"
-                " computed again"
+                f"{path}: this shard is damaged ({damage}); it was renamed to {aside.name} and"
+                " will be computed again"
             )
         return None
 
@@ -272,15 +272,15 @@ class _Run:
         if group.rank:
             progress = SILENT
         shards = range(-(-len(data) // self.shard_size))
-        # Only process 0 looks for missing shards: otherwise a process could see shards that others
-        # have already started to write.
+        # Only process 0 looks for missing shards. A slower process could find some of them already
+        # written, and would then divide the work differently.
         missing: list[int] = []
         if group.rank == 0:
             missing = [index for index in shards if self.read(index) is None]
         missing = group.share(missing)
         if 0 < len(missing) < len(shards):
             progress.print_line(f"{data.name} {data.split}: resuming from an earlier run")
-        # Every world-th shard, so that all processes finish at about the same time.
+        # Assign shards round-robin, so that all processes finish at about the same time.
         indices = missing[group.rank :: group.world]
         size = self.shard_size
         total = sum(min(size, len(data) - index * size) for index in indices)
@@ -305,9 +305,9 @@ class _Run:
     def _raise_lost_shard(
         self, data: ImageData, index: int, runner: OnRay, error: LostPartError
     ) -> NoReturn:
-        """Raise an error naming the row that kills a shard's workers.
+        """Raise an error that names the row whose image kills the workers.
 
-        To find it, each image in the shard is read as a separate part.
+        To find this row, each image in the shard is read separately.
         """
         start = index * self.shard_size
         stop = min(start + self.shard_size, len(data))
@@ -327,7 +327,8 @@ class _Run:
             ) from None
         raise VldebiasError(
             f"{data.name} {data.split}: rows {start} to {stop - 1} ({data.ids[start]!r} to"
-            f" {data.ids[stop - 1]!r}), whose images can be read one by one: {error}. {kept}"
+            f" {data.ids[stop - 1]!r}) cannot be embedded, although each image can be read"
+            f" separately: {error}. {kept}"
         ) from None
 
     def _read_row(self, data: ImageData, row: int) -> None:
@@ -351,13 +352,13 @@ class _Run:
         if missing:
             raise InvalidInputError(
                 f"{self.path(missing[0])}: this shard is missing, although all processes have"
-                " finished; check that all processes use the same cache folder, and that nothing"
-                " deletes files in it. Then, run again"
+                " finished. Check that all processes use the same cache folder and that nothing"
+                " deletes files in it, then run again"
             )
         return shards
 
     def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
-        """Return a row with its pixels, or with the reason why it cannot be read."""
+        """Return a row number and the image's pixels, or the reason why it cannot be read."""
         try:
             path = ""
             if self.fast:
@@ -374,7 +375,7 @@ class _Run:
     def _shard(
         self, data: ImageData, index: int, advance: Callable[[], None] = lambda: None
     ) -> int:
-        """Embed and write a shard unless a different run already has; return its number of rows.
+        """Embed and write a shard, unless another run already has, and return its number of rows.
 
         Batches do not span shards, so that each shard can be computed independently.
         """
@@ -406,7 +407,7 @@ class _Run:
             raise InvalidInputError(
                 f"none of the {len(skipped)} images from {skipped[0][0]!r} to {skipped[-1][0]!r}"
                 f" can be read ({skipped[0][1]}); check that the drive is connected, and that the"
-                " root is correct"
+                " data folder is correct"
             )
         features = batches.features()
         readable = torch.tensor(rows, dtype=torch.int64)
@@ -417,7 +418,6 @@ class _Run:
 
 def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
     """Combine the features of all shards with the ids, labels and captions of their rows."""
-    # Use an array, because an empty list has no dtype.
     rows = torch.cat([shard.rows for shard in shards]).numpy()
     skipped = []
     for shard in shards:
@@ -456,7 +456,7 @@ class _Batches:
         self._parts = list[Tensor]()
 
     def add(self, batch: list[Pixels], first_id: str) -> None:
-        """Start a batch; errors name its first image."""
+        """Start a batch. Its first image's id is used in error messages."""
         # Start the next batch before waiting for the features of the previous one.
         features = self._encoder.start(batch)
         self._collect()

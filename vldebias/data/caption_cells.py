@@ -19,11 +19,11 @@ _NO_WORDS = {
     "numbers": re.compile(r"[-+]?\d+([.,]\d+)*"),
     "file names": re.compile(r"\S+\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.IGNORECASE),
 }
-_MOST_NO_WORDS = 0.5  # largest allowed share of such captions
+_MOST_NO_WORDS = 0.5  # maximum share of captions that are numbers or file names
 
 
 def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return a cell's caption ("" if there is none), and any further captions if it is a list.
+    """Return a cell's first caption, or "" if there is none, and the rest if it is a list.
 
     Args:
         cell: a string or a list of strings.
@@ -78,7 +78,7 @@ def one_row_per_image(
 
     Args:
         source: table name for messages.
-        names: (n,), the image of each row.
+        names: (n,), image in each row.
         captions: n captions, or empty.
         further_captions: further captions per row, or empty.
         labels: column -> labels of the rows.
@@ -99,8 +99,8 @@ def one_row_per_image(
         repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
         raise InvalidInputError(
             f"{source}: expected distinct images, but {len(names) - len(rows_of_image)} rows repeat"
-            f" one, such as {repeated!r}; remove them, or set the column of captions (caption=...)"
-            " to join them to one image with several captions"
+            f" an earlier image, such as {repeated!r}; remove them, or set the caption column"
+            " (caption=...) to merge them into one image with several captions"
         )
     for column, values in labels.items():
         for name, rows in rows_of_image.items():
@@ -150,7 +150,8 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
         )
     for kind, pattern in _NO_WORDS.items():
         strange = [text for text in captions if pattern.fullmatch(text.strip())]
-        # A few occur in genuine captions; more than half indicate the wrong column.
+        # A few such captions may be genuine, but more than half suggest that the wrong column was
+        # chosen.
         share = len(strange) / max(1, len(captions))
         finding = (
             f"{name}: {len(strange)} of {len(captions)} captions ({share:.0%}) are {kind}, such as"
@@ -159,4 +160,4 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
         if share > _MOST_NO_WORDS:
             raise InvalidInputError(f"{finding}; expected words. {remedy}")
         if strange:
-            warn(f"{finding}, and are used for training. {remedy}")
+            warn(f"{finding}, and will be used for training. {remedy}")

@@ -26,11 +26,11 @@ Captions = list[tuple[str, ...]]
 
 
 def read_captions(path: Path, column: str | None = None) -> Captions:
-    """Return the captions of each image in a data set, without loading the images.
+    """Return the captions for each image in a data set, without loading the images.
 
     Args:
-        path: a table, COCO's captions_*.json, a text file with a caption per line, a folder with a
-            text file next to each image, or tars.
+        path: a table, COCO's captions_*.json, a text file with one caption per line, a folder with
+            a text file next to each image, or tars.
         column: caption column. Default: the only column with a common caption name.
 
     Returns:
@@ -50,22 +50,22 @@ def read_captions(path: Path, column: str | None = None) -> Captions:
         captions = _of_table(path, column)
     captions = [tuple(filter(says_something, texts)) for texts in captions]
     if not any(captions):
-        raise InvalidInputError(f"{path}: got no captions; expected one text per image")
+        raise InvalidInputError(f"{path}: got no captions; expected at least one per image")
     return captions
 
 
 def _of_images(path: Path, column: str | None) -> Captions:
-    """Return the captions of data that must be opened with their images."""
+    """Return the captions from a data set that can only be opened together with its images."""
     data = open_captions(path, caption=column)
     if not isinstance(data, ImageData) or not data.captions:
-        raise InvalidInputError(f"{path}: got no captions; expected one text per image")
+        raise InvalidInputError(f"{path}: got no captions; expected at least one per image")
     further = data.more_captions or [()] * len(data)
     pairs = zip(data.captions, further, strict=True)
     return [(first, *further_texts) for first, further_texts in pairs]
 
 
 def _of_table(path: Path, column: str | None) -> Captions:
-    """Return the captions of a table, or of a text file with a caption per line."""
+    """Return the captions from a table, or from a text file with one caption per line."""
     layout = _layout_for_training(path, column)
     if layout is None:
         layout = Layout("table")
@@ -97,7 +97,7 @@ def _of_table(path: Path, column: str | None) -> Captions:
 def _layout_for_training(path: Path, column: str | None) -> Layout | None:
     """Return the layout of a table of images and captions, or None for parquet and other tables.
 
-    Other tables are lists of captions without images, or contain URLs of images.
+    Other tables contain captions without images, or image URLs.
     """
     if path.suffix.lower() == ".parquet":
         return None
@@ -108,7 +108,7 @@ def _layout_for_training(path: Path, column: str | None) -> Layout | None:
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> Captions:
-    """Group (image, caption) pairs into the captions of each image."""
+    """Group (image, caption) pairs into the captions for each image."""
     captions_of_image: dict[str, list[str]] = {}
     for image, caption in pairs:
         captions_of_image.setdefault(image, []).append(caption)
@@ -123,6 +123,6 @@ def _caption_column(path: Path, names: list[str]) -> str:
     """
     fitting = fitting_columns(names, CAPTION_COLUMNS) or fitting_columns(names, ("prompt",))
     if len(fitting) != 1:
-        problem = f"captions may be in any of {fitting}" if fitting else "no column of captions"
+        problem = f"captions may be in any of {fitting}" if fitting else "no caption column"
         raise InvalidInputError(f"{path}: {problem} in {names}; choose one with --column")
     return fitting[0]

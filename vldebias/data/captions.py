@@ -57,14 +57,14 @@ def open_captions(  # noqa: PLR0913  (each describes where something is, or its 
         split: "train", "val", "test" or "all". Default: all rows, if the data have no splits.
         image: image column. Default: found by name, as with "auto".
         caption: caption column. Default: found by name, as with "auto".
-        labels: label columns, as a list or as {name here: name in the data}.
+        labels: label columns, as a list or as {name to use: name in the data}.
         images: base folder for paths in a table. Default: the table's folder, or the only nearby
             folder that contains the images.
         separator: table separator. Default: detected.
         encoding: table encoding. Default: detected.
         reads_captions: whether to read captions in addition to images and labels.
         allow_outside: whether to allow absolute paths and paths with "..".
-        streaming: read rows sequentially, without copying them to disk.
+        streaming: whether to read rows sequentially, without copying them to disk.
 
     Raises:
         InvalidInputError: If the data cannot be opened; see `find_layout` and the reader for each
@@ -89,8 +89,8 @@ def open_captions(  # noqa: PLR0913  (each describes where something is, or its 
         if named:
             raise InvalidInputError(
                 f"{root}: got {', '.join(named)}, but {_WITHOUT_COLUMNS[layout.kind]} have no"
-                " columns; omit this, or write a table with the path, caption and labels of each"
-                " image"
+                " columns; omit these options, or write a table with the path, caption and labels"
+                " of each image"
             )
     if layout.kind == "table":
         return _open_table(
@@ -131,7 +131,7 @@ def _open_table(
     separator: str | None,
     encoding: str | None,
 ) -> ImageData:
-    """Open a table of paths; without a split column, all rows are training data."""
+    """Open a table of paths. If there is no split column, all rows are training data."""
     table = read_table(path, separator=separator, encoding=encoding)
     if layout.header:
         table = with_header(table, layout.header)
@@ -170,7 +170,7 @@ def _folder_of_images(table: Path, files: Sequence[str]) -> Path:
     """Return the base folder for paths in a table; warn if it is not the table's folder."""
     folder = folder_of_images(table, files)
     if folder != table.parent:
-        warn(f"{table}: the images were found in {folder}; use --image-root for another folder")
+        warn(f"{table}: the images were found in {folder}; use --image-root for a different folder")
     return folder
 
 
@@ -211,7 +211,7 @@ def read_coco(file: Path) -> list[tuple[str, str]]:
     """Return the image path and text of each caption in a COCO file.
 
     Raises:
-        InvalidInputError: If the content is not COCO's, or there are no captions.
+        InvalidInputError: If the file does not have this format, or no listed image has a caption.
     """
     content = read_json(file, max_bytes=_MAX_COCO)
     if not isinstance(content, dict):
@@ -238,12 +238,12 @@ def read_coco(file: Path) -> list[tuple[str, str]]:
             SuspectInputWarning,
         )
     if not pairs:
-        raise InvalidInputError(f"{file}: expected captions of the listed images, got none")
+        raise InvalidInputError(f"{file}: expected captions for the listed images, got none")
     return pairs
 
 
 def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | None) -> ImageData:
-    """Open a folder of images with a text file next to each.
+    """Open a folder of images with a text file next to each image.
 
     Raises:
         InvalidInputError: If the split does not exist.
@@ -257,8 +257,8 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
         text_of_image = _texts_of_split(path, text_of_image, splits, wanted)
     if not splits and wanted not in ("all", "train"):
         raise InvalidInputError(
-            f"{path}: expected a folder for split {split!r}; without such folders, all images are"
-            " for training: use split 'all', or another folder (val_data)"
+            f"{path}: expected a folder for split {split!r}; without such a folder, all images are"
+            " training data. Use split 'all' or a different folder (val_data)"
         )
     pictures = list(filter(is_picture, layout.files))
     without_text = [file for file in pictures if file not in text_of_image]

@@ -28,9 +28,10 @@ class DataSet:
     """Describe a data set to `vldebias train`, `vldebias eval` and `open_data`.
 
     Attributes:
-        name: value of `--data` and `open_data`; no spaces or commas.
-        read: reader, called as read(root, split, **options) with its keyword-only parameters as
-            options, or its import path ("package.module:function"), which avoids importing it.
+        name: name passed to `--data` and `open_data`, without spaces or commas.
+        read: reader, called as read(root, split, **options). Its keyword-only parameters are the
+            options. If an import path ("package.module:function") is passed instead, the reader is
+            imported on first use.
         layout: what the folder must contain and where to get it; empty if no folder is needed.
         split: split for which results are reported. Default: the reader's default.
         columns: label columns, shown in listings.
@@ -64,8 +65,8 @@ class DataSet:
             names = getattr(self, field_name)
             if isinstance(names, str):
                 raise InvalidInputError(
-                    f"data set {self.name!r}: {field_name}: got the text {names!r}; expected a"
-                    f" tuple of texts, such as ({names!r},)"
+                    f"data set {self.name!r}: {field_name}: got the string {names!r}; expected a"
+                    f" tuple of strings, such as ({names!r},)"
                 )
         if not isinstance(self.read, str):
             self._check_reader(self.read)
@@ -108,10 +109,10 @@ class DataSet:
         return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
     def find_root(self, root: str | Path | None) -> str | Path | None:
-        """Return the root of the data.
+        """Return the data root.
 
         Args:
-            root: the root. Default: a folder of the data set in the working directory.
+            root: data root. Default: the data set's folder in the working directory.
 
         Raises:
             InvalidInputError: If there is no such folder.
@@ -120,7 +121,7 @@ class DataSet:
             here = [Path(name) for name in (self.name, *self.folders) if Path(name).is_dir()]
             if self.layout and not here:
                 raise InvalidInputError(
-                    f"{self.name}: got no folder of the data (root, --data-root); expected"
+                    f"{self.name}: no data folder found; pass one (root, --data-root) with"
                     f" {self.layout}"
                 )
             return here[0] if here else None
@@ -239,13 +240,12 @@ BUILT_IN = (
     DataSet(
         "huggingface",
         "vldebias.data.huggingface:open_huggingface",
-        "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow"
-        " or .tar file, or a pattern such as shards/*.tar; such as one of"
-        " huggingface.co/datasets",
+        "a dataset id from huggingface.co/datasets, a folder of parquet, arrow, tar or image"
+        " files, a .parquet, .arrow or .tar file, or a pattern such as shards/*.tar",
         is_format=True,
     ),
 )
-"""The data sets of this package, in the order in which they are listed."""
+"""Built-in data sets, in the order in which they are listed."""
 for _data_set in BUILT_IN:
     register_data(_data_set)
 

@@ -52,11 +52,11 @@ def cleaned(caption: str) -> str:
 def clean_captions(
     source: str, captions: Sequence[str], more_captions: Sequence[tuple[str, ...]] = ()
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Clean captions and further captions, and report how many changed in a warning.
+    """Clean captions and further captions, with a warning about the number of changes.
 
     Args:
         source: name of the data in messages.
-        captions: caption of each row.
+        captions: caption in each row.
         more_captions: further captions per row; empty if there are none.
 
     Returns:

@@ -30,12 +30,12 @@ pc = Lazily("pyarrow.compute")
 # Metadata for reports and records, such as the root; values are JSON or paths.
 Facts = Mapping[str, Any]
 
-# Number of threads that check images, and of images to read ahead.
+# Number of threads that check images, and number of images to read ahead.
 _READERS = 8
 _AHEAD = 256
 # Number of bytes hashed at each end of a file.
 _ENDS = 4096
-# Number of files per thread task; reduces overhead for 200,000 files.
+# Number of files that a thread task hashes. One task per file would be slow for 200,000 files.
 _FILES_AT_ONCE = 512
 
 
@@ -51,14 +51,14 @@ class Columns:
         return len(self.ids)
 
     def column(self, name: str) -> Labels:
-        """Return the labels of a column.
+        """Return the labels in a column.
 
         Raises:
             InvalidInputError: If the column does not exist.
         """
         if name not in self.labels:
             raise InvalidInputError(
-                f"{self.name}: no column {name!r}; there are {sorted(self.labels)}"
+                f"{self.name}: no column {name!r}; the columns are {sorted(self.labels)}"
             )
         return self.labels[name]
 
@@ -99,13 +99,11 @@ def check_lengths(name: str, n: int, columns: Mapping[str, Sized | None]) -> Non
         if rows is not None and len(rows) != n:
             wrong[column] = len(rows)
     if wrong:
-        raise InvalidInputError(
-            f"{name}: expected {n} rows in every column, got {wrong}; give one for each row"
-        )
+        raise InvalidInputError(f"{name}: expected {n} rows in every column, got {wrong}")
 
 
 def refuse_text(column: str, rows: object) -> None:
-    """Reject a string in place of a column, because it would be read letter by letter.
+    """Raise an error if a column is a single string, which would be read letter by letter.
 
     Args:
         column: column name for the message.
@@ -156,7 +154,7 @@ class ImageData(Columns):
         name: data set name, such as "waterbirds".
         split: split name, such as "test".
         ids: n unique names, such as paths relative to the root.
-        read: index -> decoded RGB image; raises OSError if it cannot be read.
+        read: index -> decoded RGB image. Raises OSError if the image cannot be read.
         labels: column -> labels of the n rows.
         fingerprint: string that changes whenever the images or their order change, or a function
             that returns it, called on first use.
@@ -186,7 +184,7 @@ class ImageData(Columns):
         if repeated:
             raise InvalidInputError(
                 f"{self.name}: expected distinct ids, but {repeated} are repeated"
-                " (open_data(..., caption=...) joins rows of the same image)"
+                " (open_data(..., caption=...) merges rows with the same image)"
             )
         for column, labels in self.labels.items():
             if not isinstance(labels, Labels):
@@ -223,14 +221,14 @@ class ImageData(Columns):
 
 
 class Captions(TypedDict, total=False):
-    """Group the caption fields of `ImageData`."""
+    """Keyword arguments for the caption fields of `ImageData`."""
 
     captions: tuple[str, ...]
     more_captions: tuple[tuple[str, ...], ...]
 
 
 class NoImagesError(InvalidInputError):
-    """Raised for a split without images; `open_data` adds what the data set should contain."""
+    """Raised if a split has no images. `open_data` adds a description of the expected files."""
 
 
 def file_images(
@@ -244,7 +242,7 @@ def file_images(
     allow_outside: bool = False,
     **captions: Unpack[Captions],
 ) -> ImageData:
-    """Return images stored in files, which are opened on demand.
+    """Create a data set from image files, which are opened on demand.
 
     Paths may use Windows separators, or differ from file names in case.
 
@@ -265,7 +263,7 @@ def file_images(
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
     if not allow_outside:
         refuse_outside(name, root, files)
-    # Use the paths exactly as given as ids.
+    # The ids are the paths as passed, even if the file names differ in case.
     paths = existing_names(root, files)
 
     def read(index: int) -> Image.Image:
@@ -353,7 +351,7 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
 def describe(data: ImageData) -> dict[str, Any]:
     """Summarise the numbers of images, labels and captions as JSON values.
 
-    "columns" is {column: {"counts": {name: rows}, "unknown": rows}}.
+    The value of "columns" is {column: {"counts": {name: rows}, "unknown": rows}}.
     """
     columns = {}
     for name, labels in data.labels.items():
@@ -369,7 +367,7 @@ def describe(data: ImageData) -> dict[str, Any]:
 
 
 def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, str]]:
-    """Read every image, and return the id and reason for each that cannot be read, in order.
+    """Read every image, and return the id of each unreadable image with the reason, in order.
 
     Args:
         data: the images.

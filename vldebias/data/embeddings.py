@@ -61,7 +61,7 @@ class Embeddings(Columns):
         features: (n, d) floats as stored, not normalised: an array or `Shards`.
         ids: n image names; unnamed images are numbered.
         labels: column -> labels of the n rows.
-        captions: n texts, or empty.
+        captions: n captions, or empty.
         about: origin of the features, and the images that were skipped.
 
     Raises:
@@ -80,7 +80,7 @@ class Embeddings(Columns):
         if self.features.ndim != 2 or self.features.dtype.kind != "f":
             raise InvalidInputError(
                 f"features: expected floats (n, d), got {self.features.shape} of"
-                f" {self.features.dtype}; pass the output of the image tower of a model"
+                f" {self.features.dtype}; pass the output of a model's image tower"
             )
         self._check_lengths()
 
@@ -101,7 +101,7 @@ class Embeddings(Columns):
                 float64.
             labels: column -> n strings, integers or booleans; see `Labels.from_array`.
             ids: n names. Default: "0", "1", ...
-            captions: n texts, or empty.
+            captions: n captions, or empty.
             about: origin of the features.
 
         Raises:
@@ -153,14 +153,14 @@ class Embeddings(Columns):
     def unit(self) -> UnitRows:
         """Return the rows normalised to unit length, read block by block.
 
-        If the shards have a runner, the runner reads them.
+        If the features are `Shards` with a runner, the runner reads them.
         """
         if isinstance(self.features, Shards):
             return self.features.unit
         return UnitRows(Shards([self.features]), self.ids)
 
     def without(self, unknown: object) -> Embeddings:
-        """Set one or several values to unknown in every column."""
+        """Return embeddings with one or several values set to unknown in every column."""
         labels = {}
         removed: set[str] = set()
         for column, before in self.labels.items():
@@ -186,7 +186,7 @@ class Embeddings(Columns):
 
 
 def _numbers(features: Any) -> RowNumbers:
-    """Number rows that have no names."""
+    """Return row numbers as the names of unnamed rows."""
     # A scalar has no rows; it raises an error later.
     if not features.ndim:
         return RowNumbers(0)
@@ -203,11 +203,14 @@ def _column(source: str, values: object, names: Sequence[str] | None = None) -> 
 
 
 def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
-    """Load image embeddings from a .npz file, and any text embeddings, prompt -> (d,).
+    """Load image embeddings and any text embeddings from a .npz file.
+
+    Returns:
+        The image embeddings, and a mapping prompt -> (d,), or None if there is no text.
 
     Raises:
-        InvalidInputError: If the file is damaged or lacks the keys above, or features are not
-            finite.
+        InvalidInputError: If the file is damaged, has no features or has an invalid entry, or
+            features are not finite.
     """
     try:
         fields, ignored = _read_arrays(Path(path))
@@ -246,7 +249,7 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
 
 
 def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
-    """Return the metadata in a file, a JSON object; empty if there is none."""
+    """Return a file's metadata, or an empty dict if there is none."""
     if "about" not in fields:
         return {}
     array = fields["about"]
@@ -259,7 +262,9 @@ def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def load_texts(path: str | Path) -> Texts:
-    """Load only the text embeddings, prompt -> (d,), from a .npz file, or None if it has none.
+    """Load only the text embeddings from a .npz file, as a mapping prompt -> (d,).
+
+    Returns None if there are none.
 
     Raises:
         InvalidInputError: If the file cannot be read, or embeddings and prompts are inconsistent.
@@ -299,7 +304,7 @@ def save_embeddings(
     # Names in a zip archive end at the first NUL character.
     if any("\0" in column for column in embeddings.labels):
         raise InvalidInputError(
-            f"{path}: expected columns without a NUL character, got {list(embeddings.labels)}"
+            f"{path}: expected column names without NUL characters, got {list(embeddings.labels)}"
         )
     fields = {"features": np.ascontiguousarray(embeddings.features[:])}
     # JSON is smaller than numpy strings, which are all padded to the longest.
@@ -355,7 +360,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
 
 
 def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
-    """Raise an error if an archive's number of members differs from the number it declares.
+    """Raise an error if an archive's number of members differs from the declared number.
 
     The list of members has no checksum, so damage could remove or rename a column.
     """
@@ -368,7 +373,7 @@ def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
         return  # archive with a comment, or a 64-bit count
     listed = len(archive.infolist())
     if count != listed:
-        raise zipfile.BadZipFile(f"{listed} of {count} arrays are listed")
+        raise zipfile.BadZipFile(f"{listed} of {count} arrays are listed in the archive")
 
 
 def _parsed(array: Array, key: str) -> Any:
@@ -382,7 +387,7 @@ def _parsed(array: Array, key: str) -> Any:
 
 
 def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
-    """Return a column of strings; empty if it is missing from the file."""
+    """Return a column of strings, or () if the file does not have it."""
     if key not in fields:
         return ()
     array = fields[key]
@@ -437,8 +442,8 @@ def open_embeddings(
     """Open embeddings from one or more files, with labels and any text embeddings.
 
     Args:
-        paths: a .npz file, a pattern of .npy files such as "shards/*.npy", which become `Shards`,
-            or a clip-retrieval folder: img_emb/*.npy, with metadata/*.parquet next to it.
+        paths: a .npz file, a pattern for .npy files such as "shards/*.npy", which are opened as
+            `Shards`, or a clip-retrieval folder with img_emb/*.npy and metadata/*.parquet.
         table: for .npy, and for .npz without labels: a .csv, .tsv, .parquet or .jsonl file, or a
             pattern, with one row per feature row. The columns "ids" (or "image_path") and
             "captions" (or "caption") contain ids and captions. Other columns are labels
@@ -455,8 +460,8 @@ def open_embeddings(
         is_named = not isinstance(embeddings.ids, RowNumbers)
         if table is not None and (is_named or embeddings.labels or embeddings.captions):
             raise InvalidInputError(
-                f"{table}: expected features without ids, labels and captions if there is a table,"
-                f" but {paths} contains some"
+                f"{table}: a table can only be used if the features have no ids, labels or"
+                f" captions, but {paths} contains some"
             )
     else:
         shards = Shards.open(files)
@@ -488,9 +493,9 @@ def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path
                     shorter = f"; {table_file.name} has {len(part)} rows, and {file.name} {length}"
                     break
         raise InvalidInputError(
-            f"{table}: expected a row for each of {len(embeddings)} rows of the features, in the"
-            f" same order, got {len(rows)}{shorter}. Labels would be assigned to wrong images:"
-            " write the table again together with the features"
+            f"{table}: expected a row for each of {len(embeddings)} rows of features, in the same"
+            f" order, got {len(rows)}{shorter}. Labels would be assigned to the wrong images; write"
+            " the table again together with the features"
         )
     labels: dict[str, Labels] = {}
     texts: dict[str, tuple[str, ...]] = {}

@@ -13,7 +13,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.report.phrases import quantity
 from vldebias.utils.pictures import ENDINGS
 
-# Files and folders created by programs, in addition to hidden ones, which start with a dot.
+# Files and folders that operating systems and tools create, not including hidden ones, which start
+# with a dot.
 _LITTER = {
     "__macosx",  # archives made by macOS
     "@eadir",  # Synology thumbnails
@@ -33,7 +34,7 @@ OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)
 
 
 def is_litter(path: str | PurePosixPath) -> bool:
-    """Return True if a relative path is hidden or is a program's by-product."""
+    """Return True if a relative path is hidden, or was created by an operating system or a tool."""
     parts = PurePosixPath(path).parts
     return any(part.startswith(".") or part.casefold() in _LITTER for part in parts)
 
@@ -147,11 +148,11 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     folders = list(filter(has_images, subfolders)) or list(filter(has_images, siblings))
     if len(folders) == 1:
         return folders[0]
-    problem = f"{len(folders)} folders near it contain some: {folders[:3]}"
+    problem = f"{len(folders)} nearby folders contain some of them: {folders[:3]}"
     if not folders:
-        problem = "no folder near it contains any"
+        problem = "no nearby folder contains any of them"
     raise InvalidInputError(
-        f"{table}: {folder} contains none of {len(sample)} images that were checked, such as"
+        f"{table}: {folder} contains none of the {len(sample)} images checked, such as"
         f" {sample[0]!r}, and {problem}; set the base folder of the paths (--image-root; in Python"
         " images=...)"
     )

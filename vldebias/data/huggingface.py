@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Cell(TypedDict):
-    """Undecoded image: its bytes, or the path to its file."""
+    """An undecoded image: its bytes, or the path to its file."""
 
     bytes: bytes | None
     path: str | None
@@ -84,27 +84,27 @@ def open_huggingface(
     streaming: bool = False,
     files: Sequence[str] = (),
 ) -> ImageData | ImageStream:
-    """Open a split, or all splits concatenated in the order train, val, test, others.
+    """Open one split, or all splits concatenated in the order train, val, test, others.
 
-    Tars are read as by webdataset: files with the same name form a row, and their extensions are
-    its columns (jpg, txt, cls).
+    Tars are read as webdataset does: files with the same name form a row, and their extensions are
+    the column names (jpg, txt, cls).
 
     Args:
         root: data set to open; see `vldebias.data.layouts.LAYOUT`.
-        split: "train", "val" (also finds validation, valid and dev), "test", any other split of the
-            data set, or "all". Default: the only split, or test. Files and patterns have a single
-            split, train.
+        split: "train", "val" (also matches validation, valid and dev), "test", any other split of
+            the data set, or "all". Default: the only split, or test if there are several. Files
+            and patterns only have the split "train".
         image: column of images, or of paths below `images`. Default: found by name or type.
         caption: column of strings or of lists of strings; "auto", the default for tars, finds it by
             name.
-        labels: label columns, as a list or as {name here: name in the data set}. Default: columns
+        labels: label columns, as a list or as {name to use: name in the data set}. Default: columns
             of type ClassLabel.
         images: base folder for paths in the image column. Default: the opened folder.
         config: hub configuration.
         revision: hub commit, branch or tag.
-        streaming: read rows sequentially, without copying them to disk.
-        files: files in a folder to read, for example parquet files without statistics. Default:
-            all.
+        streaming: whether to read rows sequentially, without copying them to disk.
+        files: files to read from a folder, for example to skip img2dataset's statistics. Default:
+            all files.
 
     Raises:
         InvalidInputError: If the data set, split or column does not exist, or several columns are
@@ -186,7 +186,9 @@ def _resolved_columns(
     used = dict.fromkeys(filter(None, [image, caption, *columns.values()]))
     missing = [name for name in used if name not in features]
     if missing:
-        raise InvalidInputError(f"{place}: expected columns {missing}; there are {list(features)}")
+        raise InvalidInputError(
+            f"{place}: expected columns {missing}; the columns are {list(features)}"
+        )
     return image, caption, columns
 
 
@@ -242,7 +244,7 @@ def _only_or_test(splits: Mapping[str, object], split: str | None) -> str:
 
 
 def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[list[T]], T]) -> T:
-    """Return a split by any of its names, or all concatenated in the usual order.
+    """Return the split with a name or alias, or all splits concatenated in the usual order.
 
     Raises:
         InvalidInputError: If the split does not exist.
@@ -282,7 +284,7 @@ def _tars_of_splits(root: str | Path) -> dict[str, list[str]]:
 
 
 def _name_of(root: str | Path) -> str:
-    """Return a data set's name: its file or folder name, or a pattern's folder name."""
+    """Return a data set name: the name of a file or folder, or of a pattern's folder."""
     path = Path(root)
     if is_pattern(root) or len(expanded(root)) > 1:
         return path.parent.name or "files"
@@ -290,7 +292,7 @@ def _name_of(root: str | Path) -> str:
 
 
 def _image_column(image: str | None, features: Mapping[str, object], place: str) -> str:
-    """Return the given image column; by default, find it by name, then by type.
+    """Return the given image column. By default, find it by name, then by type.
 
     Raises:
         InvalidInputError: If no column qualifies, or several do.
@@ -306,7 +308,7 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
     for name, feature in features.items():
         if isinstance(feature, kind):
             image_columns.append(name)
-        # A column of bytes in a caption table contains images, whatever its name.
+        # A column of bytes contains images, whatever its name.
         elif getattr(feature, "dtype", "") in ("binary", "large_binary"):
             byte_columns.append(name)
     candidates = (
@@ -317,7 +319,7 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
     )
     if len(candidates) == 1:
         return candidates[0]
-    problem = "no column of images"
+    problem = "no image column"
     if candidates:
         problem = f"images may be in any of {candidates}"
     raise InvalidInputError(
@@ -327,7 +329,7 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
 
 
 def _caption_column(caption: str | None, features: Mapping[str, object], place: str) -> str | None:
-    """Return the given caption column, found by name with "auto" and for tars.
+    """Return the given caption column. For "auto" and for tars, find it by name.
 
     Raises:
         InvalidInputError: If "auto" finds no such column.
@@ -363,7 +365,7 @@ def _caption_column(caption: str | None, features: Mapping[str, object], place: 
 def source_of(
     root: str, config: str | None, revision: str | None, files: Sequence[str] = ()
 ) -> Source:
-    """Return load_dataset arguments: a format for files (as split "train"), otherwise a name.
+    """Return the arguments for `load_dataset`: a format and files as split "train", or a name.
 
     Args:
         root: a hub id, a folder, a file or a pattern.
@@ -410,8 +412,8 @@ class ImageStream:
     Attributes:
         image: image column.
         caption: caption column.
-        labels: name here -> column, for label columns.
-        classes: column -> class names, for ClassLabel columns.
+        labels: name to use -> column name, for each label column.
+        classes: column name -> class names, for each ClassLabel column.
         base: base folder for paths in the image column; None if `datasets` resolves them.
         dataset: the data set.
         name, split, about, fingerprint: see `ImageData`.
@@ -430,7 +432,7 @@ class ImageStream:
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """Return the class names of label columns, if they are known before reading the data."""
+        """Return the class names of the label columns whose classes are known in advance."""
         names = {}
         for label, column in self.labels.items():
             if column in self.classes:
@@ -469,7 +471,7 @@ class ImageStream:
             )
 
     def images(self) -> ImageData:
-        """Return the images of a map-style data set.
+        """Return the images in a map-style data set.
 
         Labels and captions are loaded immediately, images on demand.
         """
@@ -556,7 +558,7 @@ class ImageStream:
     def _record(
         self, row: Mapping[str, object], number: str, read: Callable[[], Image.Image]
     ) -> Record:
-        """Return the record of a row.
+        """Return the record for a row.
 
         Args:
             row: the row.

@@ -19,7 +19,7 @@ from vldebias.data.spellings import (
 # A group is rare if it has fewer rows than this, and at most this share of all rows.
 _FEW = 5
 _RARE = 0.02
-_MANY_GROUPS = 4  # with fewer groups, similar counts do not indicate ids
+_MANY_GROUPS = 4  # with fewer groups, a high ratio of groups to rows does not indicate ids
 _MOST_GROUPS = 0.8  # above this ratio of groups to rows, the groups are probably ids
 _ALIKE = 0.8  # difflib similarity: one letter in five may differ
 _MANY_TIMES = 4  # minimum ratio of correctly spelt rows to typos
@@ -46,7 +46,7 @@ def odd_values(labels: Labels) -> list[str]:
         first = unknown_names[0]
         names = " and ".join(map(repr, unknown_names))
         problems.append(
-            f"a group named {names}; if this is a missing value, set unknown={first!r}"
+            f"there is a group named {names}; if this means a missing value, set unknown={first!r}"
             f" (--unknown {first})"
         )
     rare = [name for name in known_names if rows[name] < _FEW and rows[name] <= _RARE * total]
@@ -80,7 +80,7 @@ def odd_names(names: tuple[str, ...], *, has_flags: bool = True) -> tuple[str, .
         return tuple(problems)
     # Remedies that use flags are in parentheses.
     command = "(?:in `vldebias eval shares` )?"
-    flag = rf" \({command}(?:by the flag|--rename [^()]*(?:\([^()]*\)[^()]*)*)\)"
+    flag = rf" \({command}(?:with the flag|--rename [^()]*(?:\([^()]*\)[^()]*)*)\)"
     return tuple(re.sub(flag, "", problem) for problem in problems)
 
 
@@ -105,12 +105,12 @@ def groups_as_many_as_rows(labels: Labels) -> str:
 
 
 def _written_twice(names: Sequence[str]) -> list[str]:
-    """Return remedies for values with several spellings."""
+    """Describe values that have several spellings."""
     problems = []
     pairs = []
     for spellings in written_twice(names):
         listed = " and ".join(map(repr, spellings))
-        # The canonical spelling replaces the others: F=female, 9-Mar=3-9.
+        # The canonical spelling replaces the others, as in F=female and 9-Mar=3-9.
         canonical = []
         for name in spellings:
             if name.casefold() == meaning_of(name) and name.removesuffix("s") not in canonical:
@@ -129,13 +129,13 @@ def _written_twice(names: Sequence[str]) -> list[str]:
     if pairs:
         problems.append(
             f"{'; '.join(pairs)} look like different spellings of the same value; if they are,"
-            " merge them (in `vldebias eval shares` by the flag)"
+            " merge them (in `vldebias eval shares` with the flag)"
         )
     return problems
 
 
 def _written_otherwise(names: Sequence[str]) -> list[str]:
-    """Return remedies for dates among ranges, codes among words, sentences, scores and lists."""
+    """Describe suspicious names, such as dates among ranges, codes among words, and sentences."""
 
     def fitting(pattern: str) -> list[str]:
         return [name for name in names if re.fullmatch(pattern, name)]
@@ -157,7 +157,7 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
     if len(codes) > 1 and words:
         problems.append(
             f"there are codes ({', '.join(map(repr, codes[:5]))}) and words"
-            f" ({', '.join(map(repr, words[:5]))}); replace each code by its word (--rename"
+            f" ({', '.join(map(repr, words[:5]))}); replace each code with its word (--rename"
             f" {codes[0]}={words[0]})"
         )
     sentences = [name for name in names if is_sentence(name)]
@@ -165,7 +165,7 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
         problems.append(
             f"{sentences[0][:80]!r} is a sentence, not the name of a group"
             f" ({len(sentences)} of {len(names)} values); ask the judge for a single word, or"
-            " replace each sentence by a value (--rename 'SENTENCE=value')"
+            " replace each sentence with a value (--rename 'SENTENCE=value')"
         )
     scores = fitting(r"[-+]?\d*\.\d*[1-9]\d*(?:e[-+]?\d+)?")
     if 2 * len(scores) > len(names) and len(scores) > 1:
@@ -181,7 +181,7 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
     lists = fitting(r"\[.*\]")
     if lists:
         problems.append(
-            f"{lists[0]!r} is a list; write a single value in each row, and a row for each value"
+            f"{lists[0]!r} is a list; write a separate row for each value"
             f' (--rename "{lists[0]}={lists[0].strip("[]").strip(chr(39))}")'
         )
     return problems
@@ -190,7 +190,7 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
 def names_of_unknown(names: Collection[str]) -> list[str]:
     """Return the names that mean a missing value: words, and special numbers among codes.
 
-    -1 means missing if 0 also occurs (pandas codes), but in a column of -1 and 1 both are values.
+    -1 means missing if 0 also occurs (pandas codes), but in a column of -1 and 1, both are values.
     "none" is a value, like "glasses", but "None" is not.
     """
     marks = set(_UNKNOWN_NUMBERS)
@@ -207,7 +207,7 @@ def names_of_unknown(names: Collection[str]) -> list[str]:
 
 
 def misspelt(counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Map rare values that look like typos to the frequent values they resemble.
+    """Return pairs of a rare value that looks like a typo and the frequent value it resembles.
 
     A value is not considered a typo if it is part of the other value ("male" and "female") or
     differs only in case, which is reported separately.

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 pd = Lazily("pandas")
 
-UNKNOWN = -1  # an internal code: -1 in a column of numbers is a value like 0 or 1
-# A column's values in order, or a mapping from table values to names. None: the sorted values that
-# occur.
+UNKNOWN = -1  # internal code; in a column of numbers, -1 is an ordinary value
+# A column's values in order, or a mapping from table values to names. If None, the values that
+# occur are used in sorted order.
 Names = Sequence[str] | Mapping[str, str] | None
-# Label columns: a list of names, or a mapping from the name here to the name in the table.
+# Label columns: a list of names, or a mapping from the name to use to the name in the table.
 ColumnNames = Sequence[str] | Mapping[str, str]
 # A column with more distinct values than this, covering more than half of its rows, contains ids or
 # captions.
@@ -34,7 +34,7 @@ class Labels:
 
     Attributes:
         codes: (n,) int64, each in 0 .. len(names) - 1 or UNKNOWN.
-        names: unique names of the codes; codes need not occur.
+        names: unique names of the codes. Not every code has to occur.
 
     Raises:
         InvalidInputError: If codes are not (n,) integers or have no name, or names are not unique.
@@ -125,8 +125,8 @@ class Labels:
             return cls.from_values(array.tolist(), names)
         if column.dtype.kind not in "iub":
             raise InvalidInputError(
-                f"expected strings or integers, got {array.dtype}; convert scores to classes, such"
-                " as scores > 0"
+                f"expected strings or integers, got {array.dtype}; convert scores to classes, for"
+                " example with scores > 0"
             )
         if column.dtype.kind == "b" and names is None:
             names = ("no", "yes")
@@ -170,7 +170,7 @@ class Labels:
             )
         new_names = list(dict.fromkeys(name_of_value.values()))
         new_codes = [new_names.index(name_of_value[value]) for value in labels.names]
-        new_codes.append(UNKNOWN)  # which the code -1 reads
+        new_codes.append(UNKNOWN)  # the last element, selected by the code -1
         return cls(np.array(new_codes, dtype=np.int64)[labels.codes], tuple(new_names))
 
     @staticmethod
@@ -191,7 +191,7 @@ class Labels:
             ) from None
 
     def without(self, unknown: object) -> Labels:
-        """Set one or several values to unknown."""
+        """Return labels with one or several values set to unknown."""
         is_text = isinstance(unknown, (str, bytes))
         if is_text or not isinstance(unknown, Iterable):
             unknown = [unknown]
@@ -199,7 +199,7 @@ class Labels:
         kept = tuple(name for name in self.names if name not in unknown_names)
         code_of_name = {name: code for code, name in enumerate(kept)}
         new_codes = [code_of_name.get(name, UNKNOWN) for name in self.names]
-        new_codes.append(UNKNOWN)  # which the code -1 reads
+        new_codes.append(UNKNOWN)  # the last element, selected by the code -1
         return Labels(np.array(new_codes)[self.codes], kept)
 
     def __len__(self) -> int:
@@ -234,7 +234,7 @@ def indices_of(rows: ArrayLike | slice) -> slice | NDArray[Any]:
 
 
 def cross(*labels: Labels) -> Labels:
-    """Cross two labels, as in "landbird/water"; unknown if either label is unknown.
+    """Combine label columns into one, such as "landbird/water"; unknown if any label is unknown.
 
     Codes are row-major: for two labels, code = first.code * len(second.names) + second.code.
     """
@@ -243,7 +243,7 @@ def cross(*labels: Labels) -> Labels:
         raise InvalidInputError(f"cross: expected labels of the same length, got {lengths}")
     crossed = labels[0]
     for column in labels[1:]:
-        # Codes computed from an unknown label (-1) are meaningless, and replaced below.
+        # Codes computed from an unknown label (-1) are meaningless and are replaced below.
         codes = crossed.codes * len(column.names) + column.codes
         known = crossed.known & column.known
         names = tuple("/".join(pair) for pair in product(crossed.names, column.names))
@@ -252,7 +252,7 @@ def cross(*labels: Labels) -> Labels:
 
 
 def mapped_columns(labels: ColumnNames) -> dict[str, str]:
-    """Return the label columns as a mapping {name here: name in the table}."""
+    """Return the label columns as a mapping {name to use: name in the table}."""
     if isinstance(labels, str):
         return {labels: labels}
     if isinstance(labels, Mapping):

@@ -1,9 +1,10 @@
 """Detect the format of images with captions.
 
-Formats are a table, a folder of images and text files, tars, COCO, and formats of `datasets`.
+The formats are tables, folders of images and text files, tars, COCO captions, and everything that
+`datasets` can load.
 
 This module imports neither torch nor datasets, so that a wrong column, separator or folder is
-reported immediately; only parquet needs pyarrow.
+reported immediately. Only parquet files require pyarrow.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ class Layout:
 
     Attributes:
         kind: "table", "coco", "pairs" (images with text files next to them), "tars", or "datasets"
-            (formats of that library).
+            (loaded with that library).
         files: the files; for pairs, all paths relative to the root.
         image: image column of a table.
         caption: caption column of a table, or None.
-        header: column names of a table whose file has no header.
+        header: column names of a table without a header line.
         images: image paths in the first rows of a table.
-        is_complete: whether the first rows are all rows.
+        is_complete: whether these first rows are the entire table.
     """
 
     kind: str
@@ -124,7 +125,7 @@ def find_layout(
         caption: caption column. Default: found by name.
         separator: table separator. Default: detected.
         encoding: table encoding. Default: detected.
-        reads_captions: False if only images are needed.
+        reads_captions: whether captions are needed in addition to images.
 
     Raises:
         InvalidInputError: If files do not exist or are empty, a column does not exist, several
@@ -193,7 +194,7 @@ def refuse_absent_images(
         raise InvalidInputError(
             f"{path}: {len(outside)} of the first {len(layout.images)} paths lead outside"
             f" {images or path.parent} or are not local files, such as {outside[0]!r}; use paths"
-            " relative to the folder of the table or --image-root, or allow them for a trusted"
+            " relative to the table's folder or to --image-root, or allow such paths for a trusted"
             " table: --set allow_outside=true (in Python allow_outside=True)"
         )
     # In a large table, images may be missing only for the first rows.
@@ -223,7 +224,7 @@ def _refuse_absent(root: str | Path, ending: str) -> None:
 
 
 def _layout_of_pattern(root: str | Path, patterns: Sequence[str]) -> Layout:
-    """Return the layout of files given by patterns, each of which must match a file."""
+    """Return the layout of the files that match patterns. Each pattern must match a file."""
     files: list[str] = []
     missing = []
     for pattern in patterns:
@@ -272,7 +273,8 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
         return Layout("coco", _below(folder, coco))
     if captions_beside(files):
         return Layout("pairs", tuple(files))
-    # `datasets` loads a folder of class folders; captions are then created from a template.
+    # `datasets` also loads folders with a subfolder per class. Their captions are created from a
+    # template.
     if reads_captions:
         _refuse_pictures_without_captions(folder, files, pictures)
     return Layout("datasets")
@@ -281,7 +283,7 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
 def _refuse_metadata_of_others(table: Path, pictures: Sequence[str]) -> None:
     """Raise an error if metadata.csv or metadata.jsonl lists only nonexistent files.
 
-    `datasets` would return rows with unreadable images.
+    Otherwise, `datasets` would return rows with unreadable images.
     """
     if table.suffix == ".parquet" or not pictures:
         return
@@ -308,7 +310,7 @@ def _ending_in(files: Sequence[str], *endings: str) -> list[str]:
 
 
 def _below(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths of all files in a folder."""
+    """Prepend the folder to each file path."""
     return tuple(str(folder / file) for file in files)
 
 
@@ -332,8 +334,8 @@ def _refuse_pictures_without_captions(
     elif tables:
         remedy = f"pass the table with the captions, such as --data {folder / tables[0]}"
     elif facts:
-        remedy = f"{remedy}; captions are not read from {facts[0]}; set the column of captions of"
-        remedy += " img2dataset (--caption_col), which then writes a .txt for each image"
+        remedy = f"{remedy}; captions are not read from {facts[0]}; set img2dataset's caption"
+        remedy += " column (--caption_col), so that it writes a .txt for each image"
     raise InvalidInputError(
         f"{folder}: got {len(pictures)} images without captions; {remedy}; or create captions from"
         " a label (label, caption_template)"
@@ -347,7 +349,9 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
     except (OSError, ValueError) as error:  # pyarrow's errors subclass ValueError
         raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
     if image is not None and image not in names and column_around(names, image) is None:
-        raise InvalidInputError(f"{path}: no column {image!r}; there are {names}; {_SET_IMAGE}")
+        raise InvalidInputError(
+            f"{path}: no column {image!r}; the columns are {names}; {_SET_IMAGE}"
+        )
     known = (*IMAGE_COLUMNS, "jpg", "jpeg", "png", "webp")
     if image is None and not fitting_columns(names, known):
         url = fitting_columns(names, _URL_COLUMNS)
@@ -357,7 +361,7 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
 
 
 def is_coco(path: Path, encoding: str | None) -> bool:
-    """Return True if a file contains COCO captions: a JSON object with certain keys.
+    """Return True if a file is a JSON object with the keys of COCO captions.
 
     Args:
         path: the file.
@@ -507,7 +511,9 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
     objects = {name.partition(".")[0] for name in plain}
     for column in columns:
         if column is not None and _plain(column.partition(".")[0]) not in plain | objects:
-            raise InvalidInputError(f"{path}: expected a column {column!r}; there are {names}")
+            raise InvalidInputError(
+                f"{path}: expected a column {column!r}; the columns are {names}"
+            )
 
 
 def _first_rows(
@@ -542,7 +548,7 @@ def _plain(name: str) -> str:
 
 
 def fitting_columns(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the columns with known names, or only the most common name if present.
+    """Return the columns with known names, or only the one with the most common name.
 
     Args:
         names: table columns.
@@ -573,7 +579,7 @@ def _column(
             fitting = [name]
         if len(fitting) != 1:
             raise InvalidInputError(
-                f"{path}: no column {name!r} for {content}; there are {list(names)}; {remedy}"
+                f"{path}: no column {name!r} for {content}; the columns are {list(names)}; {remedy}"
             )
         return fitting[0]
     fitting = fitting_columns(names, known)
@@ -589,9 +595,9 @@ def _column(
         raise InvalidInputError(_fetch_first(path, form, url[0], caption[0]))
     hint = ""
     if len(names) == 1 and form in ("csv", "tsv", "txt"):
-        hint = "; if these are several columns, set their --separator"
+        hint = "; if this is more than one column, set --separator"
     raise InvalidInputError(
-        f"{path}: no column for {content}; expected one of {', '.join(known)}; there are"
+        f"{path}: no column for {content}; expected one of {', '.join(known)}; the columns are"
         f" {list(names)}; {remedy}{hint}"
     )
 
@@ -604,7 +610,7 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
         form: its format.
         url: URL column.
         caption: caption column.
-        columns: column names of a table whose file has no header.
+        columns: column names of a table without a header line.
     """
     form = {"txt": "tsv", "ndjson": "jsonl"}.get(form, form)
     header = ""
@@ -624,8 +630,7 @@ def refuse_unreachable(name: str) -> None:
     `load_dataset` would fail too, but only after importing `datasets` and torch.
 
     Raises:
-        InvalidInputError: If the name is not a path, is not in a cache, and the hub cannot be
-            reached.
+        InvalidInputError: If the name is neither a path nor cached, and the hub cannot be reached.
     """
     if Path(name).exists() or _may_be_cached(name):
         return
@@ -637,7 +642,7 @@ def refuse_unreachable(name: str) -> None:
 
 
 def _may_be_cached(name: str) -> bool:
-    """Return whether a `datasets` or hub cache contains a name, ignoring case and separators."""
+    """Return True if a cache contains a data set, ignoring case and separators in its name."""
     from huggingface_hub import constants
 
     def letters(text: str) -> str:
@@ -655,7 +660,7 @@ def cannot_open(root: str | Path, trouble: str) -> InvalidInputError:
     """Return the error for a data set that cannot be opened.
 
     Args:
-        root: what was passed as the data set.
-        trouble: the reason why it cannot be opened.
+        root: data set, as passed by the user.
+        trouble: why it cannot be opened.
     """
     return InvalidInputError(f"huggingface: {root}: cannot be opened: {trouble}. Expected {LAYOUT}")

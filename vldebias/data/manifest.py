@@ -44,12 +44,12 @@ def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.in
     rows = np.flatnonzero(splits.codes == splits.names.index(split))
     if not len(rows):
         counts = ", ".join(f"{name} {count}" for name, count in splits.counts.items() if count)
-        raise InvalidInputError(f"{data}: split {split!r} is empty; there are {counts}")
+        raise InvalidInputError(f"{data}: split {split!r} is empty; the splits are {counts}")
     return rows
 
 
 def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return the labels of a column.
+    """Return the labels in a column.
 
     Args:
         table: the table.
@@ -66,7 +66,7 @@ def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
 
 
 def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return a column's labels if its values are known, merging other spellings with a warning.
+    """Return a column's labels, merging other spellings of known values with a warning.
 
     Args:
         table: the table.
@@ -93,7 +93,7 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
 
 
 def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return a column's labels if its values are known and every row has one.
+    """Return a column's labels, after checking that every row has a known value.
 
     Args:
         table: the table.
@@ -108,7 +108,7 @@ def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     if not labels.known.all():
         empty = int((~labels.known).sum())
         raise InvalidInputError(
-            f"{path}: column {column!r}: expected a value in every row, but {empty} are empty"
+            f"{path}: column {column!r}: expected a value in every row, but {empty} rows are empty"
         )
     return labels
 
@@ -130,12 +130,12 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
 
     Args:
         root: the table.
-        split: keep only rows with this value in `split_column`, or "all".
+        split: value in `split_column` of the rows to keep, or "all".
         image: column of paths relative to `images`. Default: "image" or, if there is no such
             column, the only column with a different common name, such as "filename".
         caption: column of strings or of lists of strings. Rows with the same image are merged into
             one image with several captions.
-        labels: label columns, as a list or as {name here: name in the table}; empty cells are
+        labels: label columns, as a list or as {name to use: name in the table}; empty cells are
             unknown.
         split_column: split column.
         images: base folder for the paths. Default: the table's folder.
@@ -151,8 +151,8 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
     if split != "all":
         if split_column is None:
             raise InvalidInputError(
-                f"{root}: split {split!r} needs split_column, the column of splits; if there is"
-                " none, use split 'all'"
+                f"{root}: split {split!r} requires split_column; if the table has no split column,"
+                " use split 'all'"
             )
         table = table.take(rows_of_split(root, split, labels_of(table, split_column, None, root)))
     image = _image_column(table.column_names, image, root)
@@ -183,8 +183,8 @@ def _image_column(names: Sequence[str], image: str, path: Path) -> str:
         return image
     if len(fitting) != 1:
         raise InvalidInputError(
-            f"{path}: expected a column {image!r}; there are {list(names)}; set the column of paths"
-            " (image=...; --option image=COLUMN)"
+            f"{path}: expected a column {image!r}; the columns are {list(names)}; set the image"
+            " column (image=...; --option image=COLUMN)"
         )
     return fitting[0]
 
@@ -263,7 +263,7 @@ def _captions_of(
             more_captions.append(further or ())
     if lists:
         warn(
-            f"{path}: {lists} cells of column {column!r} are lists written as text, and are read as"
+            f"{path}: {lists} cells of column {column!r} are lists written as text; each is read as"
             f" several captions, such as {captions[0][:60]!r}",
             SuspectInputWarning,
         )

@@ -22,7 +22,7 @@ else:
     torch = Lazily("torch")
     dist = Lazily("torch.distributed")
 
-RETRIES = 3  # retries for a part whose worker died
+RETRIES = 3  # number of retries for a part whose worker died
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -49,13 +49,13 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    finally:  # also if the caller stops early, for example on Ctrl-C
+    finally:  # runs even if the caller stops early, for example on Ctrl-C
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Describe the process group, in which this process has rank `rank` out of `world`."""
+    """Describe a process group by this process's rank and the number of processes."""
 
     rank: int = 0
     world: int = 1
@@ -85,7 +85,7 @@ def processes() -> Processes:
     is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if is_launched and not dist.is_initialized():
         on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
-        # Before version 2.6, torch only supports CUDA here.
+        # Before version 2.6, torch has no `accelerator` module, and only CUDA is supported.
         accelerator = getattr(torch, "accelerator", torch.cuda)
         # Without cpu=True, accelerate does not form a process group on machines without an
         # accelerator.
@@ -96,7 +96,7 @@ def processes() -> Processes:
 
 
 class LostPartError(VldebiasError):
-    """Raised if a part's workers died at every attempt.
+    """Raised if a worker died at every attempt to process a part.
 
     Attributes:
         part: zero-based index of the part.
@@ -110,14 +110,14 @@ class OnRay:
 
     If a worker dies, Ray retries its part up to three times. Errors raised by the work itself are
     re-raised unchanged. When iteration ends or fails, pending parts are cancelled, actors exit
-    after their current part, and Ray's objects are freed. If Ray was started here, it shuts down
-    when the program exits, or at the end of a `with OnRay() as runner:` block.
+    after their current part, and Ray's objects are freed. If this object started Ray, Ray shuts
+    down when the program exits, or at the end of a `with OnRay() as runner:` block.
 
     Args:
         workers: number of actors. Each keeps the work in memory, for example a model on a GPU.
             Default: one Ray task per part.
         cpus, gpus: resources per task or actor.
-        verbose: whether to print Ray's log and the workers' output, if Ray is started here.
+        verbose: whether to print Ray's log and the workers' output if this object starts Ray.
 
     Raises:
         MissingPackageError: If Ray is not installed.
@@ -154,7 +154,7 @@ class OnRay:
             parts: the parts.
 
         Raises:
-            LostPartError: If the workers died at every attempt to run a part.
+            LostPartError: If a worker died at every attempt to process a part.
             VldebiasError: If a worker cannot unpickle the work, or its result cannot be pickled.
         """
         # Store the work once, so that each part only carries a reference to it. Keep references to
@@ -194,7 +194,7 @@ class OnRay:
             while results:
                 yield self._value(results, done, len(parts))
                 done += 1
-        finally:  # also after an error, and if the caller stops early
+        finally:  # runs even after an error, or if the caller stops early
             if self.workers is None and running:
                 # Cancelling a finished task can terminate this process in Ray 2.60.
                 count = len(running)
@@ -232,7 +232,7 @@ class OnRay:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Hold the work's result or exception. Ray would change the class of a raised exception."""
+    """Store the result or exception, because Ray would change the class of a raised exception."""
 
     value: object = None
     error: Exception | None = None

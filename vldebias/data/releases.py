@@ -1,4 +1,4 @@
-"""Locate Waterbirds, CelebA and FairFace files in the folders their releases unpack to.
+"""Locate the files of Waterbirds, CelebA and FairFace in the folders that their releases use.
 
 This module imports neither numpy nor pyarrow, so that commands report an invalid folder
 immediately.
@@ -16,11 +16,11 @@ from vldebias.errors import InvalidInputError
 # Folder names in the group DRO and WILDS releases.
 WATERBIRDS_FOLDERS = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")
 _MERGED_CELEBA = ("metadata.csv", "metadata_celeba.csv")
-_FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # the crop of the authors' main experiments
+_FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # the crop in the authors' main experiments
 
 
 def find_in_release(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
-    """Return the first existing file, searching the folders in order.
+    """Return the path of the first file or folder that exists, searching the folders in order.
 
     Args:
         data: data set name for the message.
@@ -29,7 +29,7 @@ def find_in_release(data: str, root: Path, names: Sequence[str], folders: Sequen
         folders: folders below `root`; "" is `root` itself.
 
     Raises:
-        InvalidInputError: If none of the folders has one of the names.
+        InvalidInputError: If none of the folders contains any of the names.
     """
     for folder in folders:
         for name in names:
@@ -45,7 +45,7 @@ def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
     """Return `root`, or the folder inside it that a release was unpacked into."""
     paths = [Path(folder, name) for folder, name in product(folders, names)]
     inside = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    # Group DRO's code adds a folder "data" below its own folder, and torchvision "celeba".
+    # Group DRO's code keeps data in a nested folder "data", and torchvision in "celeba".
     nested = [path / below for path, below in product(inside, ("data", "celeba"))]
     # Try the root first, and its subfolders only if it does not contain the files.
     for base in (root, *inside, *nested):
@@ -56,7 +56,7 @@ def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
 
 def find_waterbirds(root: Path) -> Path:
     """Return the path of the Waterbirds table."""
-    # The WILDS package and some copies unpack it into a subfolder.
+    # The WILDS package and some copies use a subfolder "waterbirds".
     folders = [*WATERBIRDS_FOLDERS, *(f"waterbirds/{name}" for name in WATERBIRDS_FOLDERS)]
     names = ["metadata.csv", "metadata_waterbirds.csv"]
     return find_in_release("waterbirds", root, names, folders)
@@ -67,7 +67,8 @@ def find_celeba(root: Path) -> tuple[list[Path], Path]:
     tables = ("", "Anno", "Eval")  # folders in the release; copies have a single folder
     base = _base(root, ["list_attr_celeba.csv", "list_attr_celeba.txt", *_MERGED_CELEBA], tables)
     paths = []
-    # JTT's folder also contains the release's attributes, but not its partition.
+    # JTT's folder also contains CelebA's attributes, but not its partition, so its merged table is
+    # only used if there is no partition.
     has_partition = any(
         (base / folder / f"list_eval_partition{ending}").exists()
         for folder, ending in product(tables, (".csv", ".txt"))
@@ -106,7 +107,7 @@ def find_fairface(root: Path, split: str) -> tuple[list[Path], Path]:
 
 
 def find_tables(data: str, root: Path, split: str) -> list[Path]:
-    """Return a data set's tables, or [] if its release is not described here.
+    """Return the paths of a data set's tables, or [] for data sets that have none.
 
     Args:
         data: data set name.

@@ -41,7 +41,8 @@ R = TypeVar("R")
 BLOCK = 1 << 10
 # Maximum rows per part: larger files are split, so that several workers can read them.
 PART = 1 << 18
-# With fewer rows, products are summed in a different order and may differ in the last digit.
+# With fewer rows, matrix products are summed in a different order and may differ in the last
+# digit.
 _FEW = 16
 _COUNTED_AT_ONCE = 4096  # rows per block for counting invalid rows
 
@@ -245,9 +246,9 @@ class UnitRows:
 
     Attributes:
         features: (n, d) floats.
-        ids: names of the rows of all parts, for messages.
-        change: function applied to blocks (b, d) of unit rows, acting on each row separately, such
-            as an image edit.
+        ids: names of the rows in all parts, for messages.
+        change: function applied to blocks (b, d) of unit rows, such as an image edit. It must treat
+            each row separately.
     """
 
     features: Shards
@@ -312,7 +313,7 @@ class UnitRows:
         return products
 
     def top(self, queries: Tensor, k: int) -> Rows:
-        """Return the k rows (q, k) with the largest inner product with each query.
+        """Return the indices (q, k) of the k rows with the largest inner products with each query.
 
         Ties keep row order.
 
@@ -331,7 +332,7 @@ class UnitRows:
         return places
 
     def _parts(self) -> list[tuple[UnitRows, Index]]:
-        """Return each part's rows, and their positions among these rows."""
+        """Return the rows in each part, with their positions among all rows."""
         shards = self.features
         parts = []
         for number, local, places in shards.cut(shards.numbers(slice(None))):
@@ -381,7 +382,7 @@ def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
 
 
 def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
-    """Return name -> products (n, k) for a part's rows, independently of block and part sizes."""
+    """Return a part's inner products (n, k), which do not depend on the block and part sizes."""
     products = {}
     for name, text_rows in texts.items():
         products[name] = torch.empty(len(rows), len(text_rows))
@@ -395,7 +396,7 @@ def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
 
 
 def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index]) -> Leaders:
-    """Return the top rows of one part, at most k."""
+    """Return at most k top rows from one part."""
     rows, place = part
     return leaders(queries, rows, min(k, len(rows)), place)
 
@@ -446,7 +447,7 @@ def metadata_beside(path: str | Path) -> str | None:
 
 
 def is_pattern(path: str | Path) -> bool:
-    """Return True if a name is a file pattern."""
+    """Return True if a name is a file pattern rather than an existing file."""
     return not Path(path).exists() and glob.has_magic(str(path))
 
 
@@ -470,7 +471,7 @@ class FileRows:
         shape: shape of these rows.
         dtype: dtype of the array.
         stamp: size and modification time of the file when it was first opened.
-        start: first row.
+        start: index of the first row in the file.
     """
 
     path: Path

@@ -52,8 +52,8 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     The label columns are `label` (landbird, waterbird) and `place` (land, water).
 
     Args:
-        root: folder with metadata.csv or SubpopBench's metadata_waterbirds.csv, or its parent, in
-            which the folder may also be in "waterbirds".
+        root: folder with metadata.csv or SubpopBench's metadata_waterbirds.csv, or the parent of
+            this folder or of a folder "waterbirds" that contains it.
         split: train, val, test or all.
     """
     path = find_waterbirds(root)
@@ -79,8 +79,8 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
 
     Args:
         root: folder with the tables and images, or with Anno/, Eval/ and Img/ as released, or its
-            parent. Two merged tables are also supported: metadata.csv of JTT (image_id, attributes,
-            split), and metadata_celeba.csv of SubpopBench, which only has the attributes `y`
+            parent. Two merged tables are also supported: JTT's metadata.csv (image_id, attributes,
+            split), and SubpopBench's metadata_celeba.csv, which only has the attributes `y`
             (blond) and `a` (male).
         split: train, val, test or all.
     """
@@ -111,7 +111,7 @@ def _celeba_table(paths: Sequence[Path]) -> pa.Table:
     """Return a table of CelebA's images with their attributes and splits.
 
     Args:
-        paths: a merged table, or the tables of attributes and of splits.
+        paths: a merged table, or the attribute table and the split table.
 
     Raises:
         InvalidInputError: If an image has no split.
@@ -181,8 +181,8 @@ _FAIRFACE = {
 def open_fairface(root: Path, split: str = "val") -> ImageData:
     """Open a split of FairFace (Karkkainen and Joo, 2021).
 
-    The label columns are `gender`, `race` and `age`, with the values of the data set. Images are in
-    the folder of the label files or in "fairface-img-margin025-trainval".
+    The label columns are `gender`, `race` and `age`, with the original values. Images are in the
+    folder of the label files or in "fairface-img-margin025-trainval".
 
     Args:
         root: folder with the label files, or its parent.
@@ -212,9 +212,9 @@ def open_data(
     """Open a data set by name. Labels are loaded immediately, images on demand.
 
     Args:
-        name: data set name, see `list_data`.
-        root: folder of the data set (a file for "manifest", a hub id for "huggingface"). Default: a
-            folder in the working directory with one of the data set's names.
+        name: data set name, as in `list_data`.
+        root: data set folder (a file for "manifest", a hub id for "huggingface"). Default: a folder
+            in the working directory with one of the data set's names.
         split: train, val, test or all, depending on the data set. Default: the split for which
             results are usually reported.
         options: reader options, such as those of `vldebias.data.manifest.open_manifest`.
@@ -248,7 +248,7 @@ def open_data(
         if missing and not options:
             raise InvalidInputError(
                 f"data set {name!r}: its reader returned the columns {list(found.labels)}; expected"
-                f" {', '.join(missing)} too, which it declares as `columns`"
+                f" {', '.join(missing)} as well, because they are declared in `columns`"
             )
         return found
     # Imported here, because the module imports the hub libraries.

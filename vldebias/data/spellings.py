@@ -27,7 +27,7 @@ _SYNONYMS = {
     " hispanic_or_latino",
     "middle eastern": "mideastern middle_east",
 }
-# Judge and survey answers that are not groups, in several languages.
+# Answers from judges and surveys that do not name a group, in several languages.
 _NO_ANSWERS = {
     *("unknown", "unk", "unclear", "undetermined", "not known", "n/a", "na", "nan", "none", "null"),
     *("<na>", "nat", "?", "unsure", "uncertain", "ambiguous", "indeterminate", "cannot", "sorry"),
@@ -108,7 +108,7 @@ def meaning_of(name: str) -> str:
 
 
 def names_no_group(text: str) -> bool:
-    """Return True if a label is not a group: a refusal, "cannot tell", "N/A".
+    """Return True if a label does not name a group: a refusal, "cannot tell" or "N/A".
 
     >>> [names_no_group(text) for text in ("N/A", "I'm sorry, I can't tell.", "female", "other")]
     [True, True, False, False]
@@ -166,7 +166,7 @@ def spreadsheet_range(text: str) -> str | None:
             numbers.append(int(part))
         elif part not in ("00:00:00", "0:00"):
             return None
-    # Full dates include a year, so they are not converted ranges.
+    # Drop the year of a full date. Two numbers without a month name are a range, not a date.
     if len(numbers) == 3 and max(numbers) > 1900:
         numbers.remove(max(numbers))
     elif len(numbers) != 2 or all(map(str.isdecimal, parts)):
@@ -193,11 +193,11 @@ def written_twice(names: Iterable[str]) -> list[list[str]]:
     spellings = defaultdict[str, list[str]](list)
     for name in names:
         spellings[meanings[name]].append(name)
-    return [alike for alike in spellings.values() if len(alike) > 1]
+    return [group for group in spellings.values() if len(group) > 1]
 
 
 def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
-    """Return the only value that a single letter abbreviates."""
+    """Return the value that a single letter abbreviates, or None if there is not exactly one."""
     if len(letter) != 1 or not letter.isalpha():
         return None
     starting = {meaning for meaning in meanings if len(meaning) > 1 and meaning.startswith(letter)}
@@ -207,7 +207,7 @@ def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
 
 
 def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:
-    """Map dates to the ranges a spreadsheet converted; empty if no other names are ranges."""
+    """Map dates to the ranges they were converted from. Empty if no other names are ranges."""
     names = list(names)
     dates = {}
     for name in names:
@@ -223,7 +223,7 @@ def matched(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         names: spellings in the data.
-        known: mapping from a value's code or name in the data set to its name here.
+        known: mapping from a value's code or name in the data set to the name to use.
     """
     known_of_meaning: dict[str, str] = {}
     for code, value in known.items():

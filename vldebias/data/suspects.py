@@ -1,4 +1,4 @@
-"""Rank suspicious rows, as a table and an image page, to find wrong captions and labels."""
+"""Rank suspicious rows, and list them in a table or with their images on an HTML page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vldebias.utils.pictures import decode
 if TYPE_CHECKING:
     from PIL import Image
 
-THUMB = 160  # pixels
+THUMB = 160  # maximum side length of a thumbnail, in pixels
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <style>:root{color-scheme:light dark}
@@ -49,7 +49,8 @@ class Suspects:
     Args:
         scores: (n,), NaN for rows without a score.
         ids: n row names.
-        read: row -> RGB image; raises OSError if it cannot be read. None if there are no images.
+        read: row -> RGB image. Raises OSError if the image cannot be read. None if there are no
+            images.
         path: row -> image path, or "" if the image is not a separate file.
     """
 
@@ -118,7 +119,7 @@ class Suspects:
         """Write a csv file with the columns rank, percentile, score, id, `columns` and path.
 
         The most suspicious row is first, and rows without a score are last. Ties count half in the
-        percentile. Formulas are escaped (`files.shielded`).
+        percentile. Cells that look like formulas are escaped (`files.shielded`).
 
         Args:
             path: output file.

@@ -33,7 +33,7 @@ pq = Lazily("pyarrow.parquet")
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".jsonl", ".ndjson", ".json")
 # Names of JSON types in messages.
 _KINDS: dict[type, str] = {
-    **{str: "a text", int: "a number", float: "a number", bool: "a truth value"},
+    **{str: "a string", int: "a number", float: "a number", bool: "a boolean"},
     **{list: "a list", dict: "an object"},
 }
 
@@ -68,7 +68,7 @@ def read_table(
             table = with_flat_columns(pq.read_table(path, page_checksum_verification=True))
             expected = pq.read_metadata(path).num_rows
             if table.num_rows != expected:
-                raise pa.ArrowInvalid(f"it declares {expected} rows and has {table.num_rows}")
+                raise pa.ArrowInvalid(f"it declares {expected} rows but has {table.num_rows}")
         elif ending in (".csv", ".tsv", ".txt"):
             usual = "\t" if ending == ".tsv" else ","
             text = read_text(path, encoding)
@@ -86,7 +86,7 @@ def read_table(
                 f"{path}: expected distinct column names, got {repeated[0]!r} more than once"
             )
         table.validate(full=True)  # detects strings that are not UTF-8
-        return table.rename_columns(table.column_names)  # raises an error for a missing name
+        return table.rename_columns(table.column_names)  # raises an error if a name is missing
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
 
@@ -115,10 +115,10 @@ def _read_json(path: Path, encoding: str | None) -> pa.Table:
 
 
 def _table_of_rows(rows: Sequence[Mapping[str, JSON]], path: Path) -> pa.Table:
-    """Convert objects to a table; fields that an object lacks become missing values."""
+    """Convert objects to a table. Fields that an object lacks become missing values."""
     table = flat_rows(rows, str(path))
     columns = {name: [row.get(name) for row in table] for name in names_of(table)}
-    # Find columns that contain objects in some rows and other values elsewhere.
+    # Find columns that contain objects in some rows and other values in others.
     objects = {name.rpartition(".")[0] for name in columns}
     for name in objects & set(columns):
         if any(cell is not None for cell in columns[name]):
@@ -154,8 +154,8 @@ def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
             if kind == first_kind:
                 continue
             remedy = "write the same kind of value in every row"
-            if {kind, first_kind} == {"a text", "a list"}:
-                remedy = 'write a text as a list of one, ["a text"]'
+            if {kind, first_kind} == {"a string", "a list"}:
+                remedy = 'write a single string as a list, ["a string"]'
             raise InvalidInputError(
                 f"{path}: column {column!r}: row {number} has {kind}, {str(value)[:40]!r}, and an"
                 f" earlier row {first_kind}, {str(first)[:40]!r}; {remedy}"
@@ -202,7 +202,9 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
                 return _array_of(parts, source)
         alike = [column for column in names if column.strip().casefold() == name.strip().casefold()]
         if len(alike) != 1:
-            raise InvalidInputError(f"{source}: expected a column {name!r}; there are {names}")
+            raise InvalidInputError(
+                f"{source}: expected a column {name!r}; the columns are {names}"
+            )
         name = alike[0]
     return table.column(name).combine_chunks()
 
@@ -218,7 +220,7 @@ def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
 def as_texts(column: pa.Array, source: str) -> list[str]:
     """Return a column's values as strings, with "" for missing values.
 
-    If all numbers are integers, 1.0 is written as 1.
+    In a column whose numbers are all integers, 1.0 becomes "1".
 
     Args:
         column: the column.

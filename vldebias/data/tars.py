@@ -86,8 +86,8 @@ def open_tars(
         name: data set name.
         split: split name.
         image: image field. Default: found by its extension.
-        caption: caption field; "auto" finds it and raises an error if there is none. Default: found
-            if there is one.
+        caption: caption field. With "auto", it is found by name, and an error is raised if there is
+            none. Default: found by name, if there is one.
         labels: label fields; "json.NAME" is a value in a JSON field.
         about: additional metadata for reports.
 
@@ -106,7 +106,9 @@ def open_tars(
     columns = {}
     for label, column in mapped_columns(labels or ()).items():
         if not _has(samples, column):
-            raise InvalidInputError(f"{source}: expected columns [{column!r}]; there are {fields}")
+            raise InvalidInputError(
+                f"{source}: expected columns [{column!r}]; the columns are {fields}"
+            )
         columns[label] = Labels.from_values(
             Labels.text_of(_value(sample, column)).strip() for sample in samples
         )
@@ -174,7 +176,7 @@ def samples_of(path: Path) -> list[Sample]:
             samples = _grouped(path, tar, members)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise InvalidInputError(
-            f"{path}: cannot be opened: {error}. Expected a tar of images and texts (webdataset)"
+            f"{path}: cannot be opened: {error}. Expected a webdataset tar of images and text files"
         ) from None
     if not samples:
         raise InvalidInputError(
@@ -244,7 +246,7 @@ def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
 
 
 def _parsed(content: bytes, ending: str, source: str) -> object:
-    """Parse a field: return a number, JSON, text, or bytes if it is not UTF-8."""
+    """Parse a field as a number, JSON or text. Text that is not UTF-8 is returned as bytes."""
     if ending in _NUMBERS:
         try:
             return int(content)
@@ -290,7 +292,9 @@ def _image_field(
     fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
     if name is not None:
         if name not in fields_of_images:
-            raise InvalidInputError(f"{source}: expected columns [{name!r}]; there are {fields}")
+            raise InvalidInputError(
+                f"{source}: expected columns [{name!r}]; the columns are {fields}"
+            )
         return name
     if not fields_of_images:
         raise InvalidInputError(f"{source}: expected images, got the fields {fields}")
@@ -319,7 +323,9 @@ def _caption_field(
     """
     if name not in (None, "auto") or "auto" in fields:
         if not _has(samples, str(name)):
-            raise InvalidInputError(f"{source}: expected columns [{name!r}]; there are {fields}")
+            raise InvalidInputError(
+                f"{source}: expected columns [{name!r}]; the columns are {fields}"
+            )
         return name
     candidates = {*TEXTS, *CAPTION_COLUMNS}.intersection(fields)
     for field_name in (*_PREFERRED, *fields):
@@ -345,7 +351,7 @@ def _caption_field(
 def _report_incomplete(
     source: str, samples: Sequence[Sample], image: str, caption: str | None
 ) -> None:
-    """Raise an error if text is not next to its images; warn about incomplete samples."""
+    """Raise an error if text is not stored next to its image; warn about incomplete samples."""
     if caption is None:
         return
     without_text = [s for s in samples if image in s.places and _value(s, caption) is None]
@@ -353,10 +359,10 @@ def _report_incomplete(
     complete = len(samples) - len(without_text) - len(without_image)
     if without_text and without_image and complete <= len(samples) // 100:
         raise InvalidInputError(
-            f"{source}: expected images next to their texts, but '{without_text[0].key}.{image}' is"
-            f" not next to a text, and '{without_image[0].key}.{caption}' is not next to an image."
-            " In webdataset, the files of a sample follow each other; pack them again, sorted by"
-            " name (tar --sort=name -cf new.tar FOLDER)"
+            f"{source}: expected each image next to its text, but '{without_text[0].key}.{image}'"
+            f" is not next to a text file, and '{without_image[0].key}.{caption}' is not next to an"
+            " image. In webdataset, the files in a sample follow each other; pack the tar again"
+            " with its files sorted by name (tar --sort=name -cf new.tar FOLDER)"
         )
     consequences = {
         "text": (without_text, "they have no caption, and are not used for training"),
@@ -373,7 +379,7 @@ def _report_incomplete(
 
 
 def stream_of_tars(files: Sequence[str | Path]) -> IterableDataset:
-    """Stream the samples in tars as a `datasets` stream, with one shard per tar.
+    """Return the samples in tars as a `datasets` stream with one shard per tar.
 
     The fields are taken from the first tar.
     """
@@ -393,7 +399,7 @@ def stream_of_tars(files: Sequence[str | Path]) -> IterableDataset:
 
 
 def _flat(sample: Sample) -> dict[str, object]:
-    """Return a sample's strings and numbers; JSON values have names like "json.caption"."""
+    """Return a sample's strings and numbers. JSON values have names such as "json.caption"."""
     values: dict[str, object] = {}
     for name, value in sample.values.items():
         inner = flat(value, sample.key) if isinstance(value, dict) else {"": value}
@@ -408,7 +414,7 @@ def _flat(sample: Sample) -> dict[str, object]:
 
 
 def _rows_of_tars(tars: Sequence[str], fields: Sequence[str]) -> Iterator[dict[str, object]]:
-    """Yield the samples of tars one after another, with undecoded images."""
+    """Yield the samples in each tar in turn, with undecoded images."""
     for path in tars:
         with Path(path).open("rb") as file:
             for sample in samples_of(Path(path)):

@@ -170,7 +170,7 @@ class AnnotationLog:
 
 
 def _torn(path: Path, content: bytes) -> bytes:
-    """Return the last line if it is incomplete, and issue a warning."""
+    """Return the last line and warn about it if it is incomplete, otherwise return b""."""
     tail = content.rpartition(b"\n")[2]
     try:
         json.loads(tail or b"0")
@@ -178,7 +178,7 @@ def _torn(path: Path, content: bytes) -> bytes:
     except (ValueError, RecursionError):
         warn(
             f"{path}: skipping the last line, which is incomplete (interrupted while writing):"
-            f" {tail[:80].decode(errors='replace')!r}; the answer before it was saved"
+            f" {tail[:80].decode(errors='replace')!r}; all earlier answers are intact"
         )
         return tail
 

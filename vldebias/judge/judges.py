@@ -1,8 +1,8 @@
 """Image judges, which return probabilities for the values of each attribute.
 
-What is left to 1 is the probability that the image shows none of the values. For example, an image
-without a person has no gender, so its value is unknown. The share of unknown images is reported
-separately.
+The probabilities of an attribute's values may sum to less than 1. The remainder is the probability
+that the image shows none of the values. For example, an image without a person has no gender, so
+its value is unknown. The share of unknown images is reported separately.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class MiniatureJudge(JudgeSpec):
             outputs = network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
             probabilities = dict[str, np.ndarray]()
             for world, fields in (("portraits", portraits), ("birds", birds)):
-                # For example, P(profession) is multiplied by P(portrait). What is left to 1 is the
+                # For example, P(profession) is multiplied by P(portrait). The remainder is the
                 # probability of none of the values.
                 chance = outputs["world_probabilities"][:, words.WORLDS.index(world), None]
                 for field in fields:
@@ -378,7 +378,7 @@ class ClipJudge(JudgeSpec):
             probabilities = {}
             for attribute, rows in rows_of_attribute.items():
                 chances = (scale * features @ rows.T).softmax(dim=-1)
-                values = len(self.prompts[attribute])  # the columns after these are rejects
+                values = len(self.prompts[attribute])  # further columns are for `reject`
                 probabilities[attribute] = chances[:, :values].numpy()
             return probabilities
 
@@ -483,11 +483,11 @@ class VlmJudge(JudgeSpec):
                     warned.add(attribute)
                     warn(
                         f"{self.model}: answers about {attribute} depend on the order of the"
-                        f" options (mean total variation {bias:.2f}). They are averaged; label"
-                        " some images to correct the judge"
+                        f" options (mean total variation {bias:.2f}). They are averaged over all"
+                        " orders; label some images to correct the judge"
                     )
-                # Use the normalised geometric mean of the likelihoods, so that an order in which a
-                # letter is nearly impossible has an effect.
+                # Use the normalised geometric mean of the likelihoods, so that a value that is
+                # nearly impossible in one order gets a low probability.
                 mean = np.mean(rows, axis=0)
                 total = np.logaddexp.reduce(mean, axis=1, keepdims=True)
                 probabilities[attribute] = np.exp(mean - total)[:, :-1]

@@ -73,7 +73,7 @@ def _path(variant: str, prompt: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class PlannedImage:
-    """An image in a plan, or in any folder.
+    """An image in a plan, or in a folder without a plan.
 
     Attributes:
         prompt: the prompt.
@@ -167,7 +167,9 @@ def _stated_prompts(
         InvalidInputError: If there are none, or a prompt does not state exactly one value.
     """
     if not groups:
-        raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
+        raise InvalidInputError(
+            f"{prompts.name}: stated=True requires {part} pairs; use stated=False"
+        )
     concept_words = StatedWords(names)
     planned: list[PlannedPrompt] = []
     # Generate each prompt once, even if it belongs to several groups.
@@ -216,13 +218,13 @@ class Plan(Strict):
         folders = {file_slug(name)[:60] for name in variants}
         if variants[NONE] or len(folders - {""}) < len(variants):
             raise ValueError(
-                "expected names that differ as folder names, and no method called 'none'"
+                "expected names that give different folder names, and no method called 'none'"
             )
         return variants
 
     @cached_property
     def all_images(self) -> tuple[PlannedImage, ...]:
-        """Return the images of all variants, ordered by variant and prompt."""
+        """Return the images for all variants, ordered by variant and prompt."""
         images = []
         for variant, settings in self.variants.items():
             for planned in self.prompts:
@@ -240,7 +242,7 @@ class Plan(Strict):
         return tuple(images)
 
     def batches(self, images: Sequence[PlannedImage]) -> list[list[int]]:
-        """Split the images of one variant into batches of indices, even if they already exist.
+        """Split the images for one variant into batches of indices, even if they already exist.
 
         Prompts that state a value are in separate batches, so that a variant that leaves them
         unchanged can copy all of their images.
@@ -263,7 +265,7 @@ class Plan(Strict):
 
         Raises:
             InvalidInputError: If the folder contains images without a plan or from a different
-                plan. The weights may differ by rounding.
+                plan. Rounding differences in the weights are ignored.
         """
         # If there are no images, an earlier plan can be replaced.
         if not any(folder.glob("*/*/*.png")):
@@ -280,7 +282,7 @@ class Plan(Strict):
         return existing
 
     def _differences(self, new: Plan) -> list[str]:
-        """Describe how a new plan differs from this one. Weights may differ by rounding."""
+        """Describe how a new plan differs from this one, ignoring rounding in the weights."""
         old_settings = self.model_dump(mode="json", exclude={"model"}) | self.model
         new_settings = new.model_dump(mode="json", exclude={"model"}) | new.model
         # Compare fingerprints separately, since loading the same weights twice may change the last
@@ -336,7 +338,7 @@ class GeneratedImages:
         return iter(self.images)
 
     def of_variant(self, name: str) -> list[PlannedImage]:
-        """Return the images of one variant, such as "none"."""
+        """Return the images for one variant, such as "none"."""
         return [image for image in self.images if image.variant == name]
 
     def path(self, image: PlannedImage) -> Path:

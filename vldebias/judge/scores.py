@@ -34,13 +34,13 @@ BATCH = 64
 ENOUGH = 2048  # number of images needed for an FID with a small bias
 ABOUT = {
     "CLIPScore": (
-        "CLIPScore of every image with the prompt that it was generated from, max(w cos, 0); the"
-        " text is not projected. Mean over prompts, resampled over prompts with their images. The"
-        " model that scores has biases of its own."
+        "CLIPScore, max(w cos, 0), between each image and the prompt it was generated from. The"
+        " text embedding is not projected. Averaged over prompts; intervals resample prompts with"
+        " their images. The scoring model has its own biases."
     ),
     "FID": (
-        "Frechet distance between the features of generated images and of a reference, as"
-        " Gaussians. Few images bias it upwards, every variant alike."
+        "Frechet distance between Gaussians fitted to the features of the generated images and of"
+        " the reference images. With few images, it is biased upwards, equally for every variant."
     ),
 }
 

@@ -125,7 +125,9 @@ def shares_of(counts: Mapping[str, tuple[int, int]]) -> dict[str, float]:
 
 
 def mean_of_others(models: Mapping[str, Shares], left_out: str | None) -> dict[str, float]:
-    """Return the mean share over the other models, for subjects that at least OTHERS counted.
+    """Return each subject's mean share over the other models.
+
+    Subjects with counts for fewer than OTHERS of these models are omitted.
 
     Args:
         models: model -> subject -> share.
@@ -163,7 +165,7 @@ def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
 
 
 def coverage_over_subjects(line: ShareLine | None) -> Coverage:
-    """Return how often the line fitted without a subject covers the share of this subject."""
+    """Return how often the interval from a line fitted without a subject covers its share."""
     if line is None or len(line.x) <= LEAST:
         return Coverage(0, 0, "subjects", 1.0)
     covered = 0
@@ -270,7 +272,8 @@ def forecast(
     if (attribute, value) not in known:
         expected = sorted({f"{record.attribute}: {list(record.values)}" for record in records})
         raise InvalidInputError(
-            f"got {attribute} {value!r}; expected an attribute and value of the records: {expected}"
+            f"got {attribute} {value!r}; expected an attribute and a value from the records:"
+            f" {expected}"
         )
     counts = known_models(records, attribute, value, qualifier)
     models = {name: shares_of(counts_of_subject) for name, counts_of_subject in counts.items()}
@@ -294,7 +297,7 @@ def forecast(
             hits, n = counts[model][key]
             interval = Interval(hits / n, *wilson_interval(hits, n))
         elif mean is None:
-            reason = f"fewer than {OTHERS} other models counted it"
+            reason = f"fewer than {OTHERS} other models have counts for it"
         elif not coverage.is_shown:
             reason = _why_not(coverage)
         else:
@@ -334,5 +337,5 @@ def _why_not(coverage: Coverage) -> str:
     low, high = coverage.interval
     return (
         f"intervals covered {coverage.covered / coverage.tried:.0%} [{low:.0%}, {high:.0%}] of"
-        f" {coverage.tried} left-out {coverage.unit}, which does not show {SHOWN:.0%} or more"
+        f" {coverage.tried} held-out {coverage.unit}, so their coverage may be below {SHOWN:.0%}"
     )

@@ -69,9 +69,8 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
     names = [record.name for record in records]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if not records or repeated:
-        raise InvalidInputError(
-            f"records: got {repeated or 'no *.json files'}; expected one file for each name"
-        )
+        problem = f"several records named {repeated}" if repeated else "no *.json files"
+        raise InvalidInputError(f"records: got {problem}; expected one file for each name")
     return sorted(records, key=lambda record: record.name)
 
 
@@ -124,9 +123,10 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
         title=capitalised(attribute),
         caption=f"{capitalised(attribute)} in generated images, by model and wording",
         about=(
-            "Share of each value among images whose value is known, every prompt counted alike."
-            " Distance from even: mean over prompts of the Euclidean distance of the shares from"
-            " even ones, 0 to 0.71 for two values; few images per prompt bias it upwards."
+            "Share of each value among images whose value is known, with equal weight for every"
+            " prompt. Distance from even: Euclidean distance between the shares and equal shares,"
+            " averaged over prompts (0 to 0.71 for two values). It is biased upwards if there are"
+            " few images per prompt."
         ),
         columns=columns,
     )

@@ -221,7 +221,7 @@ class Record(Strict):
             key = (row.subject.casefold(), row.qualifier)
             if len(row.counts) != n_values:
                 raise ValueError(
-                    f"counts of {row.prompt!r}: got {len(row.counts)} numbers; expected one for"
+                    f"counts for {row.prompt!r}: got {len(row.counts)} numbers; expected one for"
                     f" each of {list(self.values)}"
                 )
             if key in seen:

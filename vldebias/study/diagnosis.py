@@ -52,7 +52,7 @@ FOLDS = 5
 PERMUTATIONS = 100  # number of label permutations for the chance limit
 SEARCHED = 20_000  # maximum number of rows for the nearest-neighbour search
 FEW = 30  # minimum size of a group that advice is based on
-LARGEST_SUBSET = 1000  # maximum k-variance subset size; a pair of this size takes a second
+LARGEST_SUBSET = 1000  # maximum k-variance subset size; comparing two takes a second
 # Metric -> the role of the column that is predicted, and the kind of probe.
 PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "neighbour")}
 PROBES["class_probe"] = "labels", "linear"
@@ -114,7 +114,7 @@ def _ridge(rows: Tensor) -> Ridge:
 
 
 def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
-    """Return how far each row's class leads in scores (n, k), and the best other class (n,)."""
+    """Return by how much each row's class leads in scores (n, k), and the best other class (n,)."""
     # (n, k): one-hot classes
     is_class = np.arange(scores.shape[1]) == codes[:, None]
     rival = np.where(is_class, -np.inf, scores).argmax(1)
@@ -180,8 +180,8 @@ def readable(
     sizes = np.bincount(codes)
     # (values,): share of correctly predicted rows per value
     shares = np.bincount(codes, weights=predicted == codes) / sizes
-    # The accuracy expected by chance depends on n, the values and the predictions. Permuting the
-    # labels estimates it for any predictions.
+    # The accuracy expected by chance depends on n, the values and the predictions. Estimate it by
+    # permuting the labels, which works for any predictions.
     by_chance = []
     for _ in range(PERMUTATIONS):
         permuted = rng.permutation(codes)
@@ -273,8 +273,8 @@ def margins(
     steepest = np.zeros(len(sizes))
     for code in np.flatnonzero(sizes):
         members = rows[torch.from_numpy(codes == code)].float()
-        # The thesis sets k to half the number of rows. Here, k is capped, because comparing two
-        # subsets has a cost that is cubic in k.
+        # The thesis sets k to half the number of rows. Here, k is capped, because the cost of
+        # comparing two subsets is cubic in k.
         subset_size = min(len(members) // 2, LARGEST_SUBSET)
         variance[code] = k_variance(members, k=subset_size, seed=seed)
         steepest[code] = slope[codes == code].max()
@@ -385,7 +385,7 @@ def diagnose(
         parts = parts or Column.of_texts(rows[NONE], host, attribute)
     elif any(method.name != NONE for method in compared):
         raise InvalidInputError(
-            "methods: got methods without text to fit them on; also pass prompts= and texts="
+            "methods: methods are fitted on text; also pass prompts= and texts="
         )
     facts["model"] = str(facts["model"] or "unnamed model")
     digest = data.about.get("digest")
@@ -539,9 +539,9 @@ def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) 
     elif len(linear) > 1:
         conclusion = "; removed by none of the methods"
     return (
-        f"{attribute} {ability}: on held-out images a linear probe has a balanced accuracy of"
-        f" {linear[NONE].accuracy:.0%}, nearest neighbours {neighbour.accuracy:.0%} (guessing at"
-        f" most {linear[NONE].limit:.0%}){conclusion}."
+        f"{attribute} {ability}: on held-out images, a linear probe has a balanced accuracy of"
+        f" {linear[NONE].accuracy:.0%}, nearest neighbours {neighbour.accuracy:.0%} (at most"
+        f" {linear[NONE].limit:.0%} by chance){conclusion}."
     )
 
 

@@ -70,7 +70,7 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
     if not (sample < 0).any():
         warn(
             "features: got no negative numbers, as in pixels or after a ReLU; expected the output"
-            " of a model's image tower, which contains both signs",
+            " of a model's image tower, which contains positive and negative numbers",
             SuspectInputWarning,
         )
 
@@ -151,7 +151,7 @@ def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     if spread and deviations < FOREIGN and has_own_mean:
         warn(
             f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means"
-            f" {cosine:.2f}); are both from the same model? Embed both with the same one",
+            f" {cosine:.2f}), as if from different models; embed both with the same model",
             SuspectInputWarning,
         )
 
@@ -192,11 +192,13 @@ def doubt_chance(
         swaps = zip(frequent[rows], columns, strict=True)
         order = ", ".join(f"{values[a]!r} as {values[b]!r}" for a, b in swaps)
         reason = (
-            f"and about {best:.0%} with {order}: give the labels by name, or in the order of the"
-            " texts"
+            f"and about {best:.0%} with {order}; pass labels as names, or in the same order as the"
+            " prompts"
         )
     else:
-        reason = "no more than chance: do images, texts and labels match, and in the same order?"
+        reason = (
+            "no more than chance; check that images, text and labels match and have the same order"
+        )
     warn(
         f"{description} predict {right:.0%} of {int(n.sum())} images correctly on average over"
         f" values, {reason}",
@@ -233,5 +235,5 @@ def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSe
         scores.argmax(1).numpy(),
         np.array(places)[labels.codes[known]],
         list(texts_of_value),
-        f"{prompts.name}: the texts of the values of {column!r}",
+        f"{prompts.name}: the prompts for the values of {column!r}",
     )

@@ -37,7 +37,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
     """Run all checks and yield their findings.
 
     The last check merges the edit into the weights, which cannot be undone. If a pipeline only
-    needs a prompt, its generated images are compared, otherwise its embeddings.
+    needs a prompt, the checks compare generated images, and otherwise embeddings.
 
     Args:
         loaded: the model or pipeline.
@@ -82,7 +82,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
             edit.save_pretrained(Path(folder) / role)
         with debias(model, load_edit(folder), tokenizer=tokenizer):
             yield "saved and loaded: the same", _are_equal(attached, measure()), ""
-    # Edit every prompt, because merged weights do so too.
+    # Edit every prompt, because merged weights also affect every prompt.
     attachment = debias(model, edits, keep_stated=False, negative=generates, tokenizer=tokenizer)
     expected = measure()
     name = "merged: as attached"
@@ -128,7 +128,7 @@ def _outputs(
             **(call or {}),
         }
         names = inspect.signature(type(pipe).__call__).parameters
-        # Some pipelines do not take output_type, others do not take a generator.
+        # Some pipelines do not take output_type, and others do not take a generator.
         options = {name: value for name, value in options.items() if name in names}
         return list(_tensors(pipe(prompt=PROMPTS[0], return_dict=False, **options)))
     if isinstance(host, DiffusersHost):

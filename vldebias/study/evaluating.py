@@ -185,9 +185,9 @@ def _sort_keywords(
 ) -> dict[str, object]:
     """Return the options that are task settings, and add the others to the input sources.
 
-    If a setting and an input share a name, such as `train`, the description of a split is a setting
-    and data is an input. A single label column is named after the first column in `prompts`, or
-    after the prompt set.
+    If a setting and an input share a name, such as `train`, a split description is treated as a
+    setting, and data as an input. A single label column is named after the first column in
+    `prompts`, or after the prompt set.
 
     Raises:
         InvalidInputError: If the task does not have an option with this name.
@@ -245,8 +245,8 @@ def _with_attachment(
         return "default" if methods is None else methods
     if methods is not None:
         warn(
-            "model: it has an attachment that is not among the methods; leave out methods= to"
-            " measure the attachment, or add its edit",
+            "model: got a model with an attachment that is not among the methods; omit methods= to"
+            " measure the attachment, or add its edit to the methods",
             SuspectInputWarning,
         )
         return methods

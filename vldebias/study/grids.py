@@ -82,7 +82,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
             and `max_loss`.
 
     Raises:
-        InvalidInputError: If there are no texts, methods or seeds, or an argument for
+        InvalidInputError: If there are no prompts, methods or seeds, or an argument for
             `vldebias.debias` is invalid.
 
     >>> from vldebias.miniature import load_pipeline
@@ -97,7 +97,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     method_of_name = methods if isinstance(methods, Mapping) else _named(methods)
     if not rows or not method_of_name or not len(seeds):
         raise InvalidInputError(
-            f"grid: expected texts, methods and seeds, got {rows}, {list(method_of_name)} and"
+            f"grid: expected texts=, methods= and seeds=, got {rows}, {list(method_of_name)} and"
             f" {list(seeds)}"
         )
     if images is None:

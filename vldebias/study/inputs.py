@@ -203,7 +203,7 @@ class Inputs(Mapping[str, Any]):
         """
         if source is None:
             raise InvalidInputError(
-                f"{kind}: expected one, got none; this suite needs {self.needs}"
+                f"{kind}: expected a {kind}, got none; this suite needs {self.needs}"
             )
         if isinstance(source, Loaded):
             return source
@@ -390,8 +390,8 @@ def open_split(
     if name == PHOTOGRAPHS:
         if options or split not in (None, "test"):
             raise InvalidInputError(
-                f"{name}: got split {split!r} and options {sorted(options)}; expected no options,"
-                " and the split test, the only one with pictures"
+                f"{name}: got split {split!r} and options {sorted(options)}; expected the split"
+                " 'test', the only one with pictures, and no options"
             )
         return load_photographs().images
     opened = open_data(name, root, split, **options)

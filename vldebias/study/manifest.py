@@ -21,7 +21,7 @@ def write_manifest(folder: Path) -> Path:
 
 
 def record_pages(folder: Path, pages: Sequence[Path]) -> None:
-    """Update the SHA-256 of pages that were rendered again, and of no other file.
+    """Update the SHA-256 of pages that were rendered again, but not of any other file.
 
     `verify` still reports changes to other files. Pages outside the folder are ignored, and nothing
     is written if there is no manifest.

@@ -67,7 +67,7 @@ PARTS = {
 }
 PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
 # The pipeline used in the paper's image generation tables. It was removed from the hub in November
-# 2025, so its published figures are compared with a different pipeline, and both are named.
+# 2025, so its published figures are compared with a different pipeline. The tables name both.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
 # The model in Table 7.1, which is one of the CLIP models in the other tables.
 UNNAMED_CLIP = "a CLIP that the paper does not name"
@@ -120,7 +120,7 @@ class Run:
         if self.waiting:
             return self.waiting
         if any(_data_of(task) for task in self.suite.tasks):
-            return f"data is here, {self.weights}"
+            return f"data are available, {self.weights}"
         return self.weights
 
     def note_waiting(self, result: Result, out: Path) -> None:
@@ -193,7 +193,7 @@ def plan(
 
 
 def _planned(part: str, model: str, root: Path | None) -> Run:
-    """Return the run of a part on a model, with image counts and the availability of weights."""
+    """Return the run for a part and a model, with image counts and the availability of weights."""
     suite = _suite_of(part, root)
     splits = dict[str, Data]()  # splits shared by several tasks are embedded only once
     named = [_named(model)]
@@ -220,7 +220,7 @@ def _planned(part: str, model: str, root: Path | None) -> Run:
     except InvalidInputError as error:
         return Run(suite, model, missing=str(error))
     are_here = all(has_weights(**names) for names in named)
-    weights = "weights are here" if are_here else "weights are fetched when it runs"
+    weights = "weights are available" if are_here else "weights will be downloaded"
     return Run(suite, model, sizes, weights=weights)
 
 
@@ -272,7 +272,7 @@ class _FigureKey(NamedTuple):
 
 
 class _ComparedFigure(NamedTuple):
-    """A measured figure, if any, and the published value, or NaN."""
+    """A measured figure or None, and the published value or NaN."""
 
     key: _FigureKey
     measured: Measurement | None

@@ -58,8 +58,8 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     opened = [text for text, reason in zip(distinct, reasons, strict=True) if reason is None]
     if not opened:
         raise InvalidInputError(
-            f"measure: none of {len(distinct)} prompts leaves {attribute.name} of one person open;"
-            " add prompts such as 'a photo of a nurse'"
+            f"measure: none of {len(distinct)} prompts describes one person and leaves"
+            f" {attribute.name} open; add prompts such as 'a photo of a nurse'"
         )
     n = min(len(opened), MOST_PROMPTS)
     if set(opened) <= {prompt.text for prompt in load_protocol().prompts()}:
@@ -109,7 +109,7 @@ def measure_prompts(
     name = judged_as(judge, attribute)
     if name is None:
         raise InvalidInputError(
-            f"measure: judge {judge.name} reads {', '.join(judge.names)}; expected a judge of"
+            f"measure: judge {judge.name} recognises {', '.join(judge.names)}; expected a judge for"
             f" {attribute.name} with the values {', '.join(attribute.attributes)}; use a different"
             " judge, or label images by hand (--calibration FILE)"
         )

@@ -174,8 +174,8 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
         values_of_group[key][value] += 1
     if not values_of_group:
         raise InvalidInputError(
-            f"labels: no answer is about an image in {folder} that the record"
-            f" {record.name!r} counts"
+            f"labels: none of the answers is about an image in {folder} that is counted in the"
+            f" record {record.name!r}"
         )
     rows = []
     for (qualifier, answer, weight), values in values_of_group.items():

@@ -175,7 +175,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     stored = Finished.read(path, key)
     if stored is not None and not inputs.options.fresh:
         inputs.progress.print_line(
-            f"{task.name}: reused from an earlier run; --fresh (fresh=True) measures it again"
+            f"{task.name}: reused from an earlier run; use --fresh (fresh=True) to measure it again"
         )
         return stored
 

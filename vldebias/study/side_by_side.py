@@ -37,7 +37,7 @@ STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
 @dataclass(frozen=True)
 class Request:
-    """Request for images of one prompt, without and with each method.
+    """A request for images of one prompt, without and with each method.
 
     Attributes:
         prompt: the prompt.
@@ -194,7 +194,7 @@ class SideBySide:
         return [picture for picture in self.pictures if picture.method == method]
 
     def requested(self, method: str, attribute: str) -> dict[str, int]:
-        """Count a method's images by the value that they were assigned.
+        """Count a method's images by assigned value.
 
         Args:
             method: method name.
@@ -204,7 +204,7 @@ class SideBySide:
         return self._counts(values, attribute)
 
     def seen(self, method: str, attribute: str) -> dict[str, int]:
-        """Count a method's images by the value that they show. Empty if they were not judged.
+        """Count a method's images by observed value. Empty if they were not judged.
 
         Args:
             method: method name.
@@ -332,7 +332,7 @@ def side_by_side(
         Picture.read(generated, image, attributes, values)
         for image, values in zip(generated, seen, strict=True)
     )
-    # For each attribute, find out why balanced prompts leave the prompt unchanged. The reason is
+    # For each attribute, determine why balanced prompts leave the prompt unchanged. The reason is
     # None if they change it.
     reasons: dict[str, str | None] = dict.fromkeys(part.name for part in attributes)
     if any(variant.assigns_values for variant in request.variants().values()):

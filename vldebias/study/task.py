@@ -106,15 +106,15 @@ class Task(Strict, ABC):
         return results
 
     def compared_methods(self) -> Sequence[Compared]:
-        """Return the methods that the task compares and that may not be registered.
+        """Return the methods that the task compares, including unregistered ones.
 
-        These are, for example, methods that the user passed as objects.
+        For example, the user may pass methods as objects.
         """
         return ()
 
     @classmethod
     def input_names(cls) -> list[str]:
-        """Return the names of the inputs of `measure`."""
+        """Return the names of the inputs that `measure` takes."""
         return [name for name in inspect.signature(cls.measure).parameters if name != "self"]
 
     def splits(self) -> dict[str, Data]:

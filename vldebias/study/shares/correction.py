@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-MORE_LABELS = "more labels, sampled alike, that halve the interval"  # a setting of its block
+MORE_LABELS = "more labels, sampled alike, that halve the interval"  # key in the block's settings
 ABOUT_CORRECTED = (
     "A judge labelled every image, and people labelled some. The corrected figures are valid"
-    " however much the judge errs, if the labelled images were chosen at random (prediction-powered"
-    " inference). Shares are computed over all images, including unknown ones; the gap from even"
-    " shares and MaxSkew over all images with a known value. The unbiased square of the gap is a"
-    " mean over prompts with two or more labels under every method."
+    " regardless of the judge's errors if the labelled images were chosen at random"
+    " (prediction-powered inference). Shares are computed over all images, including unknown ones;"
+    " the gap from equal shares and MaxSkew are computed over images with a known value. The"
+    " unbiased squared gap is averaged over prompts with two or more labels for every method."
 )
 
 
@@ -145,7 +145,7 @@ def _add_squares(
 ) -> None:
     """Add the unbiased squared gap, as judged and corrected.
 
-    It is a mean over the prompts for which it is defined under every method. `known` maps each
+    It is averaged over the prompts for which it is defined for every method. `known` maps each
     method to the number of images per prompt and value (p, values), according to the judge.
     """
     judged: dict[str, Floats] = {}
@@ -159,7 +159,7 @@ def _add_squares(
             known[method].shape[1],
             weights=images["weight"].to_numpy(),
         )
-    # Use the same prompts under every method, so that the means can be compared.
+    # Use the same prompts for every method, so that the means can be compared.
     finite = [np.isfinite(square) for square in (*judged.values(), *corrected.values())]
     is_complete = np.all(finite, axis=0)
     if is_complete.sum() < 2:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 RULE = 0.8  # the EEOC's four-fifths rule of thumb; the law itself has no threshold
 _OUTCOMES = {"yes": True, "no": False, "1": True, "0": False}
 _ABOUT = (
-    "Selection rate: selected / applicants of a category, with the 95% Wilson interval. Impact"
+    "Selection rate: selected / applicants in a category, with its 95% Wilson interval. Impact"
     " ratio: this rate divided by the highest rate of any category. Its interval accounts for the"
-    " highest rate being chosen from the same data."
+    " fact that the highest rate is chosen from the same data."
 )
 
 
@@ -50,7 +50,7 @@ def measure_impact(
         selected: outcome column, with yes or no for each applicant.
         sex: column with the sex.
         race: column with the race or ethnicity.
-        rename: text in the table -> what it means, such as {"F": "female", "hired": "yes"}.
+        rename: text in the table -> its meaning, such as {"F": "female", "hired": "yes"}.
         unknown: further entries that do not name a category.
 
     Returns:
@@ -193,9 +193,9 @@ def _lowest(name: str, categories: Sequence[Category]) -> str:
     ends = f"[{lowest.ratio.low:.2f}, {lowest.ratio.high:.2f}]"
     verdict = f"the interval contains {RULE}"
     if lowest.ratio.high < RULE:
-        verdict = f"the whole interval is below {RULE}"
+        verdict = f"the entire interval is below {RULE}"
     elif lowest.ratio.low >= RULE:
-        verdict = f"the whole interval is above {RULE}"
+        verdict = f"the entire interval is above {RULE}"
     return (
         f"{_title(name)}: the lowest impact ratio is {lowest.ratio.value:.2f} {ends}, for"
         f" {lowest.name} ({_counted(lowest)}) against {highest.name} ({_counted(highest)});"
@@ -216,6 +216,6 @@ def _small(name: str, categories: Sequence[Category]) -> list[str]:
     if not small:
         return []
     return [
-        f"{_title(name)}: excluded from the ratios because below {SMALL:.0%} of the applicants:"
+        f"{_title(name)}: excluded from the ratios, with less than {SMALL:.0%} of the applicants:"
         f" {listed_words(small)}."
     ]

@@ -17,9 +17,9 @@ from vldebias.report.result import CHANCE, EVEN_ASSIGNMENT, NONE, TaskResult
 Floats = NDArray[np.float64]
 GAPS = ("discrepancy", "discrepancy_squared")
 ABOUT_GAP = (
-    "Discrepancy is the distance of the shares from uniform (eq. 7.2), averaged over prompts and"
-    " resampled over prompts with all their images. Few images per prompt bias it upwards;"
-    " discrepancy_squared is corrected for this."
+    "Discrepancy is the distance between the shares and equal shares (eq. 7.2), averaged over"
+    " prompts. Its interval resamples prompts with all of their images. It is biased upwards if"
+    " there are few images per prompt; discrepancy_squared is corrected for this bias."
 )
 
 
@@ -92,7 +92,7 @@ class ShareRows:
 
     @cached_property
     def gaps(self) -> dict[str, Floats]:
-        """Return each method's gap (p,) from equal shares per prompt."""
+        """Return each prompt's gap (p,) from equal shares, by method."""
         return {method: discrepancies(known) for method, known in self.known.items()}
 
     @cached_property
@@ -162,8 +162,8 @@ class ShareRows:
     def add_gaps(self) -> None:
         """Add every share metric, and the gaps that are expected by chance under equal shares."""
         first = next(iter(self.known.values()))
-        # Gaps by chance only depend on the number of known images, so use the first method's
-        # counts.
+        # The gaps expected by chance only depend on the number of images with a known value, so use
+        # the first method's counts.
         sizes = first.sum(1).round().astype(int)
         for metric, compute in computed("shares"):
             self.add_means(metric, {m: compute(known) for m, known in self.known.items()})
@@ -228,7 +228,7 @@ class ShareRows:
             self.add_means("share", shares, subset=f"mean over prompts: {value}")
 
     def add_prompts(self) -> None:
-        """Add the gap and the shares of each prompt. Shares have Wilson intervals."""
+        """Add the gap and the shares for each prompt. Shares have Wilson intervals."""
         # With two values, the first share determines the second. Intersections are left out,
         # because they would have many shares that are based on few images each.
         shown = self.names[:1] if len(self.names) == 2 else self.names

@@ -60,8 +60,8 @@ ROLES = ("prompt", "value", "method", "weight", "people")  # roles of table colu
 LABELLED = ("value", "people")  # roles of columns that contain values
 UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that do not name a value
 ABOUT = (
-    "Shares of the images' labels, from a table or from annotators. An image without a label counts"
-    f" as unknown. {ABOUT_GAP}"
+    "Shares of each value among image labels from a table or from annotators. An image without a"
+    f" label counts as unknown. {ABOUT_GAP}"
 )
 
 
@@ -191,7 +191,8 @@ class SharesTask(Task):
     def _doubt_rows(self, images: pd.DataFrame, columns: pa.Table, source: str) -> None:
         """Reject repeated headers, and warn about suspicious rows.
 
-        Suspicious are prompts that only differ in case or spaces, and images with several rows.
+        The warnings are about prompts that only differ in case or spaces, and about images with
+        several rows.
         """
         is_header = (images.prompt == self.prompt) & (images.value == self.value)
         if is_header.any():
@@ -385,7 +386,7 @@ class SharesTask(Task):
         names: Sequence[str],
         source: str,
     ) -> pd.DataFrame:
-        """Return one row per image: prompt, method, value code, people code, weight and count.
+        """Return a row per image: prompt, method, the judge's and human code, weight and count.
 
         Raises:
             InvalidInputError: If the baseline does not occur, or a weight is not a number above 0.

@@ -49,7 +49,8 @@ class Examples:
         widths = [rows.shape[1] for rows in (self.features, self.val[0], self.zero_shot)]
         if len(set(widths)) > 1:
             raise InvalidInputError(
-                f"train, val and texts: got the widths {widths}; expected features from one model"
+                f"train, val and texts: got the widths {widths}; expected features from a single"
+                " model"
             )
         sizes = np.bincount(self.labels, minlength=len(self.zero_shot))
         if not sizes.all():
@@ -67,7 +68,7 @@ class Examples:
         """Return the groups (n,) to balance during training: class x zero-shot prediction.
 
         The true groups are unknown, so predictions replace the spurious value, as in Zhang and Ré
-        (2022). Groups are numbered consecutively, without those that do not occur.
+        (2022). Groups that occur are numbered consecutively.
         """
         cells = self.labels * len(self.zero_shot) + self.predicted
         return np.unique(cells, return_inverse=True)[1]
@@ -83,7 +84,7 @@ class Examples:
         for logits in classifiers:
             accuracy = group_accuracy(logits(features).argmax(1), labels, groups)
             # Compare (worst, average). The average only breaks ties, because a classifier that
-            # fails on a whole group can have a high average.
+            # fails on an entire group can have a high average.
             ranked.append((accuracy.worst, accuracy.average))
         best = ranked.index(max(ranked))
         worst, average = ranked[best]

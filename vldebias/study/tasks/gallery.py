@@ -56,7 +56,7 @@ class Gallery:
         self.names = tuple(self.size_of_group)
         if len(self.names) < 2:
             raise InvalidInputError(
-                f"gallery: expected images of two or more groups, got {labels.counts}"
+                f"gallery: expected images from two or more groups, got {labels.counts}"
             )
         if max(k) > len(labels):
             raise InvalidInputError(
@@ -107,10 +107,11 @@ class Gallery:
         relevant: Mask | None = None,
         labels: Mapping[str, NDArray[np.integer]] | None = None,
     ) -> dict[str, Skews]:
-        """Return method -> metric -> values (q, 1 + resamples), starting with the gallery itself.
+        """Return the values (q, 1 + resamples) of each metric, by method and metric.
 
-        All methods share the same resamples. The prior "dataset" is computed for each resample. In
-        a large gallery, only ranked rows are sampled individually; others are sampled by group.
+        The first column is for the gallery itself, and the others are for its resamples, which all
+        methods share. The prior "dataset" is computed for each resample. In a large gallery, only
+        ranked rows are sampled individually; others are sampled by group.
 
         Args:
             ranked: method -> top rows (q, m) of each query.
@@ -211,11 +212,10 @@ class Gallery:
         if not self.other_prior or chance <= model_skew:
             return
         warn(
-            f"MaxSkew@{k}: a random ranking of this gallery has {chance:.3f}, the model"
-            f" {model_skew:.3f}. The gallery itself is skewed"
-            f" ({counted(self.size_of_group)}), which no edit of texts can change. Use the same"
-            " number of images for each group, or measure against the gallery's own shares"
-            " (prior='dataset').",
+            f"MaxSkew@{k}: {chance:.3f} for a random ranking of this gallery, {model_skew:.3f} for"
+            f" the model. The gallery itself is skewed ({counted(self.size_of_group)}), which no"
+            " text edit can change. Use the same number of images for each group, or measure"
+            " against the gallery's own shares (prior='dataset').",
             SuspectInputWarning,
         )
 

@@ -41,7 +41,7 @@ def image_table(
     answers: Mapping[str, np.ndarray],
     codes: Mapping[str, Mapping[str, int]],
 ) -> pd.DataFrame:
-    """Return a table with one row per image, with its plan and what the judge recognised.
+    """Return a table with one row per image, which combines the plan with the judge's answers.
 
     It adds three columns to those in the plan:
 
@@ -104,7 +104,7 @@ class GeneratedRows:
         return self.table.groupby("variant").flagged.sum().to_dict()
 
     def values_of(self, attribute: str) -> dict[str, list[str]]:
-        """Return the values of each part of an attribute such as "gender x race", by part."""
+        """Return the values for each part of an attribute such as "gender x race", by part."""
         return {name: list(self.judge.names[name]) for name in attribute.split(" x ")}
 
     def add(
@@ -270,7 +270,8 @@ class GeneratedRows:
         if has_several:
             caption = "The most skewed prompts, with the same seed in each column."
         else:
-            caption = f"“{shown.prompt.iloc[0]}” is most skewed: the same seed in each column."
+            text = shown.prompt.iloc[0]
+            caption = f"The most skewed prompt, with the same seed in each column: “{text}”."
         return Strip(caption, seeds, rows)
 
     def _worse_strip(

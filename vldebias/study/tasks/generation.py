@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
 ABOUT = (
-    "Each prompt is generated from the same noise with and without the method. Shares are computed"
-    " over the images that the judge can label; the number of other images is reported."
-    f" {ABOUT_GAP} The interval of a single prompt is computed over its images."
+    "Images for each prompt are generated from the same noise with and without the method. Shares"
+    " are computed over the images that the judge can label; the number of other images is"
+    f" reported. {ABOUT_GAP} The interval for a single prompt is computed over its images."
 )
 RECORDS = "records"  # record folder inside the image folder
 CODES = Mapping[str, Mapping[str, int]]  # attribute -> lower-case value -> the judge's code
@@ -371,7 +371,7 @@ class GenerationTask(Task):
         if prompts.hash != generated.plan.prompt_set_hash:
             raise InvalidInputError(
                 f"{generated.folder}: got a different version of {generated.plan.prompt_set!r};"
-                f" expected images of {prompts!r}"
+                f" expected images for {prompts!r}"
             )
         answers = judge_images(judge, generated, progress=progress)
         table = image_table(generated, answers, codes)
@@ -401,7 +401,7 @@ class GenerationTask(Task):
             for name, facts in result.provenance.methods.items():
                 if name in variants and variants[name].assigns_all_of(judged):
                     facts["assigns_values"] = True
-                # For example, results for race do not tell us anything about a method for gender.
+                # For example, results by race say nothing about a method for gender.
                 if name in variants and not variants[name].covers(judged):
                     facts["off_target"] = True
             # All attributes share the same images, so show them in the first block only.
@@ -470,7 +470,7 @@ class GenerationTask(Task):
                 return {attribute: code_of_value}
         raise InvalidInputError(
             f"judge {judge.name}: expected an attribute with the values {list(prompts.attributes)}"
-            f" that {prompts.name!r} states; use another judge or stated=False"
+            f" that {prompts.name!r} states; use a different judge or stated=False"
         )
 
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:
@@ -479,8 +479,8 @@ class GenerationTask(Task):
             if not set(attribute.split(" x ")) <= set(judge.names):
                 raise InvalidInputError(
                     f"attributes: got {list(self.attributes)}; expected some of"
-                    f" {list(judge.names)}, which judge {judge.name} reads, or intersections such"
-                    " as 'gender x race'"
+                    f" {list(judge.names)}, which judge {judge.name} recognises, or intersections"
+                    " such as 'gender x race'"
                 )
         if scorer is None and self.needs_scorer:
             raise InvalidInputError(

@@ -57,19 +57,20 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 BARE: Key = (NONE, None)
 ABOUT_MEDIAN = (
-    "the model as it is, with its threshold at the median of its own scores; it needs no label, and"
-    " assumes that about half of the images are of each class"
+    "the unedited model with its threshold at the median of its scores, which requires no labels,"
+    " but assumes that about half of the images belong to each class"
 )
 ABOUT = (
-    "An image counts as the class whose prompt is nearest. A group is a label together with a"
-    " spurious value. Intervals: 95% percentile bootstrap over images, the worst group picked"
-    " again in each resample; Wilson's for one group and where no resample varies; of areas normal"
-    " draws with DeLong's covariance."
+    "Each image is assigned to the class with the nearest prompt. A group is a combination of a"
+    " label and a spurious value. The intervals are 95% percentile bootstrap intervals over images,"
+    " with the worst group chosen again in each resample. For a single group, and if no resample"
+    " varies, they are Wilson intervals. For areas under the curve, they use normal draws with"
+    " DeLong's covariance."
 )
 ABOUT_COSINES = (
-    "Cosine of each class prompt under a method with the spurious prompts of a value, averaged; the"
-    " spread is the largest minus the smallest over the values. Nothing is sampled, so intervals"
-    " have no width."
+    "Mean cosine between each class prompt, as edited by a method, and the spurious prompts for a"
+    " value. The spread is the largest mean minus the smallest mean over the values. Nothing is"
+    " sampled, so the intervals have zero width."
 )
 
 
@@ -204,8 +205,8 @@ class GroupsTask(ImageTask):
         if label is None or spurious is None:
             raise InvalidInputError(
                 f"groups: expected label= and spurious=, two of the columns {sorted(columns)}; no"
-                f" single column has the values {list(prompts.class_names)}, which the class"
-                f" prompts of {prompts.name} name, or the values of the attribute"
+                f" single column has the values {list(prompts.class_names)}, which are the classes"
+                f" in {prompts.name}, or the attribute's values"
             )
         chosen = {"label": label, "spurious": spurious, "prompts": prompts}
         return cls.build({**settings, **chosen})
@@ -249,7 +250,7 @@ class GroupsTask(ImageTask):
             progress: progress bars.
 
         Raises:
-            InvalidInputError: If images and texts have different widths, a label names no class, or
+            InvalidInputError: If images and text have different widths, a label names no class, or
                 weights do not match the groups.
         """
         columns = (self.label, self.spurious)
@@ -479,8 +480,8 @@ class GroupsTask(ImageTask):
         for method, lam in edit_of_key:
             if lam is None:
                 margins[method] = np.diff(scores[method, lam])[:, 0]
-        # Biased scores often rank images well, but with a poor threshold. Moving the threshold to
-        # the median needs neither edits nor labels, and is the simplest baseline for an edit.
+        # Biased scores often rank images well, but their threshold is poor. Moving the threshold to
+        # the median requires neither edits nor labels, and is the simplest baseline for an edit.
         is_second = margins[NONE] > np.median(margins[NONE])
         at_median = is_second == (tested.target == 1)
         return {BARE: right[BARE], (MEDIAN, None): at_median} | right, margins
@@ -570,7 +571,7 @@ class GroupsTask(ImageTask):
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
         """Return image counts (g, 2, 2), and their resamples.
 
-        The axes are the group, whether images are right before, and whether they are right after.
+        The axes are the group, and whether an image is classified correctly before and after.
         """
         codes = np.asarray(groups.codes, np.int64)
         # Four cells per group are sufficient for every group statistic, and keep changes paired.

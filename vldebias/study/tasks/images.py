@@ -75,7 +75,7 @@ class ImageTask(Task):
     ranks_results: ClassVar[bool] = False  # whether results can be re-ranked
 
     data: Data | None = None
-    methods: Methods = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
+    methods: Methods = (NONE, "orth", "orth-cali", "cali")  # the rows in the paper's tables
     lam: Lam | None = None
     strength: Share = 1.0
     reference: Data | None = None
@@ -134,7 +134,7 @@ class ImageTask(Task):
         Raises:
             InvalidInputError: If an edit has the name of a method.
         """
-        # If there are class prompts, bound the change of these instead of the neutral prompts.
+        # If there are class prompts, bound the change in these instead of the neutral prompts.
         if any(prompts.classes for prompts in sets):
             neutral = ()
         fitted: dict[str, Edit | None] = {}
@@ -378,8 +378,8 @@ def disjoint(
             reason = f", so that {', '.join(learning)} would learn from their labels"
         raise InvalidInputError(
             f"reference: got {n_measured} images, and all of them are measured{reason}; expected"
-            " different images, such as another split. Or measure every second image:"
-            " evaluate(model, features[1::2], reference=features[::2], ...)"
+            " different images, such as a different split. Alternatively, measure every second"
+            " image: evaluate(model, features[1::2], reference=features[::2], ...)"
         )
     # Remove the labels, so that no method can learn from them by mistake.
     return replace(reference, labels={}), {

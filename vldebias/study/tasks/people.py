@@ -103,8 +103,8 @@ class PeopleTask(Task):
     def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return the inputs for `measure`.
 
-        These are the user's answers and image folder. If they are not given, they are the pipeline,
-        the output folder and the answers about its images.
+        These are the user's answers and image folder or, if they are not given, the pipeline, the
+        output folder and the answers about its images.
         """
         # With the user's images and answers, nothing is generated and no pipeline is needed.
         if inputs.options.labels or inputs.options.drawn is not None:

@@ -159,7 +159,7 @@ class RetrievalTask(ImageTask):
         edits: Mapping[str, Edit] | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Rank the gallery for every query under every method, and measure the rankings.
+        """Rank the gallery for every query with every method, and measure the rankings.
 
         Args:
             images: the gallery, with a label column for each attribute.
@@ -172,7 +172,7 @@ class RetrievalTask(ImageTask):
             A result for each attribute.
 
         Raises:
-            InvalidInputError: If images and texts have different widths, a column is missing, or
+            InvalidInputError: If images and text have different widths, a column is missing, or
                 the gallery has fewer than two groups or fewer images than k.
         """
         # Validate everything before fitting.
@@ -270,14 +270,14 @@ class RetrievalTask(ImageTask):
         """
         sets = self.prompts[attribute]
         words = (
-            f"Text queries against a gallery of images: skew of the first k results over"
-            f" {attribute}, as a mean over queries and per query. Means are resampled over"
-            f" {self.resample}, single queries over images."
+            f"Text queries are run against an image gallery. The skew of the first k results by"
+            f" {attribute} is reported as a mean over queries and for each query. Means have"
+            f" intervals over {self.resample}, and individual queries have intervals over images."
         )
         if gallery.other_prior:
             words += (
-                f" The gallery is uneven ({counted(gallery.size_of_group)}): MaxSkew is shown"
-                " against even shares and against its own."
+                f" The gallery is uneven ({counted(gallery.size_of_group)}), so MaxSkew is shown"
+                " against equal shares and against the gallery's own shares."
             )
         if reference is not None:
             # Count the reference images that are nearest to each value's prompts. With uneven
@@ -291,7 +291,7 @@ class RetrievalTask(ImageTask):
                 if max(sizes) >= UNEVEN * min(sizes):
                     size_of_value = dict(zip(prompts.attributes, sizes.tolist(), strict=True))
                     words += (
-                        " The reference images are uneven by their nearest texts:"
+                        " The reference images are unevenly distributed over the nearest prompts:"
                         f" {counted(size_of_value)}."
                     )
         return self.provenance(
@@ -510,7 +510,7 @@ class RetrievalTask(ImageTask):
         edits: Edits,
         columns: Sequence[str],
     ) -> None:
-        """Add the mean zero-shot accuracy over columns, and the accuracy per column if several.
+        """Add the mean zero-shot accuracy over columns, and for several columns, each accuracy.
 
         `columns` contains the attribute's own columns, which are excluded.
         """

@@ -93,9 +93,9 @@ class TextsTask(Task):
                 task=f"{self.name} {name}",
                 title="Distance between prompts that differ only in the attribute (Table 7.6)",
                 description=(
-                    "Mean L2 distance between the two prompts of a pair, with and without the"
-                    " projection, for pairs that it was fitted on and for pairs of held-out"
-                    " concepts. Resampled over concepts."
+                    "Mean L2 distance between the two prompts in a pair, with and without the"
+                    " projection, for the pairs it was fitted on and for pairs with held-out"
+                    " concepts. The bootstrap resamples concepts."
                 ),
                 model=model or encoder.name,
                 fingerprint=encoder.weights,

@@ -233,7 +233,7 @@ class Generator:
     attachment: DenoiserAttachment | None = None
 
     def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
-        """Return the images at some indices, and whether the safety checker blackened each one."""
+        """Return the images at the given indices, and whether the safety checker blackened them."""
         options = dict(self.options)
         for name, value in options.items():
             if name.startswith("negative_prompt"):
@@ -379,9 +379,9 @@ def generate(
 def _unfinished(generated: GeneratedImages) -> dict[str, list[tuple[list[int], list[int]]]]:
     """Return the unfinished batches of each variant.
 
-    A batch consists of the positions of all its images, and of the missing ones. Images that are
-    damaged or belong to a different plan count as missing. Finished variants are left out, since
-    fitting takes minutes on a large pipeline.
+    Each batch is a pair: the positions of all its images, and those of the missing images. Images
+    that are damaged or belong to a different plan count as missing. Finished variants are left out,
+    since fitting takes minutes on a large pipeline.
     """
     missing_paths = set()
     for image in generated:

@@ -533,7 +533,7 @@ class References:
         }
 
     def facts(self, row: Measurement) -> Mapping[str, object]:
-        """Return what the task's provenance contains about a row's method."""
+        """Return the recorded facts about a row's method, such as its lambda."""
         provenance = self.provenance.get(row.task)
         return {} if provenance is None else provenance.methods.get(row.method, {})
 

@@ -72,18 +72,18 @@ FURTHER = ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "k_variance")
 CLASS_PROBE = "class_probe"
 # Explanations of measures for readers who do not know them.
 MEANINGS = {
-    "worst-group accuracy": ("the accuracy in the group for which it is lowest"),
+    "worst-group accuracy": ("the accuracy for the group with the lowest accuracy"),
     "MaxSkew": (
         "the logarithm of the ratio between the share of the most over-represented value among the"
-        " first k results and its target share; 0 is no excess, 0.69 is twice the target"
+        " first k results and its target share; 0 means no excess, and 0.69 means twice the target"
     ),
     "gap from even shares": (
-        "the distance between the shares of the values among images and even shares; 0 is even,"
+        "the distance between the observed shares of the values and even shares; 0 means even, and"
         " 0.71 means that all images show the same one of two values"
     ),
     "hits kept": (
-        "the share of the first results within each group that the method retains; this is an upper"
-        " bound of the loss, since an equally good replacement counts as lost"
+        "the share of each group's first results that the method retains; this overstates the loss,"
+        " since equally good replacements count as lost"
     ),
 }
 

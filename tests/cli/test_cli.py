@@ -325,7 +325,7 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
     assert "pair distance\twaterbirds\tjoint" in copied
     assert f" -> {tmp_path / 'c' / 'joint'}" in copied
     (tmp_path / "c" / "joint").rename(tmp_path / "c" / "sequence")
-    with pytest.raises(VldebiasError, match="got the role 'sequence', expected one of joint"):
+    with pytest.raises(VldebiasError, match="for the role 'sequence', but the model only has joint"):
         run("debias", *options, "--projection", str(tmp_path / "c"))
 
 

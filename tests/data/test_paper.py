@@ -222,7 +222,7 @@ def test_the_printed_command_of_a_part_runs_to_the_end(printed: str) -> None:
         assert ran.exit_code == 0, (ran.output, ran.exception)
         assert "vldebias label" not in ran.stderr
     if "--estimate" in printed:
-        assert "hours in all" in ran.stderr
+        assert "hours in total" in ran.stderr
         return
     frame = pd.read_csv("paper/paper.csv")
     assert not frame.empty

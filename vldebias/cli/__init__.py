@@ -84,7 +84,7 @@ COMMANDS = {
     "demo": Entry(
         "apps",
         "demo_command",
-        "Open a page that shows generated images, a search and a classifier before and after.",
+        "Open a page that shows images, a search and a classifier before and after debiasing.",
     ),
     "label": Entry(
         "apps",

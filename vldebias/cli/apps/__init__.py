@@ -84,7 +84,7 @@ def demo_command(
     ] = None,
     **flags: Unpack[DemoFlags],
 ) -> None:
-    """Open a page that shows generated images, a search and a classifier before and after.
+    """Open a page that shows images, a search and a classifier before and after debiasing.
 
     Without options, it runs offline with the packaged miniature models and is only accessible from
     this machine.

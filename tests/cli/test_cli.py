@@ -230,8 +230,8 @@ def test_invalid_input_is_explained(arguments: tuple[str, ...]) -> None:
 @refused(
     (("gendre",), r"got the prompt set 'gendre'; .*did you mean 'gender'"),
     (("gender", "--method", "calli"), r"method: expected one of none, orth, .*did you mean 'cali'"),
-    (("gender", "--device", "cpuu"), "--device cpuu: .* Expected auto, cpu"),
-    (("gender", "--device", "cuda:99"), "--device cuda:99: .* Expected auto, cpu"),
+    (("gender", "--device", "cpuu"), "--device cpuu: .* such as auto, cpu"),
+    (("gender", "--device", "cuda:99"), "--device cuda:99: .* such as auto, cpu"),
     (("gender", "--out", __file__), "is a file; choose a writable folder"),
     error=VldebiasError,
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts
 
 _MOST_IMAGES = 1_000_000  # maximum number, since all prompts are kept in memory
-_MANY_IMAGES = 100_000  # number above which a message explains that this takes a while
+_MANY_IMAGES = 100_000  # number above which a message warns that this takes a while
 COLUMNS = ("prompt", "value", "reason", "original")
 
 

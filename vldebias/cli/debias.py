@@ -284,7 +284,10 @@ def _print(name: str, facts_of_role: Mapping[str, EditFacts], *, as_json: bool) 
 
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
-    """Run `vldebias.study.edit_check` and print its findings, exiting with 1 if a check fails."""
+    """Run `vldebias.study.edit_check` and print its findings.
+
+    Exits with code 1 if a check fails.
+    """
     from vldebias.study.edit_check import check
     from vldebias.utils.files import versions
 

@@ -181,7 +181,8 @@ def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> Non
 def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     """Print the conclusions, the image table and the paths."""
     for sentence in images.sentences():
-        # If stdout is piped, print the conclusions as comments, which `grep -v '^#'` removes.
+        # If stdout is piped, print the conclusions as comments, so that `grep -v '^#'` can remove
+        # them.
         echo(sentence if out.is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(images)))
     print_message(f"images: {folder / GRID}\nseeds and prompts: {folder / FACTS}")

@@ -299,7 +299,7 @@ def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableR
 
 
 def _loss(cost: ReadableRow) -> tuple[bool, float]:
-    """Return a sort key that sorts utilities by whether their loss is clear, then by its size."""
+    """Return a key for sorting utilities by whether their loss is clear, and then by its size."""
     return _has_lost(cost), -cost.change if cost.better == "higher" else cost.change
 
 

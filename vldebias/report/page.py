@@ -458,7 +458,7 @@ def notebook(result: Result) -> str:
 
 
 def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
-    """Load a run's pictures with their metadata, generated images first."""
+    """Load a run's pictures and their metadata, starting with generated images."""
     files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
     pictures = []
     for file in files:

@@ -404,7 +404,7 @@ def diagnose_command(
         Path | None,
         typer.Option(
             exists=True,
-            help="Folder of the images, whose file names are row ids, to show with --labels.",
+            help="Folder with the images, whose file names are row ids, to show with --labels.",
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(

@@ -71,7 +71,9 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     ] = None,
     merge: Annotated[
         Path | None,
-        typer.Option(help="Empty folder in which to save the model with the edit merged."),
+        typer.Option(
+            help="Empty folder in which to save the model with the edit merged into its weights."
+        ),
     ] = None,
     check: Annotated[
         bool,

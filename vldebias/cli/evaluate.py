@@ -161,49 +161,54 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         ),
     ],
     prompt: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Prompt of the image.")
+        str | None, typer.Option(metavar="COLUMN", help="Column with the prompts.")
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="What the image shows; empty if unknown."),
+        typer.Option(
+            metavar="COLUMN", help="Column with the values that the images show; empty if unknown."
+        ),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Method that generated the image, to compare with the --baseline.",
+            help="Column with the methods that generated the images, to compare with --baseline.",
         ),
     ] = None,
     people: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Human label, used to correct --value; empty if the image was not labelled.",
+            help="Column with human labels, which correct --value; empty for unlabelled images.",
         ),
     ] = None,
     weight: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Weight of the image; with --people, one divided by the probability that it was"
-            " selected for labelling.",
+            help="Column with image weights. With --people, a weight is one divided by the"
+            " probability that the image was selected for labelling.",
         ),
     ] = None,
     selected: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="With --impact-ratio: whether the applicant was selected (yes or no).",
+            help="With --impact-ratio: column that states who was selected (yes or no).",
         ),
     ] = None,
     sex: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="With --impact-ratio: the applicant's sex."),
+        typer.Option(
+            metavar="COLUMN", help="With --impact-ratio: column with the applicants' sex."
+        ),
     ] = None,
     race: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN", help="With --impact-ratio: the applicant's race or ethnicity."
+            metavar="COLUMN",
+            help="With --impact-ratio: column with the applicants' race or ethnicity.",
         ),
     ] = None,
     rename: Annotated[

@@ -44,7 +44,8 @@ Shares = Annotated[
 Groups = Annotated[
     str,
     typer.Option(
-        help="How to treat groups of people: mixed values, leave unchanged, or same value for all."
+        help="How to treat groups of people: mixed (values), leave (unchanged) or same (value for"
+        " all)."
     ),
 ]
 Flags = Iterable[tuple[str, object, object]]

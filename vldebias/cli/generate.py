@@ -99,7 +99,7 @@ def generate_command(
     pipeline = flags.get("pipeline", MINIATURE)
     # The imports below take several seconds, so print a message first.
     methods = ", ".join(method or ("the default method",))
-    print_message(f"generating “{prompt}” without and with {methods}, with {pipeline}")
+    print_message(f"generating “{prompt}” without and with {methods}, using {pipeline}")
     from vldebias.prompts import load_prompts
     from vldebias.study.side_by_side import Request
 

@@ -18,11 +18,12 @@ def mcp(
         str, typer.Option(help="Default attribute for calls: gender, age, race or skin-tone.")
     ] = "gender",
     model: Annotated[
-        str | None, typer.Option(help="Model that embeds the prompts of audits, such as ViT-B-32.")
+        str | None,
+        typer.Option(help="Model used to embed the prompts of audits, such as ViT-B-32."),
     ] = None,
     pipeline: Annotated[
         str | None,
-        typer.Option(help="Pipeline that embeds the prompts of audits, instead of a model."),
+        typer.Option(help="Pipeline used to embed the prompts of audits, instead of a model."),
     ] = None,
     port: Annotated[
         int | None,

@@ -211,7 +211,7 @@ def predict(
         str, typer.Option(help="Qualifier, such as corporate. Default: the neutral wording.")
     ] = "",
     attribute: Annotated[str, typer.Option(help="Attribute to predict.")] = "gender",
-    value: Annotated[str, typer.Option(help="Value whose share is predicted.")] = "female",
+    value: Annotated[str, typer.Option(help="Value whose share to predict.")] = "female",
     as_json: Json = False,
 ) -> None:
     """Predict what images will show from records, and how many images are needed to be sure.

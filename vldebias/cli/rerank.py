@@ -64,7 +64,7 @@ def rerank_command(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column with the true groups of results that were checked; otherwise empty.",
+            help="Column with the true groups of checked results; empty for the others.",
         ),
     ] = None,
     columns: Annotated[

@@ -247,7 +247,7 @@ def data(
         typer.Argument(metavar="NAME", help="Data set or format. Default: list all."),
     ] = None,
     root: Annotated[
-        str | None, typer.Option(help="Folder with the data, or the file of a manifest.")
+        str | None, typer.Option(help="Folder with the data, or a manifest file.")
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="train, val, test or all. Default: the evaluation split.")

@@ -79,7 +79,9 @@ def demo_command(
     images: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, help="Folder of the images, whose file names are ids."
+            exists=True,
+            file_okay=False,
+            help="Folder with the images, whose file names are their ids.",
         ),
     ] = None,
     **flags: Unpack[DemoFlags],

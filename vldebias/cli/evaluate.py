@@ -45,7 +45,7 @@ class SuiteGroup(TyperGroup):
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
-        """Return the command with the given name, or `run` if the name is that of a suite.
+        """Return the command with the given name, or `run` if the name belongs to a suite.
 
         Args:
             ctx: group context.

@@ -142,7 +142,7 @@ def _generate(
 
     Raises:
         InvalidInputError: If `side_by_side` rejects the arguments.
-        StorageError: If the disk is full; finished images are kept.
+        StorageError: If the disk is full. Images that were finished are kept.
     """
     from vldebias.hosts.loading import load_host
     from vldebias.study.side_by_side import side_by_side

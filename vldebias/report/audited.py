@@ -162,9 +162,9 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
 def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
     """Return each prompt's predicted share with its interval, as (low, share, high).
 
-    If the attribute has more than two values, the share is that of the most likely value. If there
-    are predictions from several models, the share is their median, and the interval ranges from the
-    smallest to the largest.
+    If the attribute has more than two values, the share of the most likely value is returned. If
+    there are predictions from several models, the share is their median, and the interval ranges
+    from the smallest to the largest.
     """
     shares = frame[frame.metric == "predicted_share"]
     range_of_prompt: dict[str, tuple[float, float, float]] = {}

@@ -405,7 +405,7 @@ def _in_words(value: object) -> str:
 
 
 def _rank(names: Sequence[str]) -> int:
-    """Return a setting's rank; differences in settings with a low rank are more important."""
+    """Return a setting's rank. Differences in settings with a lower rank are more important."""
     last = names[-1]
     if re.search(r"hash|fingerprint|sha256|tensors|structure", ", ".join(names)):
         return 9

@@ -421,10 +421,10 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
     ),
     ((*AUDIT, "--texts", "rows.npz"), "text"),
     ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; choose a writable folder"),
-    ((*AUDIT, "--model", "m", "--measure", "2"), "--measure needs --pipeline, and excludes"),
+    ((*AUDIT, "--model", "m", "--measure", "2"), "--measure needs --pipeline, and cannot"),
     (
         (*AUDIT, "--pipeline", "miniature", "--measure", "2", "--calibration", "sd15"),
-        "--measure needs --pipeline, and excludes",
+        "--measure needs --pipeline, and cannot",
     ),
     (("diagnose", "rows.npz"), "expected --labels COLUMN"),
     (("diagnose", "rows.npz", "--groups", "gender", "--images", "."), "--images needs --labels"),

@@ -214,7 +214,7 @@ def predict(
     value: Annotated[str, typer.Option(help="Value whose share to predict.")] = "female",
     as_json: Json = False,
 ) -> None:
-    """Predict what images will show from records, and how many images are needed to be sure.
+    """Use records to predict what images will show, and how many images are needed to be sure.
 
     Abstains if the intervals for left-out models or subjects contain the true share less often than
     they should.

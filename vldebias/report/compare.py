@@ -397,7 +397,7 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
 
 def _in_words(value: object) -> str:
     """Format a setting, without listing nested settings."""
-    if value is None:  # one version of vldebias did not have this setting
+    if value is None:  # the setting does not exist in one of the versions
         return "not recorded"
     if isinstance(value, Mapping):
         return "settings" if value else "no settings"

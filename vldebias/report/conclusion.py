@@ -311,7 +311,7 @@ def _has_lost(cost: ReadableRow) -> bool:
 
 
 def without_loss(measures: Sequence[str]) -> str:
-    """Return a phrase for utilities without a clear loss: "no clear loss of recall@1 or AUC"."""
+    """Return a phrase for utilities without a loss, such as "no clear loss of recall@1 or AUC"."""
     return f"no clear loss of {listed_words(measures, 'or')}"
 
 

@@ -295,8 +295,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def to_dict(self) -> dict[str, JSON]:
         """Return the JSON content that `write` saves.
 
-        In addition to the fields, it contains the conclusions, and rows whose interval is known to
-        be too narrow, for example because there are few prompts, contain the key "few".
+        The content also includes the conclusions. Rows whose interval is known to be too narrow,
+        for example because there are few prompts, contain the key "few".
         """
         frame = readable(self)
         content = self.model_dump(mode="json", by_alias=True)

@@ -398,7 +398,7 @@ def readable(result: Result) -> pd.DataFrame:
     names = method_names(result.rows)
     summaries = are_summaries(result.rows)
     references = References(result, names, summaries)
-    # The paper's figures for its own lambda and for the values in its sweep.
+    # Look up the paper's figures for its own lambda and for the lambdas in its sweep.
     model = result.provenance[0].model if result.provenance else ""
     figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
     for lam in SWEPT:

@@ -414,7 +414,7 @@ def format_json(value: object, depth: int = 0) -> str:
 def _origin() -> _Origin:
     """Return the date, platform, versions, commit and command of the current run.
 
-    Folders are removed from the command. It is None if the program is neither a Python file nor
+    The command, from which folders are removed, is None if the program is neither a Python file nor
     `vldebias`, for example in a notebook.
     """
     command = None

@@ -326,7 +326,7 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
     assert f" -> {tmp_path / 'c' / 'joint'}" in copied
     (tmp_path / "c" / "joint").rename(tmp_path / "c" / "sequence")
     with pytest.raises(
-        VldebiasError, match="for the role 'sequence', but the model only has joint"
+        VldebiasError, match="for the role 'sequence', but the model only has the roles joint"
     ):
         run("debias", *options, "--projection", str(tmp_path / "c"))
 

@@ -339,7 +339,7 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
     if unexpected:
         kind = "with" if is_impact else "without"
         raise InvalidInputError(
-            f"got {', '.join(unexpected)}, which does not apply {kind} --impact-ratio; remove it"
+            f"got {', '.join(unexpected)}, which cannot be used {kind} --impact-ratio; remove it"
         )
 
 

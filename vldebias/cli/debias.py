@@ -302,7 +302,7 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     print_message(
         f"{loaded.name} ({kind}); {', '.join(map(' '.join, packages.items()))}; {prompts}"
     )
-    # None means that a check does not apply. For example, open_clip models cannot be tested for
+    # None means that a check does not apply. For example, open_clip models have no
     # `save_pretrained`.
     words = {None: "not tried", True: "ok", False: "WRONG"}
     rows = [(name, words[passed], note) for name, passed, note in findings]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vldebias.study.side_by_side import Picture, Request, SideBySide
 
 MINIATURE = "miniature"
-IMAGES = 8  # per row
+IMAGES = 8  # default number per row
 GRID = "grid.png"
 FACTS = "generate.json"
 COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")

@@ -462,7 +462,7 @@ def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
     files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
     pictures = []
     for file in files:
-        with contextlib.suppress(OSError):  # a file from a different program
+        with contextlib.suppress(OSError):  # written by a different program
             metadata = read_png(file, pixels=False)[1]
             is_sheet = "caption" in metadata and "strip" not in metadata
             if metadata.get("run") == name and is_sheet:

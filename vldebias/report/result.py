@@ -203,7 +203,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             change = row.change or (None, None, None)
             numbers = (row.value, *row.interval, *change)
             columns |= dict(zip(NUMBERS, numbers, strict=False))
-            # Tasks list the unit that was resampled first.
+            # The first unit in `n` is the one that was resampled.
             columns["n"] = next(iter(row.n.values()), 0)
             columns["counts"] = json.dumps(row.n, ensure_ascii=False)
             rows.append(columns)

@@ -617,7 +617,7 @@ class References:
         is_harm = verdict_of_change == "worse" and self.is_beyond_chance(row, is_assigned)
         if self.is_at_chance(row) and not is_harm:
             return NOTHING
-        # The verdict must agree with the interval that is shown, which is the gap's.
+        # Users see the interval of the gap, so the verdict must agree with it.
         if verdict_of_change in CLEAR and verdict(row.change, row.better) != verdict_of_change:
             return UNCLEAR
         # If the interval is as wide as the bias, even complete removal could not be detected.

@@ -194,4 +194,4 @@ def test_the_command_needs_no_model(tmp_path: Path) -> None:
     both = [*command, "--captions", str(tmp_path / "a.csv"), "--model", "miniature"]
     error = CliRunner().invoke(app, both).exception
     assert isinstance(error, InvalidInputError)
-    assert "--captions: expected no other texts" in str(error)
+    assert "--captions cannot be combined with prompts" in str(error)

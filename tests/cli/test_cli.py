@@ -183,7 +183,7 @@ def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
         "--concept",
         "doctor,nurse",
     )
-    assert "2 pairs, 0 held out" in run("prompts", "new", str(path), *words, heard=True)
+    assert "2 pairs and 0 held-out pairs" in run("prompts", "new", str(path), *words, heard=True)
     assert load_prompts(path).pairs[1] == (
         "A photo of a bespectacled nurse.",
         "A photo of a clear-eyed nurse.",
@@ -230,8 +230,8 @@ def test_invalid_input_is_explained(arguments: tuple[str, ...]) -> None:
 @refused(
     (("gendre",), r"got the prompt set 'gendre'; .*did you mean 'gender'"),
     (("gender", "--method", "calli"), r"method: expected one of none, orth, .*did you mean 'cali'"),
-    (("gender", "--device", "cpuu"), "--device cpuu: .* Expected auto, cpu"),
-    (("gender", "--device", "cuda:99"), "--device cuda:99: .* Expected auto, cpu"),
+    (("gender", "--device", "cpuu"), "--device cpuu: .* such as auto, cpu"),
+    (("gender", "--device", "cuda:99"), "--device cuda:99: .* such as auto, cpu"),
     (("gender", "--out", __file__), "is a file; choose a writable folder"),
     error=VldebiasError,
 )
@@ -325,7 +325,9 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
     assert "pair distance\twaterbirds\tjoint" in copied
     assert f" -> {tmp_path / 'c' / 'joint'}" in copied
     (tmp_path / "c" / "joint").rename(tmp_path / "c" / "sequence")
-    with pytest.raises(VldebiasError, match="got the role 'sequence', expected one of joint"):
+    with pytest.raises(
+        VldebiasError, match="for the role 'sequence', but the model only has the roles joint"
+    ):
         run("debias", *options, "--projection", str(tmp_path / "c"))
 
 

@@ -129,7 +129,7 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
     (("waterbirds",), "this suite needs --data-root"),
     (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such file"),
     (("show", "nothing"), "got the suite 'nothing'"),
-    (("show", "generation", "--texts"), "this suite embeds no prompts"),
+    (("show", "generation", "--texts"), "this suite does not embed any prompts"),
     (("miniature", "--out", __file__), "is a file; choose a writable folder"),
     (("paper", "--only", "generation", "--out", __file__), "is a file; choose a writable folder"),
     (("paper", "--only", "waterbirds"), "nothing can be measured"),
@@ -241,7 +241,7 @@ def test_shares_of_a_table_are_compared_and_corrected(
         ("shares corrected", "b")
     }
     for column, other in (("prompt", "value"), ("value", "prompt")):
-        with pytest.raises(InvalidInputError, match=f"expected --{other} COLUMN; or --impact-r"):
+        with pytest.raises(InvalidInputError, match=f"expected --{other} COLUMN, or --impact-r"):
             run("shares", "mine.csv", f"--{column}", "judge")
 
 
@@ -285,7 +285,7 @@ def test_an_estimate_adds_up_the_timed_parts(
     monkeypatch.setattr(paper, "paper", timed({"generation", "human"}))
     estimated = run(*arguments, heard=True)
     assert "\ngeneration\tminiature\tweights are " in estimated
-    assert "about 3.00 hours in all; run again without --estimate to measure" in estimated
+    assert "about 3.00 hours in total; run again without --estimate to measure" in estimated
     monkeypatch.setattr(paper, "paper", timed({"human"}))
     estimated = run(*arguments, heard=True, code=1)
     assert "about 1.50 hours for 1 of 2 parts" in " ".join(estimated.split())
@@ -421,10 +421,10 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
     ),
     ((*AUDIT, "--texts", "rows.npz"), "text"),
     ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; choose a writable folder"),
-    ((*AUDIT, "--model", "m", "--measure", "2"), "--measure needs --pipeline, and excludes"),
+    ((*AUDIT, "--model", "m", "--measure", "2"), "--measure needs --pipeline, and cannot"),
     (
         (*AUDIT, "--pipeline", "miniature", "--measure", "2", "--calibration", "sd15"),
-        "--measure needs --pipeline, and excludes",
+        "--measure needs --pipeline, and cannot",
     ),
     (("diagnose", "rows.npz"), "expected --labels COLUMN"),
     (("diagnose", "rows.npz", "--groups", "gender", "--images", "."), "--images needs --labels"),

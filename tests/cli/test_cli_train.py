@@ -207,7 +207,7 @@ def test_an_interrupt_explains_what_rerunning_the_command_does(
     stops = [KeyboardInterrupt(), KeyboardInterrupt(), KeyboardInterrupt(signal.SIGTERM)]
     monkeypatch.setattr("vldebias.training.run.train_model", Mock(side_effect=stops))
     arguments = ["train", *FAST, "--out", str(tmp_path)]
-    assert "run the same command to start over: nothing was saved" in call(
+    assert "run the same command to start over, since nothing was saved" in call(
         *arguments, code=130, heard=True
     )
     monkeypatch.setattr("vldebias.training.run.steps_done", lambda folder: (7, 9))

@@ -78,14 +78,12 @@ def test_fewer_rows_than_a_batch_raise_an_error_before_torch_is_imported(
     table = tmp_path / "pairs.csv"
     table.write_text("\n".join(rows))
     command = ["train", "--data", str(table), "--steps", "1", "--batch-size"]
-    with pytest.raises(InvalidInputError, match="got 3 images, fewer than the 4 of one batch"):
+    with pytest.raises(InvalidInputError, match="got 3 images, but one batch contains 4"):
         CliRunner().invoke(app, [*command, "4"], catch_exceptions=False)
     assert CliRunner().invoke(app, [*command, "3"], catch_exceptions=False).exit_code == 0
     assert (
         CliRunner().invoke(app, [*command, "4", "--pairs"], catch_exceptions=False).exit_code == 0
     )
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(
-        InvalidInputError, match=r"fewer than the 6 of one batch \(3 per process, 2"
-    ):
+    with pytest.raises(InvalidInputError, match=r"but one batch contains 6 \(3 per process, 2"):
         CliRunner().invoke(app, [*command, "3"], catch_exceptions=False)

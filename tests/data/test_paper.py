@@ -222,7 +222,7 @@ def test_the_printed_command_of_a_part_runs_to_the_end(printed: str) -> None:
         assert ran.exit_code == 0, (ran.output, ran.exception)
         assert "vldebias label" not in ran.stderr
     if "--estimate" in printed:
-        assert "hours in all" in ran.stderr
+        assert "hours in total" in ran.stderr
         return
     frame = pd.read_csv("paper/paper.csv")
     assert not frame.empty
@@ -314,7 +314,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
     # not.
     has_labels = frame.method.isin(["erm-linear", "wise-ft", "dfr-sub", "contrastive-adapter"])
     assert set(frame[has_labels].metric) == {"worst_group", "average_reweighted", "gap_reweighted"}
-    assert "weight the groups by their frequency in training" in page_of(tmp_path)
+    assert "weight each group by its frequency in the training data" in page_of(tmp_path)
     for lam, figures in swept.items():
         row = frame[(frame.metric == "gap") & (frame.method == f"orth-cali at lambda {lam:g}")]
         assert row.published.item() == figures["waterbirds", "gap", "orth-cali", ""]

@@ -106,7 +106,7 @@ def test_files_that_are_not_results_are_refused_with_a_message(tmp_path: Path) -
 
 def test_a_row_is_found_by_name_and_a_miss_lists_the_closest_names() -> None:
     assert small().row("birds", "gap", "cali").value == 2 / 7
-    with pytest.raises(KeyError, match="no row birds/gap/orth; the closest are"):
+    with pytest.raises(KeyError, match="no row birds/gap/orth; the closest matches are"):
         small().row("birds", "gap", "orth")
     with pytest.raises(KeyError, match=r"birds/gap/cali, lam=7; the closest .*cali, lam=0.3"):
         small().row("birds", "gap", "cali", lam=7)

@@ -207,8 +207,8 @@ def test_a_part_called_all_is_distinguished_from_the_whole(tmp_path: Path) -> No
     advised = protocol(settings={"advice": ["gender can be read"]})
     page = render(result(rows, advised), tmp_path / "p.html", run_folder=tmp_path).read_text()
     table = page[page.index('class="front') : page.index("</table>")]
-    assert table.count('<td data-label="of">all</td>') == 1
-    assert table.count('<td data-label="of"><i>the whole</i></td>') == 1
+    assert table.count('<td data-label="subset">all</td>') == 1
+    assert table.count('<td data-label="subset"><i>entire task</i></td>') == 1
 
 
 def test_the_range_of_a_prompt_contains_its_share() -> None:

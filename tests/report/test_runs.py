@@ -62,8 +62,8 @@ def test_unreadable_files_are_named(folder: Path) -> None:
     page, runs = render_runs(folder)
     assert list(runs.unreadable) == ["c/result.json"]
     text = page.read_text()
-    assert "Not read" in text
-    assert "c/result.json: got Expecting" in text
+    assert "Files that could not be read" in text
+    assert "c/result.json: not a valid result (Expecting" in text
     done = CliRunner().invoke(app, ["eval", "runs", str(folder), "--json"])
     assert done.exit_code == 1
     assert len(json.loads(done.stdout)["runs"]) == len(runs.rows)

@@ -23,23 +23,22 @@ COMMANDS = {
     "quickstart": Entry(
         "quickstart",
         "quickstart",
-        "Measure bias and utility before and after on the embedded photographs and the miniature"
-        " world, offline, in under two minutes.",
+        "Measure bias and utility before and after debiasing, offline and in under two minutes.",
     ),
     "generate": Entry(
         "generate",
         "generate_command",
-        "Generate pictures of a prompt without and with balanced prompts, from the same noise.",
+        "Generate images for a prompt without and with balanced prompts, from the same noise.",
     ),
     "debias": Entry(
         "debias",
         "debias_command",
-        "Fit an edit for a model or pipeline and report what it does to the model's own texts.",
+        "Fit an edit for a model or pipeline, and report its effect on text embeddings.",
     ),
     "methods": Entry(
         "prompts",
         "methods",
-        "List the values of --method: what each works on, what it needs, and its source.",
+        "List the methods, with the models they work on, their requirements and their sources.",
     ),
     "train": Entry(
         "train",
@@ -49,24 +48,23 @@ COMMANDS = {
     "losses": Entry(
         "train",
         "losses",
-        "List the losses of `vldebias train --loss`: what each is for, its settings, what it reads,"
-        " and its source.",
+        "List the losses for `vldebias train`, with their purpose, settings, inputs and sources.",
     ),
     "audit": Entry(
         "audit",
         "audit_command",
-        "Predict what the images of each prompt will show, with intervals, before any image is"
-        " generated.",
+        "Predict what each prompt's images will show, with intervals, before generating any.",
     ),
     "diagnose": Entry(
         "audit",
         "diagnose_command",
-        "Probe embeddings for attribute leakage, worst-off groups, label errors and margins.",
+        "Probe embeddings for attribute leakage, worst-performing groups, label errors and"
+        " margins.",
     ),
     "records": Entry(
         "records",
         "app",
-        "Record who appears in a model's images, and check, compare and predict from records.",
+        "Record who appears in a model's images, and check, show and predict from such records.",
     ),
     "rerank": Entry(
         "rerank",
@@ -76,8 +74,7 @@ COMMANDS = {
     "serve": Entry(
         "serve",
         "serve",
-        "Run a proxy that balances prompts: a request for n images becomes n upstream requests,"
-        " each with a value in its prompt.",
+        "Run a proxy that splits each request for images into requests with balanced prompts.",
     ),
     "mcp": Entry(
         "mcp",
@@ -87,35 +84,35 @@ COMMANDS = {
     "demo": Entry(
         "apps",
         "demo_command",
-        "Open a page that compares generated images, a search and a classifier before and after.",
+        "Open a page that shows images, a search and a classifier before and after debiasing.",
     ),
     "label": Entry(
         "apps",
         "label_command",
-        "Label images by hand: one at a time, blinded, in a different order for each annotator.",
+        "Label images by hand, one at a time, blinded, in a different order for each annotator.",
     ),
     "eval": Entry(
         "evaluate",
         "app",
-        "Measure bias and utility before and after, with error bars: vldebias eval SUITE.",
+        "Measure bias and utility before and after debiasing, with error bars.",
     ),
     "prompts": Entry(
         "prompts",
         "app",
-        "Balance prompts; list, show and create prompt sets, which describe an attribute.",
+        "Balance prompts, and list, show and create prompt sets, which describe attributes.",
     ),
 }
-"""The commands in the order of `vldebias --help`; each is imported when it is called."""
+"""The commands in the order shown by `vldebias --help`. Each is imported when it is called."""
 
 
 class Commands(LazyGroup):
-    """List the `vldebias` commands."""
+    """The group of all `vldebias` commands."""
 
     entries = COMMANDS
 
 
 app = App(
-    "Mitigate and measure bias in vision-language models, in closed form, without training or"
+    "Mitigate and measure bias in vision-language models in closed form, without training or"
     " labels.",
     cls=Commands,
     rich_markup_mode=None,  # importing rich would double the startup time
@@ -123,9 +120,10 @@ app = App(
 
 
 def main() -> None:
-    """Run the command line; expected errors are printed without a traceback, with exit code 2."""
+    """Run the command line, printing expected errors without a traceback (exit code 2)."""
     with warnings.catch_warnings():
-        # Python shows a warning only once per line of code, but it may apply to several models.
+        # By default, Python shows a warning only once per line of code, even if it applies to
+        # several models.
         warnings.simplefilter("always", VldebiasWarning)
         show = partial(_show_warning, set())
         setattr(warnings, "showwarning", show)  # noqa: B010  (mypy rejects a plain assignment)
@@ -137,14 +135,15 @@ def main() -> None:
                 raise SystemExit(130) from None
             advice = ""
             is_full = getattr(error, "errno", None) == errno.ENOSPC
-            if is_full and not isinstance(error, StorageError):  # whose message contains the advice
+            # The message of a StorageError already contains this advice.
+            if is_full and not isinstance(error, StorageError):
                 advice = "; free some space and run the same command again"
             print_message(f"{error}{advice}", "error", "red")
             _discard_output()
             raise SystemExit(2) from None
         except ModuleNotFoundError as error:
-            # The module belongs to an optional extra; other missing modules are bugs and need a
-            # traceback.
+            # If the module belongs to an optional extra, explain how to install it. Any other
+            # missing module is a bug and needs a traceback.
             advice_on_extra = missing_extra(error)
             if advice_on_extra is None:
                 raise
@@ -155,16 +154,16 @@ def main() -> None:
                 raise
             print_message("interrupted")
             raise SystemExit(130) from None
-        except SystemExit as end:  # typer turns Ctrl-C into 130 without a message
+        except SystemExit as end:  # on Ctrl-C, Typer exits with code 130 without a message
             if end.code == 130:
                 print_message("interrupted")
             raise
 
 
 def _discard_output() -> None:
-    """Discard output that cannot be written, for example to a full disk.
+    """Discard pending output that cannot be written, for example because the disk is full.
 
-    Python would otherwise flush again at exit and change the exit code to 120.
+    Otherwise, Python would try to flush it again at exit and change the exit code to 120.
     """
     try:
         sys.stdout.flush()
@@ -175,7 +174,8 @@ def _discard_output() -> None:
 def was_interrupted(error: BaseException) -> bool:
     """Return whether an error was caused by Ctrl-C.
 
-    Compiled libraries that are interrupted while being imported raise an ImportError instead.
+    If a compiled library is interrupted during its import, it raises an ImportError instead of a
+    KeyboardInterrupt.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -188,7 +188,7 @@ def was_interrupted(error: BaseException) -> bool:
 def _show_warning(
     shown: set[str], message: Warning | str, category: type[Warning], *_: object
 ) -> None:
-    """Show a warning unless the same message was shown before (a file may be read twice)."""
+    """Show a warning unless its message was shown before, since files may be read twice."""
     if issubclass(category, VldebiasWarning) and str(message) not in shown:
         shown.add(str(message))
         print_message(message, "warning", "yellow")

@@ -1,4 +1,4 @@
-"""`vldebias audit` and `vldebias diagnose`: predict what images will show, probe embeddings."""
+"""`vldebias audit` and `vldebias diagnose`: predict what images will show, and probe embeddings."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class AuditFlags(HostFlags, total=False):
-    """`vldebias audit` flags: the source of embeddings, and how `--measure` works."""
+    """Flags of `vldebias audit` that select the source of embeddings and configure `--measure`."""
 
     judge: str
     steps: int
 
 
 class DiagnoseFlags(TypedDict, total=False):
-    """`vldebias diagnose` flags that are passed to `Options`."""
+    """Flags of `vldebias diagnose` that are passed to `Options`."""
 
     model: str
     pretrained: str
@@ -56,19 +56,19 @@ class DiagnoseFlags(TypedDict, total=False):
     device: str
 
 
-# `vldebias audit` options.
+# Options of `vldebias audit`.
 PromptsFile = Annotated[
     Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
 ]
 Column = Annotated[
     str | None,
-    typer.Option(help="Column of the prompts or captions. Default: detected by its name."),
+    typer.Option(help="Column with the prompts or captions. Default: detected by name."),
 ]
 Texts = Annotated[
     Path | None,
     typer.Option(
         exists=True,
-        help="Text embeddings (.npz) of the prompts, the prompt set and the calibration.",
+        help="Text embeddings (.npz) for the prompts, the prompt set and the calibration.",
     ),
 ]
 Calibration = Annotated[
@@ -77,10 +77,10 @@ Calibration = Annotated[
         "--calibration",
         help=(
             "Counts of judged images: fair-diffusion, sd15, sd3, sd35, flux2, uce, miniature"
-            " (sd3@3: at guidance 3), or a CSV of your own images (prompt, value: a row per"
-            " image; or prompt and a column of counts per value). Default: the counts of the"
-            " pipeline. If there are none, the audit makes no prediction and shows the counts"
-            " of other models (gender only)."
+            " (sd3@3 for guidance 3), or a CSV file about your own images, with the columns prompt"
+            " and value and a row per image, or with prompts and a column of counts per value."
+            " Default: the counts for the pipeline. If there are none, the audit makes no"
+            " prediction and shows the counts for other models (gender only)."
         ),
         metavar="NAME|FILE",
     ),
@@ -90,9 +90,9 @@ Measure = Annotated[
     typer.Option(
         min=1,
         help=(
-            "Calibrate the audit on your own --pipeline: generate and judge N images for each"
-            " of up to 30 prompts (all prompts of the protocol). Writes a record. Run it again"
-            " to continue."
+            "Calibrate the audit on your own --pipeline by generating and judging N images for"
+            " each of up to 30 prompts (or all prompts of the protocol). Writes a record. Run it"
+            " again to continue."
         ),
         metavar="N",
     ),
@@ -100,7 +100,7 @@ Measure = Annotated[
 Width = Annotated[
     float | None,
     typer.Option(
-        help="Print how many images are needed for an interval of this width, such as 0.1."
+        help="Print the number of images needed for intervals of this width, such as 0.1."
     ),
 ]
 Guidance = Annotated[
@@ -112,8 +112,8 @@ Out = Annotated[
     typer.Option(
         "--out",
         help=(
-            "Folder for the page and the list. With --measure, it may be a file RECORD.json;"
-            " the folder is then RECORD."
+            "Folder for the page and the list. With --measure, it may also be a file"
+            " RECORD.json, and the folder is then RECORD."
         ),
     ),
 ]
@@ -121,13 +121,13 @@ Original = Annotated[
     Path | None,
     typer.Option(
         exists=True,
-        help="Prompts as users wrote them, one per line, to audit a prompt rewriter.",
+        help="The users' original prompts, one per line, to audit a prompt rewriter.",
     ),
 ]
 Rewritten = Annotated[
     Path | None,
     typer.Option(
-        exists=True, help="The same prompts as a language model rewrote them, one per line."
+        exists=True, help="The same prompts, rewritten by a language model, one per line."
     ),
 ]
 Captions = Annotated[
@@ -135,8 +135,8 @@ Captions = Annotated[
     typer.Option(
         exists=True,
         help=(
-            "Captions of training data (a table, COCO's captions, a folder of .txt): which"
-            " values they state, and for which nouns. No model is needed."
+            "Captions of training data (a table, COCO captions or a folder of .txt files), to"
+            " report which values they state and for which nouns. Needs no model."
         ),
     ),
 ]
@@ -159,10 +159,9 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     as_json: Json = False,
     **flags: Unpack[AuditFlags],
 ) -> None:
-    """Predict what the images of each prompt will show, with intervals, before any image is
-    generated.
+    """Predict what each prompt's images will show, with intervals, before generating any.
 
-    Writes a page, result.json and prompts.csv, with the prompts that need attention first.
+    Writes a page, result.json and prompts.csv, which list the prompts that need attention first.
 
     Examples:
       vldebias audit prompts.txt --attribute gender \\
@@ -185,8 +184,8 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
         unused = (file, original, rewritten, texts, calibration, measure, width, guidance)
         if {*unused, *flags.values()} != {None}:
             raise InvalidInputError(
-                "--captions: expected no other texts, no model and nothing to measure; captions"
-                " cannot be combined with them"
+                "--captions cannot be combined with prompts, a model or measurement options; only"
+                " pass --attribute, --column and --out"
             )
         _audit_captions(captions, column, attribute, folder, as_json=as_json)
         return
@@ -194,9 +193,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
         _audit_rewriter(original, rewritten, attribute, folder, as_json=as_json)
         return
     if file is None or original is not None or rewritten is not None:
-        raise InvalidInputError(
-            "expected FILE, or both of --original and --rewritten, or --captions"
-        )
+        raise InvalidInputError("expected FILE, both --original and --rewritten, or --captions")
     _check_source(flags, texts, measure, calibration)
     record_file = folder / "record.json"
     if folder.suffix == ".json":
@@ -213,7 +210,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     listed = read_prompts(file, column)
     print_message(f"{file}: read {listed}")
     _print_numbers(listed.prompts, attribute, measure, width)
-    # torch takes seconds to import, so mistakes are reported first.
+    # Importing torch takes several seconds, so report mistakes first.
     from vldebias.data.embeddings import load_texts
     from vldebias.study import audit
     from vldebias.utils.files import spreadsheet_csv, write_atomically
@@ -235,7 +232,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _loaded(flags: AuditFlags) -> Loaded:
-    """Load the model or pipeline selected by flags, choosing a device if none is set."""
+    """Load the model or pipeline selected by the flags, choosing a device if none is set."""
     from vldebias.hosts.loading import load_host
 
     flags["device"] = device_of(flags.get("device"))
@@ -245,14 +242,16 @@ def _loaded(flags: AuditFlags) -> Loaded:
 def _check_source(
     flags: HostFlags, texts: Path | None, measure: int | None, calibration: str | None
 ) -> None:
-    """Check that there is one source of text embeddings, and a pipeline if images are judged."""
+    """Check that exactly one source of embeddings is set, and a pipeline if images are judged."""
     sources = [texts is not None, "model" in flags, "pipeline" in flags]
     if sum(sources) != 1:
         raise InvalidInputError(
             "expected exactly one of --model, --pipeline and --texts as the source of embeddings"
         )
     if measure is not None and ("pipeline" not in flags or calibration is not None):
-        raise InvalidInputError("--measure needs --pipeline, and excludes --calibration")
+        raise InvalidInputError(
+            "--measure needs --pipeline, and cannot be combined with --calibration"
+        )
     if texts is None:
         check_host(flags)
 
@@ -271,13 +270,13 @@ def _print_numbers(
     if width is not None:
         low, high = images_for_width(width)
         print_message(
-            f"An interval of width {width:g} needs {low:,} images per prompt if all show the same"
-            f" value, and {high:,} if half of them do: {number * low:,} to"
-            f" {number * high:,} for {number:,} prompts (--measure {high})"
+            f"An interval of width {width:g} needs {low:,} images per prompt if all of them show"
+            f" the same value, and {high:,} if half of them do. For {number:,} prompts, this is"
+            f" {number * low:,} to {number * high:,} images (--measure {high})"
         )
     if images is not None:
         print_message(
-            f"{images:,} images for each of {number:,} prompts: {number * images:,} images, with"
+            f"{images:,} images for each of {number:,} prompts are {number * images:,} images, with"
             f" intervals up to {widest_interval(images):.2f} wide"
         )
 
@@ -291,7 +290,7 @@ def _count_values(
     folder: Path,
     record_file: Path,
 ) -> tuple[Loaded, pd.DataFrame]:
-    """Count values in a pipeline's images; write measured.csv and a record.
+    """Count the values in a pipeline's images, and write measured.csv and a record.
 
     Returns:
         The pipeline and the counts.
@@ -330,7 +329,7 @@ def _count_values(
 def _audit_rewriter(
     original: Path, rewritten: Path, attribute: str, folder: Path, *, as_json: bool
 ) -> None:
-    """Measure the values that a prompt rewriter adds, without images."""
+    """Measure which values a prompt rewriter adds, without generating images."""
     check_out(folder)
     check_sets([attribute])
     from vldebias.wording.prompt_file import read_prompts
@@ -348,7 +347,7 @@ def _audit_rewriter(
 def _audit_captions(
     captions: Path, column: str | None, attribute: str, folder: Path, *, as_json: bool
 ) -> None:
-    """Report which values captions state, and for which nouns."""
+    """Report which attribute values captions state, and for which nouns."""
     check_out(folder)
     check_sets([attribute])
     from vldebias.auditing.captions import audit_captions
@@ -363,7 +362,7 @@ def _audit_captions(
 
 
 def _listed(result: Result) -> pd.DataFrame:
-    """Return one row per prompt and predicted value: advice, share and interval."""
+    """Return a table with the advice, share and interval for each prompt and predicted value."""
     import pandas as pd
 
     from vldebias.measure.rows import NONE
@@ -371,11 +370,11 @@ def _listed(result: Result) -> pd.DataFrame:
     shares = result.to_pandas().query("metric == 'predicted_share'")
     shares = shares.rename(columns={"value": "share", "method": "calibration"})
     parts = [subset.rpartition(": ") for subset in shares.subset]
-    # A subset is "PROMPT: VALUE"; only the prompt may contain colons.
+    # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.
     shares["value"] = [value for _, _, value in parts]
     shares.index = [prompt for prompt, _, _ in parts]
     advice = pd.Series(result.provenance[0].settings["prompts"], name="advice")
-    # Keep the audit's order: prompts that need attention first.
+    # Keep the order of the audit, which lists prompts that need attention first.
     table = advice.rename_axis("prompt").to_frame()
     columns = ["value", "share", "low", "high"]
     if (shares.calibration != NONE).any():
@@ -389,23 +388,23 @@ def diagnose_command(
         Path, typer.Argument(exists=True, help="Embeddings with labels (.npz).", metavar="FILE")
     ],
     labels: Annotated[
-        str | None, typer.Option(help="Column of the classes.", metavar="COLUMN")
+        str | None, typer.Option(help="Column with the classes.", metavar="COLUMN")
     ] = None,
     groups: Annotated[
-        str | None, typer.Option(help="Column of an attribute, such as gender.", metavar="COLUMN")
+        str | None, typer.Option(help="Column with an attribute, such as gender.", metavar="COLUMN")
     ] = None,
     attribute: Annotated[
         str | None,
-        typer.Option(help="Prompt set of the attribute, for --methods.", metavar="SET"),
+        typer.Option(help="Prompt set for the attribute, used by --methods.", metavar="SET"),
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="Methods to compare with none, such as default,equalise,leace.")
+        str, typer.Option(help='Methods to compare with "none", such as default,equalise,leace.')
     ] = "",
     images: Annotated[
         Path | None,
         typer.Option(
             exists=True,
-            help="Folder of the images, named after the row ids, to show with --labels.",
+            help="Folder with the images, whose file names are row ids, to show with --labels.",
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
@@ -414,10 +413,11 @@ def diagnose_command(
     as_json: Json = False,
     **flags: Unpack[DiagnoseFlags],
 ) -> None:
-    """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
+    """Probe embeddings for attribute leakage, worst-performing groups, label errors and margins.
 
-    Writes a page and result.json. With --labels, it also writes wrong-labels.csv, in which the
-    least credible labels come first; with --images, wrong-labels.html shows their images.
+    Writes a page and result.json. With --labels, also writes wrong-labels.csv, which lists the
+    least credible labels first. With --images, also writes wrong-labels.html, which shows the
+    corresponding images.
 
     Examples:
       vldebias diagnose features.npz --labels smiling --groups gender
@@ -428,15 +428,16 @@ def diagnose_command(
     names = tuple(split_names([methods]))
     if labels is None and groups is None:
         raise InvalidInputError(
-            "expected --labels COLUMN (classes), --groups COLUMN (an attribute) or both"
+            "expected --labels COLUMN (the classes), --groups COLUMN (an attribute), or both"
         )
     if labels is None and images is not None:
         raise InvalidInputError(
-            "--images needs --labels: it shows the images of the least credible labels"
+            "--images needs --labels, since it shows the images with the least credible labels"
         )
     if names and attribute is None:
         raise InvalidInputError(
-            f"--methods {methods}: these are fitted on texts; add --attribute SET"
+            f"--methods {methods}: methods are fitted on the text of a prompt set; add"
+            " --attribute SET"
         )
     check_out(folder)
     check_sets([attribute])
@@ -479,10 +480,10 @@ def diagnose_command(
 def _write_wrong_labels(
     data: Embeddings, labels: str, folder: Path, images: Path | None, features: Path
 ) -> dict[str, Path]:
-    """Write the labels, least credible first, and a page of their images, if any.
+    """Write the labels, least credible first, and a page with their images, if available.
 
     Returns:
-        The files by name, for printing.
+        The paths of the files, by the name under which they are printed.
     """
     from vldebias.data.suspects import Suspects
     from vldebias.study.diagnosis import wrong_labels
@@ -490,7 +491,7 @@ def _write_wrong_labels(
     pictures = {} if images is None else Suspects.pictures(images, data.ids)
     table = wrong_labels(data.features, data.column(labels)).set_index("row")
     rows = range(len(data))
-    # Rows without a label are missing from the table, so they get NaN, which ranks last.
+    # Rows without a label are missing from the table. Their confidence is NaN, which ranks last.
     confidences = table.confidence.reindex(rows).to_numpy()
     labels_of_row = table["given"].reindex(rows, fill_value="")
     proposals_of_row = table["proposed"].reindex(rows, fill_value="")
@@ -507,11 +508,12 @@ def _write_wrong_labels(
     def caption(row: int) -> tuple[str, str]:
         return "", f"given {labels_of_row[row]}, fits {proposals_of_row[row]}"
 
-    title = f"{features.name}: the least credible of {len(table):,} labels, {labels}"
+    title = f"{features.name}: the least credible of {len(table):,} labels in {labels}"
     introduction = (
-        "The number is how much better the given label fits than the next best one, by a classifier"
-        " trained on other rows: below 0, another label fits better. Check these images first;"
-        " wrong-labels.csv lists all of them. Rare groups look suspicious too."
+        "The number is the margin by which the given label fits better than the next best label,"
+        " according to a classifier that was trained on other rows. If it is below 0, a different"
+        " label fits better. Check these images first. All labels are listed in wrong-labels.csv."
+        " Correct labels of rare groups may look suspicious too."
     )
     page = folder / "wrong-labels.html"
     files["their_pictures"] = suspects.page(page, title, caption, introduction=introduction)

@@ -1,4 +1,4 @@
-"""`vldebias prompts balance`: state values in a list of prompts, or explain why not."""
+"""`vldebias prompts balance`: state attribute values in prompts, or explain why not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from vldebias.wording.reasons import reason_in_words
 if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts
 
-_MOST_IMAGES = 1_000_000  # all prompts are kept in memory
-_MANY_IMAGES = 100_000  # this many prompts take seconds
+_MOST_IMAGES = 1_000_000  # maximum number, since all prompts are kept in memory
+_MANY_IMAGES = 100_000  # number above which a message warns that this takes a while
 COLUMNS = ("prompt", "value", "reason", "original")
 
 
@@ -30,7 +30,8 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
         Path,
         typer.Argument(
             metavar="FILE",
-            help="One prompt per line, or .csv, .tsv, .jsonl, .json, .parquet; - for stdin.",
+            help="Text file with one prompt per line, table (.csv, .tsv, .jsonl, .json or"
+            " .parquet), or - for stdin.",
         ),
     ],
     attribute: AttributeSets,
@@ -39,25 +40,25 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
     groups: Groups = "mixed",
     column: Annotated[
         str | None,
-        typer.Option(help="Column or key of the prompts. Default: prompt, or detected."),
+        typer.Option(help="Column or key with the prompts. Default: prompt, or detected."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed, to repeat a run. Default: random.")
+        int | None, typer.Option(help="Seed, to reproduce a run. Default: random.")
     ] = None,
     original: Annotated[
         str | None,
         typer.Option(
-            help="Column of the users' own prompts, if a language model rewrote them. They decide"
-            " which values may be stated.",
+            help="Column with the users' original prompts, if a language model rewrote them. The"
+            " original prompts determine which values may be stated.",
             metavar="COLUMN",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """State a value of an attribute in each prompt, in even shares, or explain why not.
+    """State an attribute value in each prompt, with even shares, or explain why not.
 
-    Prints prompts and reasons: a table, tab-separated if piped, or --json, which includes the seed.
-    Needs no model.
+    Prints the prompts, and the reasons for those that were left unchanged, as a table, as
+    tab-separated text if piped, or as JSON, which also includes the seed. Needs no model.
 
     Examples:
       vldebias prompts balance prompts.txt --attribute gender --images 4
@@ -81,7 +82,7 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
         raise InvalidInputError(
             f"--images {images}: got {quantity(total, 'image')} for"
             f" {quantity(len(listed.prompts), 'prompt')}; expected at most {_MOST_IMAGES:,}. Run"
-            " the command several times with different seeds (--seed)"
+            " the command several times with different values of --seed"
         )
     if total > _MANY_IMAGES:
         print_message(f"{file}: balancing {quantity(total, 'prompt')}, which takes a while")
@@ -91,7 +92,7 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
     try:
         balanced = balance_prompts(
             prompts,
-            # For a single set, values are strings; for a list of sets, they are tuples.
+            # For a single set, the values are strings. For a list of sets, they are tuples.
             attribute if len(attribute) > 1 else attribute[0],
             shares=chosen,
             seed=seed,
@@ -103,7 +104,7 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
     except KeyboardInterrupt:
         print_message("nothing was written; run the same command to start over")
         raise
-    # Print this on stderr, since other programs read stdout.
+    # Print the summary to stderr, since other programs may read stdout.
     print_message(_counted(balanced))
     try:
         _print(rows, balanced, attribute, as_json=as_json)
@@ -111,27 +112,28 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
         if error.errno != errno.ENOSPC:
             raise
         raise InvalidInputError(
-            "the disk is full and the output is incomplete; free some space and run the same"
+            "the disk is full, so the output is incomplete; free some space and run the same"
             f" command with --seed {balanced.seed} to get the same prompts"
         ) from None
 
 
 def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> list[str]:
-    """Return the users' original prompts, one per image.
+    """Load the users' original prompts, one per image.
 
     Raises:
-        InvalidInputError: If the file has no columns, or the numbers of prompts differ.
+        InvalidInputError: If the file has no columns, or if it contains a different number of
+            original prompts.
     """
     from vldebias.wording.prompt_file import read_prompts
 
     if str(file) == "-":
-        raise InvalidInputError("--original: expected a file with columns, got standard input")
+        raise InvalidInputError("--original: got standard input; expected a file with columns")
     listed = read_prompts(file, column)
     originals = [text for text in listed.prompts for _ in range(images)]
     if listed.column != column or len(originals) != len(prompts):
         raise InvalidInputError(
-            f"--original {column}: got {len(originals)} texts for {len(prompts)} prompts; expected"
-            f" a column of {file} with one text per prompt"
+            f"--original {column}: got {len(originals)} prompts, but there are {len(prompts)}"
+            f" rewritten ones; expected a column in {file} with one original prompt for each"
         )
     return originals
 
@@ -143,7 +145,7 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    """Print all rows at once, so that an interrupted run prints none."""
+    """Print all rows at once, so that an interrupted run does not print some of them."""
     if as_json:
         keys = ("prompt", "value", "reason", "original")
         records = [dict(zip(keys, row, strict=True)) for row in rows]
@@ -153,7 +155,7 @@ def _print(
 
 
 def _cells(row: tuple[object, ...]) -> tuple[str, ...]:
-    """Return the cells of a row; on a terminal, the reason is a sentence."""
+    """Format the cells of a row, with readable reasons if stdout is a terminal."""
     prompt, value, reason, original = map(_cell, row)
     if out.is_terminal:
         reason = "; ".join(map(reason_in_words, filter(None, reason.split("; "))))
@@ -161,7 +163,7 @@ def _cells(row: tuple[object, ...]) -> tuple[str, ...]:
 
 
 def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
-    """Parse options such as "female=0.7,male=0.3" into shares by value."""
+    """Parse --shares options such as "female=0.7,male=0.3" into shares by value."""
     if not options:
         return None
     chosen = {}
@@ -177,13 +179,14 @@ def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
 
 
 def _cell(value: object) -> str:
-    """Format a value: counts for groups, with semicolons between attributes."""
+    """Format a value, which may contain counts for a group or values of several attributes."""
     if value is None:
         return ""
     if isinstance(value, tuple):
         return "; ".join(map(_cell, value))
     if isinstance(value, Mapping):
-        # A group {"female": 2, "male": 1} becomes "2 female + 1 male"; None means not counted.
+        # Format the group {"female": 2, "male": 1} as "2 female + 1 male". Values whose count is
+        # None were not counted.
         parts = []
         for name, count in value.items():
             if count is None:
@@ -195,11 +198,11 @@ def _cell(value: object) -> str:
 
 
 def _counted(balanced: BalancedPrompts) -> str:
-    """Summarise how many prompts were changed, and why the others were not."""
+    """Describe how many prompts were changed, and why the others were not."""
     reasons = Counter[str]()
     for reason in balanced.reasons:
         is_unchanged = bool(reason)
-        if isinstance(reason, tuple):  # several attributes: unchanged only if all have a reason
+        if isinstance(reason, tuple):  # unchanged only if there is a reason for every attribute
             is_unchanged = all(part is not None for part in reason)
         if is_unchanged:
             reasons[_cell(reason)] += 1

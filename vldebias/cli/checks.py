@@ -1,4 +1,4 @@
-"""Check a command's arguments before importing libraries, to report mistakes early."""
+"""Check the arguments of commands before importing libraries, to report mistakes early."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from vldebias.cli.flags import HostFlags
 
 WITHOUT_TAG = ("hf-hub:", "local-dir:")
-"""Prefixes of names that open_clip resolves without its list of architectures."""
+"""Prefixes of model names that open_clip does not look up in its list of architectures."""
 
 
 def check_sets(names: Iterable[str | None]) -> None:
-    """Raise an error for an unknown prompt set, or a file that is not a prompt set."""
+    """Check that each name is a packaged prompt set or a file with a valid prompt set."""
     for name in names:
         if name is None:
             continue
@@ -36,10 +36,10 @@ def check_sets(names: Iterable[str | None]) -> None:
 
 
 def check_host(flags: HostFlags) -> None:
-    """Check the flags that select a model, before it is loaded.
+    """Check the flags that select a model or pipeline, before it is loaded.
 
     Raises:
-        InvalidInputError: If neither or both of --model and --pipeline were passed, or open_clip
+        InvalidInputError: If neither or both of --model and --pipeline were passed, or if open_clip
             does not list the architecture or weights.
     """
     model = flags.get("model")
@@ -53,11 +53,11 @@ def check_host(flags: HostFlags) -> None:
 
 
 def check_model(model: str | None, pretrained: str | None) -> None:
-    """Raise an error for an architecture or weights that open_clip does not list.
+    """Check that open_clip lists a model's architecture and weights.
 
     Args:
-        model: an architecture, any other model name, or None.
-        pretrained: a tag or checkpoint file for the architecture.
+        model: an open_clip architecture, a different kind of model name, or None.
+        pretrained: a tag or a checkpoint file for the architecture.
 
     Raises:
         InvalidInputError: If the architecture or the weights are unknown.
@@ -72,11 +72,11 @@ def check_model(model: str | None, pretrained: str | None) -> None:
 
 
 def check_file(option: str, path: Path | str | None) -> None:
-    """Raise an error if a file or folder does not exist.
+    """Check that a file or folder passed as an option exists.
 
     Args:
-        option: option name, such as "--reference".
-        path: its value; None and patterns such as 'shards/*.npy' are accepted.
+        option: name of the option, such as "--reference".
+        path: value of the option. None and patterns such as 'shards/*.npy' are not checked.
 
     Raises:
         InvalidInputError: If the file or folder does not exist.
@@ -87,7 +87,7 @@ def check_file(option: str, path: Path | str | None) -> None:
 
 
 def check_needs_no_data(suite: str) -> None:
-    """Raise an error if a suite needs a data set; call `check_suite` first."""
+    """Raise an error if a suite needs a data set. Call `check_suite` first."""
     from vldebias.utils.files import packaged, read_yaml
 
     # Parse the suite without validation, which would import torch.
@@ -95,23 +95,23 @@ def check_needs_no_data(suite: str) -> None:
     needs = str(content.get("needs", ""))
     if "--data-root" in needs:
         raise InvalidInputError(
-            f"{suite}: this suite needs {needs}, or --embeddings (features of these images)"
+            f"{suite}: this suite needs {needs}, or --embeddings with features of these images"
         )
 
 
 def check_data_of_suite(
     suite: str, data_root: Path | str | None, *, limit: int | None, only: Iterable[str]
 ) -> None:
-    """Check that a folder contains the data of a packaged suite, and enough images for its k.
+    """Check that a folder contains the data for a packaged suite, and enough images for its k.
 
     Args:
-        suite: name of the suite; the tasks of a file are checked when they are read.
-        data_root: data folder.
-        limit: maximum number of images per split; None: all.
-        only: names of the tasks to run; all if empty.
+        suite: name of the suite. Suites in files are not checked here, but when they are loaded.
+        data_root: folder with the data.
+        limit: maximum number of images per split. If None, use all images.
+        only: names of the tasks to run. If empty, all are run.
 
     Raises:
-        InvalidInputError: If data is missing, or there are too few images.
+        InvalidInputError: If data is missing, or if there are too few images.
     """
     from vldebias.data.catalog import DATA
     from vldebias.data.releases import count_rows, find_tables
@@ -126,7 +126,7 @@ def check_data_of_suite(
             continue
         root = DATA[name].find_root(data_root)
         k = task.get("k", 0)
-        # Check paths and line counts first, because loading the tables imports numpy and pyarrow.
+        # First check paths and line counts, because loading the tables imports numpy and pyarrow.
         tables = [] if root is None else find_tables(name, Path(root), source["split"])
         if tables:
             check_k(suite, k, count_rows(tables), limit)
@@ -138,29 +138,29 @@ def check_data_of_suite(
 
 
 def check_k(suite: str, k: int, images: int, limit: int | None) -> None:
-    """Reject fewer images than the k that a suite needs.
+    """Raise an error if there are fewer images than the k that a suite needs.
 
     Args:
-        suite: suite name for the message.
-        k: number of top results that are measured.
-        images: number of images.
-        limit: maximum number of images to measure. None: all.
+        suite: suite name, used in the message.
+        k: number of top results to measure.
+        images: number of available images.
+        limit: maximum number of images to use. If None, use all images.
     """
     count = images if limit is None else min(images, limit)
     if k > count:
         raise InvalidInputError(
             f"{suite}: expected at least k = {k} images, got {count}. Save the suite"
-            f" under another name (`vldebias eval show {suite} > mine.yaml`), lower its k, and"
+            f" under a new name (`vldebias eval show {suite} > mine.yaml`), lower its k, and"
             " run `vldebias eval mine.yaml`"
         )
 
 
 def check_suite(name: str) -> None:
-    """Raise an error if a suite is neither packaged nor a file."""
+    """Check that a suite is packaged or that its file exists."""
     from vldebias.utils.files import packaged
 
     path = Path(name)
-    # "miniature" is packaged; "mine.yaml" and "suites/mine" are files.
+    # Names such as "miniature" are packaged suites. "mine.yaml" and "suites/mine" are files.
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         check_file("SUITE", path)
         return

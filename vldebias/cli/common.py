@@ -1,4 +1,4 @@
-"""Provide consoles, early checks, and table and JSON output for all commands."""
+"""Provide consoles, help formatting, and table and JSON output for all commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold 
 class LateConsole:
     """Proxy for a rich console that is created on first use.
 
-    Importing rich takes a tenth of a second, and argument errors are reported without it.
+    Importing rich takes a tenth of a second, which is not needed to report argument errors.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -66,7 +66,7 @@ err = LateConsole(stderr=True)
 
 
 class WithoutTrailingSpaces:
-    """Wrap stdout and strip trailing spaces from lines."""
+    """Wrapper around stdout that strips trailing spaces from lines."""
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
@@ -81,17 +81,17 @@ class WithoutTrailingSpaces:
 
 
 class Command(TyperCommand):
-    """Define a command whose help can be pasted into a shell and whose errors quote bad values.
+    """Command whose help can be pasted into a shell and whose errors quote invalid values.
 
-    rich pads lines with spaces, but shells do not join lines if spaces follow the backslash.
+    rich pads lines with spaces, but a shell does not join lines if a space follows the backslash.
     """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and quote an invalid value in the error.
+        """Parse the arguments, and quote invalid values in error messages.
 
         Args:
             ctx: context of the command.
-            args: the arguments.
+            args: the command's arguments.
         """
         passed = list(args)
         try:
@@ -109,7 +109,7 @@ class Command(TyperCommand):
 
         Args:
             ctx: context of the command.
-            formatter: unused by Typer.
+            formatter: formatter passed by click, which Typer does not use.
         """
         output = cast("TextIO", WithoutTrailingSpaces(sys.stdout))
         with redirect_stdout(output):
@@ -117,14 +117,14 @@ class Command(TyperCommand):
 
 
 def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
-    """Return the value of an option passed as `--port 80` or `--port=80`.
+    """Find the value of an option, passed as either `--port 80` or `--port=80`.
 
     Args:
-        names: option names, such as "--port" and "-p".
+        names: names of the option, such as "--port" and "-p".
         args: the command's arguments.
 
     Returns:
-        The last value; None if the option was not passed.
+        The last value that was passed, or None if the option was not passed.
     """
     value = None
     for place, arg in enumerate(args):
@@ -137,7 +137,7 @@ def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
 
 
 class App(typer.Typer):
-    """Define a command group with help in rich markup; `main` handles errors."""
+    """Command group whose help may contain rich markup and whose errors `main` handles."""
 
     def __init__(
         self,
@@ -151,18 +151,18 @@ class App(typer.Typer):
             cls=cls,
             help=_unfolded(text),
             no_args_is_help=True,
-            # Typer's own traceback would hide the error from `main`, and could print local
-            # variables such as prompts and keys.
+            # Otherwise, Typer would hide errors from `main` and print tracebacks, which could
+            # contain local variables such as prompts and keys.
             pretty_exceptions_enable=False,
             rich_markup_mode=rich_markup_mode,
             add_completion=add_completion,
         )
 
     def add(self, name: str) -> Callable[[CommandFunction], CommandFunction]:
-        """Return a decorator that registers a command; its docstring becomes its help."""
+        """Return a decorator that registers a function as a command, with its docstring as help."""
 
         def register(function: CommandFunction) -> CommandFunction:
-            # Escape brackets, which start markup in the help.
+            # Escape brackets, which would be interpreted as markup.
             text = _unfolded((function.__doc__ or "").replace("[", r"\["))
             return self.command(name, cls=Command, help=text)(function)
 
@@ -170,20 +170,20 @@ class App(typer.Typer):
 
 
 def _unfolded(text: str) -> str:
-    """Unwrap each help paragraph to one line, leaving examples unchanged."""
+    """Join the lines of each paragraph of a help text, leaving examples unchanged."""
     prose, _, examples = inspect.cleandoc(text).partition("Examples:\n")
     help_text = "\n\n".join(" ".join(part.split()) for part in prose.split("\n\n"))
     if examples:
-        # \b keeps click from wrapping the lines that follow.
+        # \b prevents click from rewrapping the lines that follow.
         help_text += f"[bold]Examples[/bold]\n\n\b\n{examples}"
     return help_text
 
 
 def check_out(folder: Path | None) -> None:
-    """Raise an error if an output folder is not writable, before any work is done."""
+    """Check that an output folder is writable before any work is done."""
     if folder is None:
         return
-    # The folder is created with the first result, so check the nearest folder that exists.
+    # The folder may not exist yet, so check its nearest existing parent.
     nearest = folder.absolute()
     while not nearest.exists():
         nearest = nearest.parent
@@ -197,7 +197,10 @@ def check_out(folder: Path | None) -> None:
 
 
 def split_names(options: Sequence[str] | None) -> list[str]:
-    """Split repeatable options that may each contain several names: "a,b"."""
+    """Split the values of a repeatable option, each of which may list several names, as in "a,b".
+
+    Empty names are dropped.
+    """
     names = []
     for text in options or ():
         names += [name.strip() for name in text.split(",")]
@@ -208,9 +211,9 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
     """Split an option's value at the first "=".
 
     Args:
-        text: the value.
-        option: option name, for messages.
-        example: a valid value, for messages.
+        text: the value, such as "F=female".
+        option: name of the option, used in messages.
+        example: a valid value, used in messages.
 
     Raises:
         InvalidInputError: If the value does not have the form name=value.
@@ -222,37 +225,42 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
 
 
 def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, Any]:
-    """Parse the values name=value of a repeatable option, where each value is YAML.
+    """Parse the arguments of a repeatable option that have the form name=value, with YAML values.
 
     Args:
-        texts: values of the option.
-        option: option name, for messages.
-        example: a valid value, for messages.
+        texts: arguments of the option.
+        option: name of the option, used in messages.
+        example: a valid argument, used in messages.
 
     Returns:
         The parsed values by name.
 
     Raises:
-        InvalidInputError: If a string does not have the form name=value, or is not valid YAML.
+        InvalidInputError: If an argument does not have the form name=value, or if its value is not
+            valid YAML.
     """
     values: dict[str, Any] = {}
     for text in texts:
         name, value = split_pair(text, option, example)
-        import yaml  # slow to import, so only imported if needed
+        import yaml  # imported here because it is slow to import
 
         try:
-            # Parse as YAML, so that "null", "true" and "[a, b]" mean the same as in a settings
-            # file.
+            # Parse values as YAML, so that "null", "true" and "[a, b]" have the same meaning as in
+            # a settings file.
             values[name] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise InvalidInputError(
-                f"{option} {name}: got {value!r}; expected a YAML value"
+                f"{option} {name}: got {value!r}, which is not valid YAML"
             ) from None
     return values
 
 
 def device_of(name: str | None) -> str:
-    """Return the device to run on; None and "auto" mean cuda if available, otherwise the CPU.
+    """Return the name of the device to run on.
+
+    Args:
+        name: name of a device. For None or "auto", use a CUDA device if there is one, and the CPU
+            otherwise.
 
     Raises:
         InvalidInputError: If the device is not available.
@@ -264,22 +272,23 @@ def device_of(name: str | None) -> str:
             return "cuda"
         return "cpu"
     try:
-        # An unavailable device would only fail once it is used.
+        # Allocate a tensor, since an unavailable device would only fail on first use.
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInputError(
-            f"--device {name}: {reason}. Expected auto, cpu, cuda, cuda:1 or mps"
+            f"--device {name}: {reason}. Expected an available device, such as auto, cpu, cuda,"
+            " cuda:1 or mps"
         ) from None
     return name
 
 
 def write_run(result: Result, folder: Path) -> Path:
-    """Write a result, its page and the manifest of the folder.
+    """Write a result, its page and a manifest to a folder.
 
     Args:
         result: the result.
-        folder: folder to write to, which may already contain images of the run.
+        folder: output folder, which may already contain images from the run.
 
     Returns:
         The path of the page.
@@ -287,7 +296,7 @@ def write_run(result: Result, folder: Path) -> Path:
     from vldebias.report.page import render
     from vldebias.study.manifest import PAGE, RESULT, write_manifest
 
-    # The manifest comes last because it contains the digest of every other file.
+    # Write the manifest last, because it contains the digests of all other files.
     result.write(folder / RESULT)
     page = render(result, folder / PAGE, run_folder=folder)
     write_manifest(folder)
@@ -295,11 +304,11 @@ def write_run(result: Result, folder: Path) -> Path:
 
 
 def echo(text: str, *, end: str = "\n") -> None:
-    """Print text to stdout, escaping control characters on a terminal.
+    """Print text to stdout, escaping control characters if stdout is a terminal.
 
     Args:
         text: the text.
-        end: text to print after it.
+        end: string to append to the text.
     """
     if sys.stdout.isatty():
         text = printable(text)
@@ -313,20 +322,19 @@ def print_json(value: object) -> None:
 
 
 def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
-    """Print tab-separated rows if stdout is a pipe or file.
+    """Print tab-separated rows if stdout is not a terminal.
 
     Args:
         head: column names.
         rows: cells of each row.
 
     Returns:
-        Whether stdout is a pipe or file.
+        Whether the rows were printed.
     """
     if out.is_terminal:
         return False
-    # Print one line per row, without wrapping or truncating.
     lines = ["\t".join(_cell(value) for value in row) for row in (head, *rows)]
-    # Print everything at once, so that an interrupted run leaves no partial table.
+    # Print everything at once, so that an interruption does not leave a partial table.
     echo("\n".join(lines))
     return True
 
@@ -336,20 +344,20 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        # float32 has about seven significant digits, of which six are reliable.
+        # Of the seven significant digits of float32, about six are reliable.
         return f"{value:.6g}"
     return " ".join(str(value).split())
 
 
 def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, wrapped to the terminal width, or tab-separated if piped (see `piped`).
+    """Print a table that fits the terminal, or tab-separated rows if piped (see `piped`).
 
-    Words are not broken. If the longest words of all columns do not fit next to each other, each
-    row is printed as a block of lines instead.
+    Cells are wrapped between words. If the longest words of all columns do not fit next to each
+    other, each row is printed as a block of lines instead.
 
     Args:
         head: column names.
-        rows: cells of each row; the first one is the row's name, which is not wrapped unless it is
+        rows: cells of each row. The first cell is the row's name, which is only wrapped if it is
             long.
     """
     if piped(head, rows):
@@ -370,8 +378,8 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if spare < 0:
         print_blocks(head, rows)
         return
-    # rich would make the widest columns narrower than their longest word, so set the widths here:
-    # narrow columns get the width they need, and the others share the rest.
+    # rich could make wide columns narrower than their longest word, so compute the widths here.
+    # Narrow columns get the width that they need, and the other columns share the rest.
     missing = [full - least for full, least in zip(longest_cells, least_widths, strict=True)]
     fits = sum(missing) <= spare
     widths = least_widths
@@ -380,7 +388,7 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         extra = min(missing[column], spare // (len(head) - place))
         widths[column] += extra
         spare -= extra
-    # Wrapped rows need a blank line between them.
+    # If rows are wrapped, separate them with blank lines.
     table = Table(box=None, padding=(0, 2, 0 if fits else 1, 0), pad_edge=False)
     for name, width in zip(head, widths, strict=True):
         table.add_column(Text(name), width=width, overflow="fold")
@@ -394,7 +402,7 @@ def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     Args:
         head: column names.
-        rows: cells of each row; the first one is the row's name.
+        rows: cells of each row. The first cell is the row's name.
     """
     from rich.padding import Padding
     from rich.text import Text
@@ -412,12 +420,12 @@ def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def print_list(
     head: Sequence[str], rows: Sequence[Sequence[str]], facts: object, *, as_json: bool
 ) -> None:
-    """Print a table, or the same facts as JSON.
+    """Print a table, or its content as JSON.
 
     Args:
         head: column names.
         rows: cells of each row.
-        facts: a JSON value.
+        facts: content to print as JSON.
         as_json: whether to print JSON.
     """
     if as_json:
@@ -429,17 +437,19 @@ def print_list(
 def print_result(
     result: Result, measures: Sequence[tuple[str, str]] = (), /, *, as_json: bool, **files: Path
 ) -> None:
-    """Print the table of a result (tab-separated if piped) and the paths of its files, or JSON.
+    """Print a result and the paths of its files, or print the result as JSON.
+
+    If stdout is piped, the rows are tab-separated.
 
     Args:
         result: the result.
-        measures: pairs (task, metric) to show; all if empty.
+        measures: (task, metric) pairs to show. If empty, all are shown.
         as_json: whether to print JSON.
-        files: files that were written, by name.
+        files: paths of the files that were written, by name.
     """
     if as_json:
         facts = result.to_dict()
-        # The path of a single page is clear from --out.
+        # Omit the path of a single page, which is clear from --out.
         if len(files) > 1:
             facts["files"] = {name: str(path) for name, path in files.items()}
         print_json(facts)
@@ -457,13 +467,13 @@ def print_result(
 
 
 def coloured(text: str) -> Text:
-    """Color the verdicts in a text; rich omits the colors if NO_COLOR is set."""
+    """Color the verdicts in a string. rich omits the colors if NO_COLOR is set."""
     from rich.text import Text
 
-    # Do not parse markup, since results quote prompts, which may contain brackets.
+    # Do not interpret markup, since results quote prompts, which may contain brackets.
     shown = Text(printable(text))
     for verdict, style in STYLES.items():
-        # Verdicts appear after the task, at the end of a row, or at the start of a comparison.
+        # A verdict follows the task in a sentence, ends a row, or starts a comparison.
         shown.highlight_regex(
             rf"(?m)(?<=: ){verdict}(?=[.,])|(?<=\] ){verdict}$|^{verdict}(?=:)", style
         )
@@ -471,22 +481,24 @@ def coloured(text: str) -> Text:
 
 
 def print_message(text: object, kind: str = "", style: str = "") -> None:
-    """Print a message to stderr, without markup, since it may quote user input.
+    """Print a message to stderr.
+
+    Markup is not interpreted, since messages may quote user input.
 
     Args:
         text: the message.
-        kind: prefix, such as "warning" or "error".
+        kind: prefix of the message, such as "warning" or "error".
         style: color of the prefix.
     """
     start = f"{kind}: " if kind else ""
     words = printable(f"{start}{text}")
     if err.is_created:
-        # Print above any progress bars.
+        # Use the console, which prints messages above any progress bars.
         from rich.text import Text
 
         if err.is_terminal:
             words = _folded(words, err.width)
-        # rich would parse a string such as "[red]" as a color.
+        # In a plain string, rich would interpret "[red]" as a color.
         line = Text(words)
         line.stylize(style, 0, len(start))
         err.print(line, soft_wrap=True)
@@ -494,7 +506,7 @@ def print_message(text: object, kind: str = "", style: str = "") -> None:
     has_colors = sys.stderr.isatty()
     if has_colors:
         words = _folded(words, shutil.get_terminal_size().columns)
-    # Apply the same rules as rich.
+    # Follow the same rules as rich.
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
         has_colors = False
     if kind and has_colors:
@@ -503,7 +515,7 @@ def print_message(text: object, kind: str = "", style: str = "") -> None:
 
 
 def _folded(text: str, width: int) -> str:
-    """Wrap lines between words, without breaking paths and URLs."""
+    """Wrap lines between words, without breaking paths or URLs."""
     lines = []
     for line in text.split("\n"):
         lines.append(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))

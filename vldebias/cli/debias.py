@@ -1,4 +1,4 @@
-"""`vldebias debias`: fit, inspect, save, merge and check an edit."""
+"""`vldebias debias`: fit, inspect, save, merge and check edits."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 class EditFacts(TypedDict):
-    """Store facts about an edit for `vldebias debias --json`.
+    """Facts about an edit, as printed by `vldebias debias --json`.
 
     Attributes:
-        folder: where it was saved, or None.
-        projection: its description.
-        diagnostics: measures by prompt set, as pairs (before, after) or single values.
-        provenance: how it was fitted.
+        folder: folder in which the edit was saved, or None.
+        projection: description of the edit.
+        diagnostics: measures by prompt set, as (before, after) pairs or single values.
+        provenance: how the edit was fitted.
     """
 
     folder: str | None
@@ -48,45 +48,48 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     prompts: Annotated[
         list[str],
         typer.Argument(
-            help="Prompt sets (names or YAML files); several are solved jointly.", metavar="SET"
+            help="Prompt sets (names or YAML files). Several sets are solved jointly.",
+            metavar="SET",
         ),
     ],
     method: Annotated[
-        str | None, typer.Option(help="Method (vldebias methods). Default: default.")
+        str | None, typer.Option(help="Method (see vldebias methods). Default: default.")
     ] = None,
     lam: Annotated[
         float | None,
-        typer.Option(min=0, help="Weight of the prompt pairs, for methods that take one."),
+        typer.Option(min=0, help="Weight of the prompt pairs, for methods that use one."),
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="Image features of this model (.npz) to fit on.")
+        Path | None, typer.Option(help="Image features from this model (.npz) to fit on.")
     ] = None,
     projection: Annotated[
         Path | None,
-        typer.Option(help="Inspect the edit saved in this folder instead of fitting one."),
+        typer.Option(help="Folder of a saved edit to inspect instead of fitting a new one."),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option("--out", help="Save the edit in this folder.")
+        Path | None, typer.Option("--out", help="Folder in which to save the edit.")
     ] = None,
     merge: Annotated[
         Path | None,
-        typer.Option(help="Merge the edit into the weights and save them in this empty folder."),
+        typer.Option(
+            help="Empty folder in which to save the model with the edit merged into its weights."
+        ),
     ] = None,
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Fit `cali` and test attaching, removing, saving and merging."
+            "--check", help="Fit `cali`, and test attaching, removing, saving and merging it."
         ),
     ] = False,
     as_json: Json = False,
     **flags: Unpack[HostFlags],
 ) -> None:
-    """Fit an edit for a model or pipeline and report what it does to the model's own texts.
+    """Fit an edit for a model or pipeline, and report its effect on text embeddings.
 
     --out saves one folder per edited tensor (role): `joint` for models, `sequence`, `pooled`, ...
-    for pipelines, the name of the set for `cross-attention`. --merge writes a checkpoint that runs
-    without this package; merged weights also change negative prompts and prompts that state the
-    attribute. --check exits with code 1 if a test fails.
+    for pipelines, and the name of the prompt set for `cross-attention`. --merge writes a checkpoint
+    that does not need this package to run. Merged weights also affect negative prompts and prompts
+    that state the attribute. --check exits with code 1 if a test fails.
 
     Examples:
       vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
@@ -115,7 +118,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     from vldebias.methods import Reference, load_edit
     from vldebias.prompts import load_prompts
 
-    # Report an unknown set before a model is loaded.
+    # Load the prompt sets first, to report an unknown name before a model is loaded.
     sets = [load_prompts(name) for name in prompts]
     images = None if reference is None else load_embeddings(reference)[0]
     saved = None if projection is None else load_edit(projection)
@@ -126,7 +129,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         return
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     if saved is None:
-        # Only methods that need labels use the labels.
+        # Pass the labels too, which are ignored by methods that do not need any.
         fitted_on = None if images is None else Reference(images.features, labels=images.labels)
         saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
     edits, host = _edits_of_roles(saved, host)
@@ -134,7 +137,8 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     for role, edit in edits.items():
         if role not in host.roles:
             raise InvalidInputError(
-                f"{projection}: got the role {role!r}, expected one of {', '.join(host.roles)}"
+                f"{projection}: the edit is for the role {role!r}, but the model only has"
+                f" the roles {', '.join(host.roles)}"
             )
         host.check(role, edit)
     facts_of_role = {role: _report(host, role, edit, sets, save) for role, edit in edits.items()}
@@ -149,7 +153,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _save_merged(model: nn.Module, folder: Path) -> None:
-    """Save a model with merged weights into a new or empty folder; remove it if that fails.
+    """Save a model with merged weights in a new or empty folder, or remove it on failure.
 
     Raises:
         StorageError: If there is not enough space for the weights.
@@ -163,14 +167,15 @@ def _save_merged(model: nn.Module, folder: Path) -> None:
             if save_pretrained is not None:
                 save_pretrained(folder)
                 return
-            # For open_clip, save a state dict, which `--pretrained FILE` loads.
+            # open_clip models do not have save_pretrained, so save a state dict that can be loaded
+            # with `--pretrained FILE`.
             from safetensors.torch import save_file
 
-            # safetensors cannot store tensor views.
+            # safetensors cannot store non-contiguous tensors.
             state = {key: value.contiguous() for key, value in model.state_dict().items()}
             save_file(state, folder / "open_clip_model.safetensors")
     except BaseException:
-        # Otherwise, the same command would fail because the folder is not empty.
+        # Remove the folder, since the command would otherwise reject it the next time.
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -187,8 +192,8 @@ def _check_arguments(
     """Check that the options can be combined.
 
     Raises:
-        InvalidInputError: If there is an option for fitting but nothing is fitted, or the folder
-            for merged weights is not empty.
+        InvalidInputError: If an option for fitting is passed although no edit is fitted, or if the
+            folder for merged weights is not empty.
     """
     without_fitting = ""
     if is_check:
@@ -199,15 +204,15 @@ def _check_arguments(
     for option, value in fitting.items():
         if without_fitting and value is not None:
             raise InvalidInputError(
-                f"{option} only applies to fitting; remove it or {without_fitting}"
+                f"{option} only applies if an edit is fitted; remove it or {without_fitting}"
             )
-    # Old weights next to new ones could be loaded by mistake.
+    # Do not mix old and new weights in one folder, since the old ones could be loaded by mistake.
     if merge is not None and merge.exists() and any(merge.iterdir()):
-        raise InvalidInputError(f"--merge {merge}: the folder is not empty; choose another one")
+        raise InvalidInputError(f"--merge {merge}: the folder is not empty; choose a different one")
 
 
 def _edits_of_roles(saved: Edit | dict[str, Edit], host: Host) -> tuple[dict[str, Edit], Host]:
-    """Return the edits by role, and the host for the side on which they act."""
+    """Return the edits by role, and the host to which they apply."""
     from vldebias.methods.cross_attention import at_denoiser
     from vldebias.projection.cross_attention import CrossAttentionEdit
 
@@ -224,14 +229,14 @@ def _edits_of_roles(saved: Edit | dict[str, Edit], host: Host) -> tuple[dict[str
 def _report(
     host: Host, role: str, edit: Edit, sets: Sequence[PromptSet], save: Path | None
 ) -> EditFacts:
-    """Save an edit if requested, and return its effect on the model's own embeddings.
+    """Save an edit if requested, and return its effect on the model's embeddings.
 
     Args:
         host: the host of the edit.
-        role: the edited tensor.
+        role: role of the edited tensor.
         edit: the fitted edit.
         sets: prompt sets to report on.
-        save: folder for all edits. If None, edits are not saved.
+        save: folder for all edits. If None, the edit is not saved.
     """
     from pydantic import TypeAdapter
 
@@ -242,7 +247,8 @@ def _report(
     folder = None if save is None else str(edit.save_pretrained(save / role))
     diagnostics: dict[str, dict[str, tuple[float, float] | float]] = {}
     if isinstance(edit, CrossAttentionEdit):
-        # Text embeddings do not change, so report how well the gate separates held-out texts.
+        # The edit does not change text embeddings, so report how well its gate separates held-out
+        # prompts instead.
         for kind, layers in edit.auroc.items():
             measures = diagnostics.setdefault(role, {})
             measures[f"AUROC of the gate, {kind}"] = max(layers.values(), default=0.5)
@@ -254,7 +260,7 @@ def _report(
     )
     if edit.provenance.choice is not None:
         print_message(edit.provenance.choice)
-    # Print this on stderr, since stdout only contains JSON with --json.
+    # Print this to stderr, since stdout must only contain JSON if --json is set.
     print_message(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
     return {
         "folder": folder,
@@ -270,7 +276,7 @@ def _print(name: str, facts_of_role: Mapping[str, EditFacts], *, as_json: bool) 
     for role, facts in facts_of_role.items():
         for prompts, measures in facts["diagnostics"].items():
             for measure, value in measures.items():
-                # A pair is (before, after); a single value compares the two.
+                # Values are (before, after) pairs or single values, which already compare the two.
                 pair = value if isinstance(value, tuple) else (None, value)
                 figures = ["" if figure is None else f"{figure:.3f}" for figure in pair]
                 rows.append((measure.replace("_", " "), prompts, role, *figures))
@@ -280,20 +286,24 @@ def _print(name: str, facts_of_role: Mapping[str, EditFacts], *, as_json: bool) 
 
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
-    """Run `vldebias.study.edit_check` and print its findings; exit with code 1 if a check fails."""
+    """Run `vldebias.study.edit_check` and print its findings.
+
+    Exits with code 1 if a check fails.
+    """
     from vldebias.study.edit_check import check
     from vldebias.utils.files import versions
 
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)
-    # Two steps are sufficient, since images are only compared with each other.
+    # Two steps are enough, since the images are only compared with each other.
     findings = list(check(loaded, prompts, num_inference_steps=2))
     packages = versions()
     kind = type(loaded.host).__name__
     print_message(
         f"{loaded.name} ({kind}); {', '.join(map(' '.join, packages.items()))}; {prompts}"
     )
-    # Some checks do not apply: open_clip models have no `save_pretrained`.
+    # None means that a check does not apply. For example, open_clip models have no
+    # `save_pretrained`.
     words = {None: "not tried", True: "ok", False: "WRONG"}
     rows = [(name, words[passed], note) for name, passed, note in findings]
     facts = {

@@ -1,4 +1,4 @@
-"""`vldebias eval`: run, list and show suites, and compute shares from a table."""
+"""`vldebias eval`: run, list and show suites, and compute shares from a table of images."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class SuiteGroup(TyperGroup):
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
-        """Return the command of that name, or `run` with the name as its suite.
+        """Return the command with the given name, or `run` if the name belongs to a suite.
 
         Args:
-            ctx: context of the group.
+            ctx: group context.
             args: the name, followed by further arguments.
         """
         if args and not args[0].startswith("-") and args[0] not in self.commands:
@@ -58,7 +58,9 @@ class SuiteGroup(TyperGroup):
 
 app = App(
     """
-    Measure bias and utility before and after, with error bars: [bold]vldebias eval SUITE[/bold].
+    Measure bias and utility before and after debiasing, with error bars.
+
+    To run a suite, use [bold]vldebias eval SUITE[/bold].
 
     Examples:
       vldebias eval list
@@ -77,7 +79,8 @@ app.add("data")(results.data)
 app.add("paper")(results.paper)
 
 SuiteName = Annotated[
-    str, typer.Argument(help="A suite name (vldebias eval list) or a YAML file.", metavar="SUITE")
+    str,
+    typer.Argument(help="Name of a suite (see vldebias eval list) or YAML file.", metavar="SUITE"),
 ]
 
 
@@ -86,14 +89,15 @@ SuiteName = Annotated[
 def run(
     suite: SuiteName,
     only: Annotated[
-        list[str] | None, typer.Option(help="Run only this task; repeatable.", metavar="TASK")
+        list[str] | None, typer.Option(help="Only run this task; repeatable.", metavar="TASK")
     ] = None,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
-    """Run a suite and write result.json, images and a page. Run it again to continue.
+    """Run a suite, and write result.json, images and a page.
 
-    `vldebias methods` lists the values of --methods.
+    Run it again to continue after an interruption. To list the values of --methods, run `vldebias
+    methods`.
 
     Examples:
       vldebias eval run miniature
@@ -107,7 +111,7 @@ def run(
     methods = split_names(flags.pop("methods", None))
     check_out(flags.get("out"))
     check_suite(suite)
-    # Features replace a data set's images.
+    # No data is needed if features are passed instead of images.
     if flags.get("data_root") is None and "embeddings" not in flags:
         check_needs_no_data(suite)
     check_methods(methods)
@@ -131,9 +135,9 @@ def run(
     settings: dict[str, Any] = {"out": Path(f"vldebias-{loaded.name}")}
     for name, value in flags.items():
         settings[name] = value
-        if isinstance(value, list):  # options are hashable, but typer passes lists
+        if isinstance(value, list):  # `Options` must be hashable, but Typer passes lists
             settings[name] = tuple(value)
-    # This check imports torch, so it comes last.
+    # Check the device last, since this imports torch.
     settings["device"] = device_of(flags.get("device"))
     # Without --methods, the suite uses its own list.
     settings["methods"] = tuple(get_method(name).name for name in methods) or None
@@ -157,52 +161,60 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         ),
     ],
     prompt: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The prompt of the image.")
+        str | None, typer.Option(metavar="COLUMN", help="Column with the prompts.")
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="What the image shows; empty if unknown."),
+        typer.Option(
+            metavar="COLUMN", help="Column with the values that the images show; empty if unknown."
+        ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Method that generated it, compared with --baseline."),
+        typer.Option(
+            metavar="COLUMN",
+            help="Column with the methods that generated the images, to compare with --baseline.",
+        ),
     ] = None,
     people: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Labels by people, empty if the image was not labelled; they correct --value.",
+            help="Column with human labels, which correct --value; empty for unlabelled images.",
         ),
     ] = None,
     weight: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Weight of the image; with --people, the inverse of its probability of being"
-            " labelled.",
+            help="Column with image weights. With --people, a weight is one divided by the"
+            " probability that the image was selected for labelling.",
         ),
     ] = None,
     selected: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="With --impact-ratio: whether the applicant was selected, yes or no.",
+            help="With --impact-ratio: column that states who was selected (yes or no).",
         ),
     ] = None,
     sex: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="With --impact-ratio: the applicant's sex."),
+        typer.Option(
+            metavar="COLUMN", help="With --impact-ratio: column with the applicants' sex."
+        ),
     ] = None,
     race: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN", help="With --impact-ratio: the applicant's race or ethnicity."
+            metavar="COLUMN",
+            help="With --impact-ratio: column with the applicants' race or ethnicity.",
         ),
     ] = None,
     rename: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="A=B", help="Rename a value of the table, such as F=female; repeatable."
+            metavar="A=B", help="Rename a value in the table, as in F=female; repeatable."
         ),
     ] = None,
     groups: Annotated[
@@ -210,8 +222,8 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         typer.Option(
             metavar="A,B|SET",
             help=(
-                "All groups that could occur, comma-separated, or a prompt set with them (gender,"
-                " race). Default: those that occur."
+                "Comma-separated list of all groups that could occur, or a prompt set that lists"
+                " them (gender, race). Default: the groups that occur."
             ),
         ),
     ] = None,
@@ -219,33 +231,34 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         list[str] | None,
         typer.Option(
             metavar="VALUE",
-            help='Label that names no group, besides "cannot tell", "N/A", ...; repeatable.',
+            help='Label that means unknown, besides "cannot tell", "N/A", ...; repeatable.',
         ),
     ] = None,
     baseline: Annotated[str, typer.Option(help="Method to compare the others with.")] = "none",
     faces: Annotated[
-        bool, typer.Option("--faces", help="Several rows of one image are several faces in it.")
+        bool,
+        typer.Option("--faces", help="Treat several rows for an image as several faces in it."),
     ] = False,
     impact_ratio: Annotated[
         bool,
         typer.Option(
             "--impact-ratio",
             help=(
-                "Selection rates and impact ratios of applicants by sex, race and both, as required"
-                " by New York City's Local Law 144."
+                "Compute selection rates and impact ratios of applicants by sex, by race and by"
+                " both, as required by New York City's Local Law 144."
             ),
         ),
     ] = False,
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="For results.")] = Path(
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")] = Path(
         "vldebias-shares"
     ),
     as_json: Json = False,
 ) -> None:
     """Compute group shares and discrepancy from a table of labelled images.
 
-    Prints means with intervals over prompts, compares methods, and writes a page. --people corrects
-    a judge with human labels of some images. With --impact-ratio, the rows are applicants instead
-    of images.
+    Prints means over prompts with intervals, compares methods, and writes a page. With --people,
+    human labels for some of the images are used to correct a judge. With --impact-ratio, the rows
+    are applicants instead of images.
 
     Examples:
       vldebias eval shares table.csv --prompt prompt --value gender \\
@@ -274,8 +287,8 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     _check_kind_of_columns(columns, is_impact=impact_ratio)
     if impact_ratio and (groups or faces or baseline != "none"):
         raise InvalidInputError(
-            "--impact-ratio: got --groups, --faces or --baseline, which only apply to tables of"
-            " images; remove them"
+            "--impact-ratio cannot be combined with --groups, --faces or --baseline, which only"
+            " apply to tables of images; remove them"
         )
     from vldebias.data.layouts import check_columns
 
@@ -287,7 +300,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         result = measure_impact(table, **columns, rename=value_of_text, unknown=unknown or ())
         print_result(result, as_json=as_json, page=write_run(result, folder))
         return
-    # torch takes seconds to import, so a wrong column is reported first.
+    # Importing torch takes several seconds, so report wrong columns first.
     from vldebias.report.result import Result
     from vldebias.study.shares.group_names import groups_named
     from vldebias.study.shares.task import SharesTask
@@ -308,7 +321,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> None:
-    """Check that the required columns were passed, and none for the other kind of table.
+    """Check that the column options match the kind of table, which lists images or applicants.
 
     Raises:
         InvalidInputError: If a column is missing, or belongs to the other kind of table.
@@ -321,12 +334,12 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
         raise InvalidInputError(f"--impact-ratio: expected {', '.join(missing)}")
     if missing:
         raise InvalidInputError(
-            f"expected {', '.join(missing)}; or --impact-ratio for a table of applicants"
+            f"expected {', '.join(missing)}, or --impact-ratio for a table of applicants"
         )
     if unexpected:
         kind = "with" if is_impact else "without"
         raise InvalidInputError(
-            f"got {', '.join(unexpected)}, which does not apply {kind} --impact-ratio; remove it"
+            f"got {', '.join(unexpected)}, which cannot be used {kind} --impact-ratio; remove it"
         )
 
 
@@ -367,10 +380,11 @@ def show_suite(
         typer.Option("--texts", help="Print every prompt that the suite embeds, one per line."),
     ] = False,
 ) -> None:
-    """Print a suite as YAML; save it under another name to edit and run it.
+    """Print a suite as YAML.
 
-    --texts prints the prompts that a file of text embeddings must contain. Store the embeddings as
-    `text` (n, d) and the prompts as `prompts` (n,), in the .npz of the image features or in another
+    To modify a suite, save it under a new name, edit the file and run it. With --texts, prints the
+    prompts for which a file of text embeddings is needed. Store the embeddings as `text` (n, d) and
+    the prompts as `prompts` (n,), either in the .npz file with the image features or in a separate
     file.
 
     Examples:
@@ -384,16 +398,17 @@ def show_suite(
 
         embedded = texts_of_packaged_suite(suite)
     else:
-        # A file is validated, which imports torch.
+        # Suites in files are validated, which imports torch.
         from vldebias.study.suite import load_suite, suite_path
 
         embedded = load_suite(suite).texts()
     if not texts:
-        # Print it unchanged, so that `> mine.yaml` makes an exact copy.
+        # Print the file unchanged, so that `> mine.yaml` creates an exact copy.
         echo(suite_path(suite).read_text(encoding="utf-8"), end="")
     elif embedded:
         echo("\n".join(embedded))
     else:
         raise InvalidInputError(
-            f"{suite}: this suite embeds no prompts; it generates images with a pipeline"
+            f"{suite}: this suite does not embed any prompts, since it generates images with a"
+            " pipeline"
         )

@@ -1,4 +1,4 @@
-"""Define flags that several commands share, and generate flags from the fields of settings."""
+"""Define flags that several commands share, and generate flags from settings fields."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from vldebias.utils.options import Options
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")]
 AttributeSet = Annotated[
     str,
     typer.Option(
-        "--attribute", help="Prompt set of the attribute (vldebias prompts list).", metavar="SET"
+        "--attribute",
+        help="Prompt set for the attribute (see vldebias prompts list).",
+        metavar="SET",
     ),
 ]
 AttributeSets = Annotated[
@@ -37,18 +39,21 @@ AttributeSets = Annotated[
 ]
 Shares = Annotated[
     list[str] | None,
-    typer.Option(help="value=share, comma-separated; shares sum to 1. Default: even."),
+    typer.Option(help="Comma-separated value=share; shares must sum to 1. Default: even."),
 ]
 Groups = Annotated[
     str,
-    typer.Option(help="Groups of people: mixed, leave (unchanged) or same (one value for all)."),
+    typer.Option(
+        help="How to treat groups of people: mixed (values), leave (unchanged) or same (value for"
+        " all)."
+    ),
 ]
 Flags = Iterable[tuple[str, object, object]]
-"""Parameter name, annotation with a typer option, default."""
+"""(parameter name, annotation with a Typer option, default value) tuples."""
 
 
 class HostFlags(TypedDict, total=False):
-    """Flags that select a model or pipeline: the keywords of `load_host`."""
+    """Flags that select a model or pipeline, which are the arguments of `load_host`."""
 
     model: str
     pretrained: str
@@ -61,20 +66,23 @@ HOST = tuple(HostFlags.__annotations__)
 
 
 def host_flags(flags: HostFlags) -> HostFlags:
-    """Return only the flags that `load_host` accepts."""
+    """Select the flags that `load_host` accepts."""
     return cast("HostFlags", {name: value for name, value in flags.items() if name in HOST})
 
 
 def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add flags to a command with **keywords; unset flags without a default are omitted."""
+    """Return a decorator that adds flags to a command with **kwargs.
+
+    Flags that are not set and have no default are not passed to the command.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = []
-        # With postponed evaluation, annotations are strings, but Typer needs objects.
+        # Evaluate the annotations, which are strings because of postponed evaluation.
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            if parameter.kind is not parameter.VAR_KEYWORD:  # Typer does not support **keywords
-                # Keyword-only parameters with and without defaults can be in any order.
+            if parameter.kind is not parameter.VAR_KEYWORD:  # Typer does not support **kwargs
+                # Keyword-only parameters may be in any order, with or without defaults.
                 parameters.append(parameter.replace(kind=kind))
         added = set()
         for name, hint, value in flags:
@@ -85,14 +93,14 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
         def with_added(**values: object) -> None:
             passed = {}
             for name, value in values.items():
-                # Typer passes None or [] for a flag that is not set;
-                # the function's own default then applies.
+                # Typer passes None or [] for flags that are not set. Omit these, so that the
+                # function's own default applies.
                 is_unset = value is None or value == []
                 if name not in added or not is_unset:
                     passed[name] = value
             command(**passed)
 
-        # Typer reads the defaults from the signature and the options from the annotations.
+        # Typer takes the defaults from the signature and the options from the annotations.
         setattr(with_added, "__signature__", inspect.Signature(parameters))  # noqa: B010
         with_added.__annotations__ = {p.name: p.annotation for p in parameters}
         return with_added
@@ -104,7 +112,7 @@ def flags_of_options(*only: str) -> Flags:
     """Yield a flag for each field of `Options`, or only for the fields named in `only`."""
     for name, annotation in get_type_hints(Options, include_extras=True).items():
         kind, flag = get_args(annotation)
-        if only:  # a few flags do not need a help panel
+        if only:  # without panels, since there are only a few flags
             flag.rich_help_panel = None
         if not only or name in only:
             yield name, Annotated[_typed(kind) | None, flag], None
@@ -115,29 +123,29 @@ def flags_of_fields(
     only: Sequence[str],
     names: Mapping[str, str] | None = None,
 ) -> Flags:
-    """Yield flags for fields of settings, with one help panel per group.
+    """Yield a flag for each of the given settings fields, with one help panel per group.
 
     Args:
-        groups: settings models by the title of their panel.
-        only: the fields to include, in this order.
-        names: flag names by field, where they differ from the field names.
+        groups: settings models by panel title.
+        only: names of the fields to include, in this order.
+        names: flag names by field name, for flags with a different name than their field.
     """
     for panel, group in groups.items():
-        # Within a panel, flags are in the order of `only`.
+        # Within each panel, keep the order of `only`.
         for name in sorted(set(only) & set(group.model_fields), key=only.index):
             field = group.model_fields[name]
             text = field.description or ""
-            # Defaults that depend on other settings are explained in the description.
+            # If the default depends on other settings, the description already explains it.
             if field.get_default() is not None and "Default:" not in text:
                 text += f" Default: {field.get_default()}."
-            # Escape brackets, which start markup in the help.
+            # Escape brackets, which would be interpreted as markup.
             flag = [names[name]] if names and name in names else []
             option = typer.Option(*flag, help=text.replace("[", r"\["), rich_help_panel=panel)
             yield name, Annotated[field.annotation | None, option], None  # type: ignore[operator]
 
 
 def _typed(kind: object) -> type[object]:
-    """Return a type that Typer supports: list for tuple, str for a union of several types."""
+    """Convert a type to one that Typer supports (tuples to lists, unions of types to str)."""
     kinds = [kind]
     if get_origin(kind) in (Union, UnionType):
         kinds = [member for member in get_args(kind) if member is not NoneType]

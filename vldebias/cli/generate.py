@@ -1,4 +1,4 @@
-"""`vldebias generate`: images of one prompt without and with a method, from the same noise."""
+"""`vldebias generate`: generate images without and with a method, from the same noise."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from vldebias.study.side_by_side import Picture, Request, SideBySide
 
 MINIATURE = "miniature"
-IMAGES = 8  # per row
+IMAGES = 8  # default number per row
 GRID = "grid.png"
 FACTS = "generate.json"
 COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
 
 
 class GenerateFlags(TypedDict, total=False):
-    """`vldebias generate` flags that several commands share."""
+    """Flags of `vldebias generate` that are shared with other commands."""
 
     pipeline: str
     images: int
@@ -55,31 +55,33 @@ def generate_command(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="Method; repeatable, one row of images each. Default: default.",
+            help="Method; repeatable, with one row of images each. Default: default.",
             metavar="NAME",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.", metavar="N")] = 0,
     guidance: Annotated[
-        float | None, typer.Option(help="Guidance scale. Default: 7.5; miniature 3.", metavar="X")
+        float | None,
+        typer.Option(help="Guidance scale. Default: 7.5, or 3 for the miniature.", metavar="X"),
     ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="Folder for the pictures. Default: vldebias-generate/PROMPT.",
+            help="Folder for the images. Default: vldebias-generate/PROMPT.",
             metavar="DIR",
         ),
     ] = None,
     as_json: Json = False,
     **flags: Unpack[GenerateFlags],
 ) -> None:
-    """Generate pictures of a prompt without and with balanced prompts, from the same noise.
+    """Generate images for a prompt without and with balanced prompts, from the same noise.
 
-    By default 8 images per row, from the miniature with 20 steps (30 for other pipelines). Writes
-    every image, a grid of all (grid.png), and generate.json with prompts, values and seeds. Run the
-    same command again to continue after an interruption. Images of the miniature are labelled by
-    the packaged judge; for other pipelines, let people label them with `vldebias label`.
+    By default, generates 8 images per row with the miniature pipeline and 20 steps (30 steps for
+    other pipelines). Writes each image, a grid of all images (grid.png), and the prompts, values
+    and seeds (generate.json). Run the same command again to continue after an interruption. The
+    packaged judge labels images from the miniature pipeline. For other pipelines, have people label
+    them with `vldebias label`.
 
     Examples:
       vldebias generate "A photo of an editor." --attribute gender
@@ -90,14 +92,14 @@ def generate_command(
           --method default --method cali
     """
     if not prompt.strip():
-        raise InvalidInputError("PROMPT: expected a description of an image, got an empty string")
+        raise InvalidInputError("PROMPT: got an empty string; expected a description of an image")
     check_out(folder)
     check_sets(attribute)
     check_methods(method or ())
     pipeline = flags.get("pipeline", MINIATURE)
-    # The imports below take seconds, so print this first.
+    # The imports below take several seconds, so print a message first.
     methods = ", ".join(method or ("the default method",))
-    print_message(f"“{prompt}” without and with {methods}, by {pipeline}")
+    print_message(f"generating “{prompt}” without and with {methods}, using {pipeline}")
     from vldebias.prompts import load_prompts
     from vldebias.study.side_by_side import Request
 
@@ -116,8 +118,8 @@ def generate_command(
         from vldebias.judge.plan import hash_of
         from vldebias.utils.schema import file_slug
 
-        # Hash the content, so that different settings, such as an edited prompt set with the same
-        # name, use a different folder.
+        # Hash the settings and the content of the prompt sets, so that different settings, such as
+        # an edited prompt set with the same name, use different folders.
         settings = vars(request) | {"attributes": [prompts.hash for prompts in request.attributes]}
         # File names are limited to 255 bytes.
         name = file_slug(request.prompt)[:60] or "prompt"
@@ -136,17 +138,17 @@ def generate_command(
 def _generate(
     request: Request, folder: Path, pipeline: str, device: str, dtype: str | None
 ) -> SideBySide:
-    """Generate the missing images; explain how to continue after an interruption.
+    """Generate the missing images, or explain how to continue after an interruption.
 
     Raises:
         InvalidInputError: If `side_by_side` rejects the arguments.
-        StorageError: If the disk is full; finished images are kept.
+        StorageError: If the disk is full. Images that were finished are kept.
     """
     from vldebias.hosts.loading import load_host
     from vldebias.study.side_by_side import side_by_side
     from vldebias.utils.progress import Progress
 
-    print_message(f"pictures are written to {folder}")
+    print_message(f"writing images to {folder}")
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
     try:
         with Progress(err.console) as progress:
@@ -161,12 +163,12 @@ def _generate(
 
 
 def _finished(folder: Path) -> str:
-    """Describe how many images a folder contains."""
+    """Return a message with the number of finished images in a folder."""
     return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished images are kept"
 
 
 def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> None:
-    """Write the grid of images and the JSON file."""
+    """Write the image grid and the JSON file."""
     import json
 
     from vldebias.utils.files import write_atomically
@@ -179,10 +181,11 @@ def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> Non
 def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     """Print the conclusions, the image table and the paths."""
     for sentence in images.sentences():
-        # If piped, conclusions become comments above the table, which `grep -v '^#'` removes.
+        # If stdout is piped, print the conclusions as comments, so that `grep -v '^#'` can remove
+        # them.
         echo(sentence if out.is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(images)))
-    print_message(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
+    print_message(f"images: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
     is_judged = any(picture.seen for picture in images.pictures)
     if is_judged:
         print_message("the images were labelled by the packaged judge")
@@ -196,7 +199,7 @@ def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:
     from vldebias.report.strip import row_title
 
     for method in images.methods:
-        # Methods that do not insert the value into the prompt assign several values to one prompt.
+        # Group by value too, since some methods assign a value without changing the prompt.
         pictures_of_request: dict[tuple[str, str], list[Picture]] = defaultdict(list)
         for picture in images.row(method):
             values = [value for value in picture.values.values() if value is not None]
@@ -207,7 +210,7 @@ def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:
 
 
 def _counted(readings: Sequence[Mapping[str, str | None] | None]) -> str:
-    """Count the images that show each value, ignoring those that were not judged."""
+    """Count the images that show each value, ignoring images that were not judged."""
     number_of_text = Counter[str]()
     for seen in filter(None, readings):
         values = ["unclear" if value is None else value for value in seen.values()]

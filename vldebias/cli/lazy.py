@@ -1,4 +1,4 @@
-"""Import each command when it is called, so that `vldebias --help` loads no library."""
+"""Import each command when it is called, so that `vldebias --help` does not load any libraries."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """Store a command's location, and its summary for the command list.
+    """Location of a command, and its summary in the list of commands.
 
     Attributes:
-        module: module in `vldebias.cli`.
-        attribute: a function, or an `App` with subcommands.
-        summary: the first paragraph of its help.
+        module: name of the command's module in `vldebias.cli`.
+        attribute: name of a function or of an `App` with subcommands in the module.
+        summary: first paragraph of the command's help.
     """
 
     module: str
@@ -37,7 +37,7 @@ class Entry:
         if isinstance(target, typer.Typer):
             command: Command = typer.main.get_group(target)
         else:
-            # Typer only builds click commands from an app.
+            # Typer can only build a click command from an app.
             single = App("", add_completion=False)
             single.add(name)(target)
             command = typer.main.get_command(single)
@@ -46,7 +46,7 @@ class Entry:
 
 
 class Commands(UserDict[str, "Command"]):
-    """Map names to commands, importing each on first lookup."""
+    """Mapping from names to commands that imports each command on first use."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Commands(UserDict[str, "Command"]):
 
 
 class LazyGroup(TyperGroup):
-    """Define a group that imports commands one at a time; subclasses list them in `entries`."""
+    """Command group that imports commands when needed. Subclasses list them in `entries`."""
 
     entries: ClassVar[Mapping[str, Entry]] = {}
 
@@ -82,16 +82,16 @@ class LazyGroup(TyperGroup):
             ctx: group context.
             cmd_name: command name.
         """
-        # Listing all commands must not import any of them.
+        # Do not import the command, since this method is also used to list all commands.
         entry = self.entries.get(cmd_name)
         return None if entry is None else TyperCommand(cmd_name, help=entry.summary)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write every command with its full summary, which click would truncate to one line.
+        """Write all commands with their full summaries, which click would truncate to one line.
 
         Args:
             ctx: group context.
-            formatter: formatter to write to.
+            formatter: formatter to which the commands are written.
         """
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
@@ -101,12 +101,12 @@ class LazyGroup(TyperGroup):
     ) -> tuple[str | None, Command | None, list[str]]:
         """Import and return the requested command.
 
-        If a subcommand was called without its group, the error contains a hint: `balance` is
-        `prompts balance`.
+        If a subcommand was called without its group, such as `balance` instead of `prompts
+        balance`, the error message contains a hint.
 
         Args:
             ctx: group context.
-            args: the name of the command, followed by its arguments.
+            args: command name, followed by the command's arguments.
         """
         called = args[0] if args else ""
         if called not in self.entries:

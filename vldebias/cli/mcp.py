@@ -1,4 +1,4 @@
-"""`vldebias mcp`: balanced prompts and audits as tools of the Model Context Protocol."""
+"""`vldebias mcp`: offer balanced prompts and audits as Model Context Protocol tools."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ LOCALHOST = "127.0.0.1"
 
 def mcp(
     attribute: Annotated[
-        str, typer.Option(help="Default attribute of a call: gender, age, race, skin-tone.")
+        str, typer.Option(help="Default attribute for calls: gender, age, race or skin-tone.")
     ] = "gender",
     model: Annotated[
-        str | None, typer.Option(help="Model whose text embeddings audits use, such as ViT-B-32.")
+        str | None,
+        typer.Option(help="Model used to embed the prompts of audits, such as ViT-B-32."),
     ] = None,
     pipeline: Annotated[
         str | None,
-        typer.Option(help="Pipeline whose text embeddings audits use, instead of a model."),
+        typer.Option(help="Pipeline used to embed the prompts of audits, instead of a model."),
     ] = None,
     port: Annotated[
         int | None,
@@ -33,9 +34,9 @@ def mcp(
 ) -> None:
     """Offer balance_prompts and audit_prompts to assistants over the Model Context Protocol.
 
-    An assistant starts the command and talks to it over stdin and stdout. With --port, it listens
-    on this machine only, at http://127.0.0.1:PORT/mcp. Needs `pip install '.[mcp]'` in a
-    checkout of vldebias.
+    Assistants start the command and communicate with it over stdin and stdout. With --port, it
+    listens at http://127.0.0.1:PORT/mcp instead, which is only accessible from this machine. To
+    install the requirements, run `pip install '.[mcp]'` in a checkout of vldebias.
 
     Examples:
       vldebias mcp
@@ -44,7 +45,7 @@ def mcp(
     """
     if model is not None and pipeline is not None:
         raise InvalidInputError("got both --model and --pipeline; expected at most one of them")
-    load_prompts(attribute)  # report an unknown name before anything is started
+    load_prompts(attribute)  # report an unknown name before starting the server
     need("mcp")
     from vldebias.serving.tools import Tools, serve_stdio, tools_server
 
@@ -52,5 +53,5 @@ def mcp(
     if port is None:
         serve_stdio(server)
         return
-    print_message(f"tools at http://{LOCALHOST}:{port}/mcp")
+    print_message(f"serving tools at http://{LOCALHOST}:{port}/mcp")
     server.run("streamable-http", host=LOCALHOST, port=port)

@@ -1,4 +1,4 @@
-"""`vldebias prompts` and `vldebias methods`: balance prompts, manage prompt sets, list methods."""
+"""`vldebias prompts` and `vldebias methods`: manage prompts and prompt sets, and list methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vldebias.errors import InvalidInputError
 
 app = App(
     """
-    Balance prompts; list, show and create prompt sets, which describe an attribute.
+    Balance prompts, and list, show and create prompt sets, which describe attributes.
 
     Examples:
       vldebias prompts list
@@ -59,9 +59,9 @@ def show(
         str, typer.Argument(metavar="SET", help="Name of a prompt set, or a YAML file.")
     ],
 ) -> None:
-    """Print a prompt set as YAML, with its source and limits.
+    """Print a prompt set as YAML, with its source and limitations.
 
-    To edit it, save it under another name.
+    To modify a prompt set, save it under a new name and edit the file.
 
     Examples:
       vldebias prompts show waterbirds
@@ -69,10 +69,10 @@ def show(
     from vldebias.prompts import load_prompts
     from vldebias.utils.files import packaged
 
-    load_prompts(name)  # raises an error for an unknown set
+    load_prompts(name)  # raises an error if the set is unknown
     path = Path(name)
     if not path.is_file():
-        # Print the file itself, which includes comments.
+        # Print the file itself, to keep its comments.
         path = packaged("prompts")[name]
     echo(path.read_text(encoding="utf-8"), end="")
 
@@ -81,19 +81,19 @@ def show(
 def new(
     path: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE", help="YAML file to write; its stem becomes the name of the set."
-        ),
+        typer.Argument(metavar="FILE", help="YAML file to write. The set is named after it."),
     ],
-    attribute: Annotated[list[str], typer.Option(help="value=word,word; repeat for each value.")],
+    attribute: Annotated[
+        list[str], typer.Option(help="A value and its words: value=word,word; repeat per value.")
+    ],
     concept: Annotated[
-        list[str], typer.Option(help="Concepts of the pairs, comma-separated; repeatable.")
+        list[str], typer.Option(help="Comma-separated concepts for the pairs; repeatable.")
     ],
     test_concept: Annotated[
-        list[str] | None, typer.Option(help="Held-out concepts for evaluation.")
+        list[str] | None, typer.Option(help="Concepts to hold out for evaluation.")
     ] = None,
 ) -> None:
-    """Create a prompt set from words: a pair per concept, "A photo of a {attribute} {concept}."
+    """Create a prompt set from words, with pairs like "A photo of a {attribute} {concept}."
 
     Examples:
       vldebias prompts new glasses.yaml --attribute with=bespectacled \\
@@ -104,7 +104,9 @@ def new(
 
     # Do not overwrite a set that may have been edited by hand.
     if path.exists():
-        raise InvalidInputError(f"{path}: file exists; choose another name or delete it first")
+        raise InvalidInputError(
+            f"{path}: the file already exists; choose a different name or delete it first"
+        )
     words_of_value = {}
     for text in attribute:
         value, words = split_pair(text, "--attribute", "female=female,woman")
@@ -114,14 +116,15 @@ def new(
     )
     prompt_set.to_yaml(path)
     print_message(
-        f"{path}: {len(prompt_set.pairs)} pairs, {len(prompt_set.held_out_pairs)} held out"
+        f"{path}: {len(prompt_set.pairs)} pairs and {len(prompt_set.held_out_pairs)} held-out pairs"
     )
 
 
 def methods(as_json: Json = False) -> None:
-    """List the values of --method: what each works on, what it needs, and its source.
+    """List the methods, with the models they work on, their requirements and their sources.
 
-    Includes methods of other packages (entry points "vldebias.methods").
+    These are the values of --method. Methods from other packages (entry points "vldebias.methods")
+    are included.
 
     Examples:
       vldebias methods

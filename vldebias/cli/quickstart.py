@@ -1,4 +1,4 @@
-"""`vldebias quickstart`: measure bias before and after on the embedded models."""
+"""`vldebias quickstart`: measure bias before and after debiasing, with the packaged models."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from vldebias.cli.flags import Json
 from vldebias.errors import need_extras
 
 KEY = (
-    "default: what `debias` attaches for texts only, which is nothing for searches;"
-    " default+equalise: what it attaches with unlabelled images (reference=); difference: a"
-    " simple baseline; paper: the settings of Chuang et al.; balanced-prompts: a value stated in"
-    " the prompt of each image; chance: random rankings.\n"
+    "default: what `debias` attaches if it only has text, which is nothing for searches;"
+    " default+equalise: what it attaches if it also has unlabelled images (reference=);"
+    " difference: a simple baseline; paper: the settings of Chuang et al.; balanced-prompts: the"
+    " prompt of each image states a value; chance: random rankings.\n"
 )
 NEXT = (
     "\nNext, on your own model: vldebias debias gender --model ViT-B-32 --pretrained openai --check"
@@ -28,23 +28,23 @@ def quickstart(
     ] = Path("vldebias-quickstart"),
     images: Annotated[
         int | None,
-        typer.Option(min=1, max=100, help="Generated images per profession and seed. Default: 8."),
+        typer.Option(min=1, max=100, help="Images per profession and seed. Default: 8."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again instead of reusing an earlier run.")
+        bool, typer.Option("--fresh", help="Measure again instead of reusing earlier results.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure bias and utility before and after on the embedded photographs and the miniature
-    world, offline, in under two minutes.
+    """Measure bias and utility before and after debiasing, offline and in under two minutes.
 
-    Compares the method that `debias` attaches by default, without and with unlabelled images, with
-    the paper's settings and, for the pipeline, `balanced-prompts`. Measures MaxSkew of retrieval
-    (occupations in real photographs, ten concepts in portraits), worst-group accuracy (birds) and
-    discrepancy of generated images, with intervals, and writes a page with side-by-side pictures of
-    the same seeds. This is the suite `quickstart` of `vldebias eval`; run it again to continue
-    after an interruption.
+    The images are packaged photographs and the cartoons of the miniature world. Compares the method
+    that `debias` attaches by default, without and with unlabelled images, with the paper's settings
+    and, for the pipeline, with `balanced-prompts`. Measures the MaxSkew of searches (occupations in
+    real photographs, ten concepts in portraits), worst-group accuracy (birds) and the discrepancy
+    of generated images, with intervals, and writes a page that shows images for the same seeds side
+    by side. This runs the suite `quickstart` of `vldebias eval`. Run it again to continue after an
+    interruption.
 
     Examples:
       vldebias quickstart
@@ -54,8 +54,8 @@ def quickstart(
     # Report all missing extras at once.
     need_extras("clip", "diffusers", "eval")
     print_message(
-        "measuring photographs, birds, portraits and generated portraits before and after; results"
-        f" are written to {folder}"
+        "measuring bias in photographs, birds, portraits and generated portraits before and after"
+        f" debiasing; results are written to {folder}"
     )
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite

@@ -1,4 +1,4 @@
-"""`vldebias records`: plan, check, label, predict and show records of who appears."""
+"""`vldebias records`: plan, check, label and show records of who appears, and predict from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = App(
     """
-    Record who appears in a model's images, and check, compare and predict from records.
+    Record who appears in a model's images, and check, show and predict from such records.
 
     Examples:
       vldebias records plan --width 0.1 --out protocol.txt
@@ -35,22 +35,21 @@ Files = Annotated[
 @app.add("plan")
 def plan(
     width: Annotated[
-        float, typer.Option(help="Desired width of the interval of a wording's mean share.")
+        float, typer.Option(help="Desired interval width for the mean share of a wording.")
     ] = 0.1,
     prompt_width: Annotated[
-        float | None, typer.Option(help="Desired width of the interval of a single prompt.")
+        float | None, typer.Option(help="Desired interval width for the share of a single prompt.")
     ] = None,
     error: Annotated[float, typer.Option(help="Assumed error rate of the judge.")] = 0.05,
     neutral: Annotated[
-        bool, typer.Option("--neutral", help="Only the neutral wording, without qualifiers.")
+        bool, typer.Option("--neutral", help="Only use the neutral wording, without qualifiers.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="File to write the prompts to, one per line.")
+        Path | None, typer.Option(help="Text file to write, with one prompt per line.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute how many images and labels the protocol needs for a given interval width, and write
-    its prompts.
+    """Compute how many images and labels are needed for an interval width, and write the prompts.
 
     Examples:
       vldebias records plan --width 0.1 --out protocol.txt
@@ -91,7 +90,9 @@ def plan(
 
 @app.add("check")
 def check(files: Files, as_json: Json = False) -> None:
-    """Validate records and recompute every figure from their counts; exit code 1 if one is wrong.
+    """Validate records, and recompute every figure from their counts.
+
+    Exits with code 1 if a record is invalid or a figure is wrong.
 
     Examples:
       vldebias records check record.json
@@ -115,7 +116,7 @@ def check(files: Files, as_json: Json = False) -> None:
 
 
 def _state(record: Record) -> str:
-    """Describe what was checked in a valid record."""
+    """Describe what was checked in a record without problems."""
     if not record.counts:
         return "no counts to check"
     images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
@@ -131,14 +132,15 @@ def label(
     folder: Annotated[
         Path,
         typer.Option(
-            "--images", exists=True, help="Folder of the record's images, with plan.json."
+            "--images", exists=True, help="Folder with the record's images and plan.json."
         ),
     ],
     labels: Annotated[
-        list[Path], typer.Option(exists=True, help="Answers from vldebias label; repeatable.")
+        list[Path],
+        typer.Option(exists=True, help="Answers written by vldebias label; repeatable."),
     ],
 ) -> None:
-    """Add human labels of some of the images to a record, and correct its figures with them.
+    """Add human labels for some of the images to a record, and correct its figures with them.
 
     Examples:
       vldebias label record/images --attribute gender
@@ -156,7 +158,7 @@ def label(
 
 @app.add("schema")
 def schema() -> None:
-    """Print the JSON schema of a record.
+    """Print the JSON schema of records.
 
     Examples:
       vldebias records schema > record.schema.json
@@ -171,7 +173,7 @@ def page(
     files: Files,
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("who-appears.html"),
 ) -> None:
-    """Write the table of records as a self-contained HTML page.
+    """Write a table of records as a self-contained HTML page.
 
     Examples:
       vldebias records page eval/records --out who-appears.html
@@ -184,7 +186,7 @@ def page(
         problems = problems_of(record)
         if problems:
             raise InvalidInputError(
-                f"{record.name}: {problems[0]}; correct it (vldebias records check)"
+                f"{record.name}: {problems[0]}; run `vldebias records check` and correct the record"
             )
     write_page(records, out)
     print_message(f"{out}: {len(records)} records")
@@ -192,7 +194,7 @@ def page(
 
 @app.add("predict")
 def predict(
-    model: Annotated[str, typer.Option(help="Model, as named in the records, or a new one.")],
+    model: Annotated[str, typer.Option(help="Name of a model in the records, or of a new model.")],
     files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -206,16 +208,16 @@ def predict(
         typer.Option(exists=True, help="Prompts, one per line. Default: the protocol's prompts."),
     ] = None,
     qualifier: Annotated[
-        str, typer.Option(help="Wording, such as corporate. Default: the neutral one.")
+        str, typer.Option(help="Qualifier, such as corporate. Default: the neutral wording.")
     ] = "",
     attribute: Annotated[str, typer.Option(help="Attribute to predict.")] = "gender",
-    value: Annotated[str, typer.Option(help="Value whose share is predicted.")] = "female",
+    value: Annotated[str, typer.Option(help="Value whose share to predict.")] = "female",
     as_json: Json = False,
 ) -> None:
-    """Predict from records what images will show, with intervals, and how many images are needed
-    to be sure.
+    """Use records to predict what images will show, and how many images are needed to be sure.
 
-    Abstains if leave-one-out intervals (models or subjects) do not reach their coverage.
+    Abstains if the intervals for left-out models or subjects contain the true share less often than
+    they should.
 
     Examples:
       vldebias records predict --model "Stable Diffusion XL"
@@ -233,7 +235,7 @@ def predict(
     if prompts is not None:
         subjects = [subject(text) for text in read_prompts(prompts).prompts]
     if not subjects:
-        raise InvalidInputError(f"{prompts}: got no prompts; expected one per line")
+        raise InvalidInputError(f"{prompts}: the file is empty; expected one prompt per line")
     forecasts, coverage = forecast(
         read_records(files or list(packaged("records").values())),
         subjects,
@@ -257,13 +259,13 @@ def predict(
     print_grid(head, rows)
     low, high = coverage.interval
     print_message(
-        f"Intervals contained the share for {coverage.covered:.1f} of {coverage.tried} left-out"
-        f" {coverage.unit} [{low:.0%}, {high:.0%}]"
+        f"Intervals contained the true share for {coverage.covered:.1f} of {coverage.tried}"
+        f" left-out {coverage.unit} [{low:.0%}, {high:.0%}]"
     )
 
 
 def _facts(forecasts: list[Forecast], coverage: Coverage) -> dict[str, object]:
-    """Return forecasts and their coverage as JSON."""
+    """Return the forecasts and their coverage as JSON values."""
     low, high = coverage.interval
     return {
         "coverage": {**vars(coverage), "low": low, "high": high, "is_shown": coverage.is_shown},

@@ -1,4 +1,4 @@
-"""`vldebias rerank`: re-rank search results, given as ids and scores."""
+"""`vldebias rerank`: re-rank search results that are given as ids and scores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = ("query", "place", "id", "score", "group", "was at")
 
 
 class LocatedRow(NamedTuple):
-    """Store a search result, and its location in the file for messages."""
+    """A search result and its location in the file, which is used in messages."""
 
     location: str
     cells: Row
@@ -39,22 +39,24 @@ def rerank_command(
         typer.Argument(
             metavar="FILE",
             help=(
-                "Results: .jsonl, .csv or .tsv with one per line, or an API response (.json); - for"
-                " JSON lines on stdin."
+                "Search results as .jsonl, .csv or .tsv with one result per line, as an API"
+                " response (.json), or - for JSON lines on stdin."
             ),
         ),
     ],
     attribute: Annotated[
         list[str],
         typer.Option(
-            metavar="COLUMN", help="Column of groups; repeat to cross several (female/old)."
+            metavar="COLUMN",
+            help="Column with the groups; repeat to cross several (female/old).",
         ),
     ],
     k: Annotated[int, typer.Option("--k", min=1, help="Number of results to show per query.")] = 50,
     shares: Annotated[
         list[str] | None,
         typer.Option(
-            help="group=share, comma-separated, or pool (shares of all results). Default: even."
+            help="Comma-separated group=share, or pool for the shares among all results."
+            " Default: even."
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",
@@ -62,26 +64,26 @@ def rerank_command(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column with the true group of checked results; empty for the others.",
+            help="Column with the true groups of checked results; empty for the others.",
         ),
     ] = None,
     columns: Annotated[
         list[str] | None,
-        typer.Option(help="Column names: id=doc, score=similarity, or distance=d."),
+        typer.Option(help="Column names, such as id=doc,score=similarity or distance=d."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Re-rank search results so that each group gets its share of the first k.
 
-    Each line is a result: an id, a score (or a distance, for which lower is better), a group and,
-    for several queries, the query. Results without a group keep their places. Prints the new order
-    on stdout, and the changes and their cost on stderr. No model is needed.
+    Each line contains a result's id, its score (or its distance, for which lower is better), its
+    group and, if there are several queries, its query. Results without a group keep their places.
+    Prints the new order to stdout, and the changes and their cost to stderr. Needs no model.
 
     If some groups may be wrong, check a random sample of the results (--json lists one under
-    "to check"), store their true groups in a column, and pass it as --checked to get the true
-    shares with 95% intervals.
+    "to check"), store their true groups in a column, and pass the column as --checked. This reports
+    the true shares with 95% intervals.
 
-    Use dots for values in nested objects: --attribute payload.gender.
+    To select values in nested objects, use dots, as in --attribute payload.gender.
 
     Examples:
       vldebias rerank results.jsonl --k 50 --attribute gender
@@ -129,7 +131,7 @@ def rerank_command(
     if as_json:
         print_json({"queries": records})
         return
-    # Only show the query if there are several.
+    # Only show the query column if there are several queries.
     first = 0 if len(records) > 1 else 1
     print_grid(COLUMNS[first:], [line[first:] for line in lines])
 
@@ -151,10 +153,10 @@ def _columns(options: Sequence[str] | None) -> dict[str, str]:
 
 
 def _rows(file: Path) -> list[LocatedRow]:
-    """Load results from a JSON file, or a table with column names.
+    """Load search results from a JSON file or a table with column names.
 
     Raises:
-        InvalidInputError: If the file does not exist, has a different format, or cannot be parsed.
+        InvalidInputError: If the file does not exist, cannot be parsed or has an unknown format.
     """
     from vldebias.utils.json_tables import is_json_document, rows_of_json, rows_of_lines
     from vldebias.utils.text_tables import read_text, split_rows
@@ -185,12 +187,12 @@ def _rows(file: Path) -> list[LocatedRow]:
 def _read(
     file: Path, name_of_column: Mapping[str, str], attribute: Sequence[str], checked: str | None
 ) -> dict[str, list[LocatedRow]]:
-    """Load results by query, and check that all columns exist.
+    """Load search results, grouped by query, and check that all columns exist.
 
     Raises:
         InvalidInputError: If the file cannot be read, is empty, or lacks a column.
     """
-    # Option that selects each required column.
+    # For each required column, the option that selects it.
     options = {
         name: f"--columns {kind}=COLUMN" for kind, name in name_of_column.items() if kind != "query"
     }
@@ -198,7 +200,7 @@ def _read(
     if checked is not None:
         options[checked] = "--checked COLUMN"
     rows = _rows(file)
-    # Individual results may lack a group, which means that it is unknown.
+    # Individual results may lack a group, which means that their group is unknown.
     optional = set()
     for name in (*attribute, checked):
         if name is not None and any(cell_of(row.cells, name) is not None for row in rows):
@@ -220,7 +222,7 @@ def _read(
 
 
 def _checked(rows: Sequence[LocatedRow], column: str | None) -> dict[int, str] | None:
-    """Return checked results' true groups by row number, or None without a column."""
+    """Return the true groups of checked results by row number, or None if there is no column."""
     if column is None:
         return None
     groups = {}
@@ -244,7 +246,7 @@ def _number(value: JSON, column: str, location: str) -> float:
 def _results(
     report: Report, identities: Sequence[JSON], values: Sequence[float]
 ) -> list[dict[str, JSON]]:
-    """Return each result's place, id, score, group and former place, keyed by `COLUMNS`."""
+    """Return each result's place, id, score, group and former place, with keys from `COLUMNS`."""
     former = {int(row): place for place, row in enumerate(report.candidates.ranked, start=1)}
     results = []
     for place, row in enumerate(report.order.tolist(), start=1):

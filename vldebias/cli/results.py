@@ -1,4 +1,4 @@
-"""`vldebias eval report`, `compare`, `gate`, `data` and `paper`."""
+"""`vldebias eval report`, `compare`, `gate`, `runs`, `data` and `paper`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Result = Annotated[
     Path,
-    typer.Argument(exists=True, metavar="RESULT", help="A result.json, or its folder."),
+    typer.Argument(exists=True, metavar="RESULT", help="A result.json file or its folder."),
 ]
 
 
@@ -41,12 +41,12 @@ def report(
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Only compare the files of the run with its manifest."),
+        typer.Option("--verify", help="Only check the run's files against its manifest."),
     ] = False,
 ) -> None:
-    """Render the page of a result again, or verify that its files are unchanged.
+    """Render a result's page again, or verify that its files are unchanged.
 
-    --verify compares the SHA-256 of every file with manifest.json and exits with code 1 if a file
+    --verify compares the SHA-256 of every file with manifest.json, and exits with code 1 if a file
     differs, is missing or was added. Anyone who can change a file can also change the manifest, so
     compare the printed SHA-256 of the manifest with a copy that you keep elsewhere.
 
@@ -62,11 +62,11 @@ def report(
 
     if not verify:
         if page is None:
-            # A copied result does not have a manifest, so name its page after the file.
+            # Results that were copied do not have a manifest, so name the page after the file.
             is_of_run = path.with_name(manifest.MANIFEST).is_file()
             page = path.with_name(manifest.PAGE) if is_of_run else path.with_suffix(".html")
         written = render(Result.read(path), page, run_folder=path.parent)
-        # Otherwise `--verify` would report an added page.
+        # Otherwise, `--verify` would report the page as an added file.
         manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
         print_message(written)
         return
@@ -120,20 +120,20 @@ def gate(
     limits: Annotated[
         list[str] | None,
         typer.Option(
-            "--limit", metavar="METRIC=VALUE", help="Limit for any other metric; repeatable."
+            "--limit", metavar="METRIC=VALUE", help="Limit for a different metric; repeatable."
         ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Method to check. Default: the default method, or the only one."),
+        typer.Option(help="Method to check. Default: the default method or the only method."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a result against limits, for continuous integration.
 
-    Exits with code 1 if the whole 95% interval of a figure is beyond its limit, 0 if none is, and
-    2 if nothing could be checked. A figure whose interval contains the limit is undecided and
-    passes. docs/how-to/gate.md contains a workflow.
+    Exits with code 1 if the entire 95% interval of a figure is beyond its limit, with 2 if nothing
+    could be checked, and with 0 otherwise. A figure whose interval contains the limit is undecided
+    and passes. See docs/how-to/gate.md for an example workflow.
 
     Examples:
       vldebias eval gate vldebias-miniature --max-gap 0.3 --max-skew 0.5
@@ -195,20 +195,18 @@ def gate(
 def runs(
     folder: Annotated[
         Path,
-        typer.Argument(
-            exists=True, file_okay=False, metavar="FOLDER", help="Folder of the results."
-        ),
+        typer.Argument(exists=True, file_okay=False, metavar="FOLDER", help="Folder with results."),
     ],
     page: Annotated[
         Path | None,
-        typer.Option("--out", help="HTML page to write. Default: runs.html in the folder."),
+        typer.Option("--out", help="HTML page to write. Default: FOLDER/runs.html."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List many results on one page: model, task, method, figure with its interval, and date.
+    """List the results in a folder on one page, with models, tasks, methods, figures and dates.
 
-    Reads every result in the folder and its subfolders. Click a column of the page to sort by it.
-    Files that cannot be read are listed on the page, and the exit code is then 1.
+    Includes results in subfolders. On the page, click a column heading to sort by it. Files that
+    cannot be read are listed on the page, and the exit code is then 1.
 
     Examples:
       vldebias eval runs results/
@@ -220,7 +218,7 @@ def runs(
 
     written, listed = render_runs(folder, page)
     for file, reason in listed.unreadable.items():
-        print_message(f"{file}: {reason}", "not read", "yellow")
+        print_message(f"{file}: {reason}", "could not be read", "yellow")
     if as_json:
         print_json(
             {"runs": [row._asdict() for row in listed.rows], "unreadable": listed.unreadable}
@@ -246,25 +244,25 @@ def _file_of(result: Path) -> Path:
 def data(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Data set or format. Default: list all of them."),
+        typer.Argument(metavar="NAME", help="Data set or format. Default: list all."),
     ] = None,
     root: Annotated[
-        str | None, typer.Option(help="Folder of the data (a file for a manifest).")
+        str | None, typer.Option(help="Folder with the data, or a manifest file.")
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="train, val, test or all. Default: the evaluation split.")
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(help="Option of the reader, such as image=path; repeatable.")
+        list[str] | None, typer.Option(help="Reader option, such as image=path; repeatable.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="List images that cannot be read.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Count the images and labels of a data set, and check whether its images can be read.
+    """Count the images and labels in a data set, and check whether its images can be read.
 
-    Without a name, lists the data sets. Exits with code 1 if --check finds unreadable images.
+    Without a name, lists all data sets. Exits with code 1 if --check finds unreadable images.
 
     Examples:
       vldebias eval data
@@ -281,7 +279,7 @@ def data(
 
     options = parse_pairs(option or (), "--option", "image=path")
     for key in ("labels", "columns"):
-        # Several names are separated by commas, unless YAML parsed them as a list.
+        # Split comma-separated names, unless they were written as a YAML list.
         if isinstance(options.get(key), str):
             options[key] = options[key].split(",")
     opened = open_split(name, root, split, options)
@@ -305,7 +303,7 @@ def data(
             rows.append(("unreadable", image["id"], image["reason"], "1"))
         print_grid(("kind", "name", "value", "images"), rows)
         for key, value in facts["about"].items():
-            # A value may be a list of thousands of columns.
+            # Shorten values, since they may list thousands of columns.
             print_message(f"{key}: {shortened(str(value), 160)}")
         if unreadable is not None:
             print_message(f"{len(unreadable)} images cannot be read")
@@ -336,7 +334,7 @@ def _list_data(*, as_json: bool) -> None:
 
 
 class PaperFlags(TypedDict, total=False):
-    """`vldebias eval paper` flags that several commands share."""
+    """Flags of `vldebias eval paper` that are shared with other commands."""
 
     pipeline: str
     device: str
@@ -353,8 +351,8 @@ def paper(
         list[str] | None,
         typer.Option(
             help=(
-                "Only these parts, comma-separated: waterbirds, celeba, fairface, generation,"
-                " human, backgrounds."
+                "Comma-separated parts to measure: waterbirds, celeba, fairface, generation, human,"
+                " backgrounds. Default: all."
             )
         ),
     ] = None,
@@ -362,35 +360,35 @@ def paper(
         list[str] | None,
         typer.Option(
             help=(
-                "Model instead of the paper's: NAME:PRETRAINED for open_clip, a transformers id,"
-                " or 'miniature'."
+                "Model to measure instead of the paper's: NAME:PRETRAINED for open_clip, a"
+                " transformers id, or 'miniature'."
             )
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for results; run again to continue.")] = Path(
+    out: Annotated[Path, typer.Option(help="Output folder; run again to continue.")] = Path(
         "paper"
     ),
     estimate: Annotated[
         bool,
-        typer.Option("--estimate", help="Print requirements and estimated time, and exit."),
+        typer.Option("--estimate", help="Print the requirements and the estimated time, and exit."),
     ] = False,
     as_json: Json = False,
     **flags: Unpack[PaperFlags],
 ) -> None:
-    """Measure Tables 7.1 to 7.8 and A.9 of the paper and the backgrounds of section 7.6.4, and
-    compare them with the published figures, on one page.
+    """Reproduce the paper's tables, and compare them with the published figures on one page.
 
-    First prints the requirements of each part, whether data and weights are available, and how many
-    hours it takes on this machine, from a timed sample. Then runs every part that it can, even if
-    another fails. Run it again to continue after an interruption. Exits with code 1 if a part could
-    not be measured; waiting for human labels is not a failure.
+    Covers Tables 7.1 to 7.8 and A.9 and the backgrounds of section 7.6.4. First prints the
+    requirements of each part, whether its data and weights are available, and an estimate of the
+    hours it will take on this machine, based on a timed sample. Then measures every available part,
+    even if others fail. Run it again to continue after an interruption. Exits with code 1 if a part
+    could not be measured. Waiting for human labels is not a failure.
 
     For models other than the paper's, the published column is empty.
 
-    Generation covers the paper's setup: 100 images for each of 100 professions, without and with
-    the method, for gender and race. `vldebias eval generation` measures more. The part `human`
-    generates images and prints the commands for labelling them; after labelling, run it again to
-    measure.
+    The part `generation` follows the paper's setup, with 100 images for each of 100 professions,
+    without and with the method, for gender and race. `vldebias eval generation` measures more. The
+    part `human` generates images and prints the commands for labelling them. Run it again after
+    labelling to measure them.
 
     Examples:
       vldebias eval paper --data-root DIR --estimate
@@ -412,13 +410,14 @@ def paper(
         for run in runs:
             rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
         print_grid(("suite", "model", "state", "source", "needs"), rows)
-    # Parts whose data is available are measured even if other data is missing.
+    # Measure the parts whose data is available even if other data is missing.
     if all(run.missing for run in runs):
         raise InvalidInputError(
-            "nothing can be measured; pass --data-root with at least one of these data sets"
+            "nothing can be measured; pass a --data-root that contains at least one of these data"
+            " sets"
         )
     options = Options(out=out, device=device_of(flags.get("device")), dtype=flags.get("dtype"))
-    # Print to stderr, since stdout only contains the table of figures.
+    # Print progress to stderr, since stdout must only contain the table of figures.
     with Progress(err.console) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:
@@ -439,22 +438,22 @@ def paper(
 
 
 def _print_hours(runs: Sequence[Run]) -> None:
-    """Print the estimated time, and for how many parts it is known."""
+    """Print the estimated time and the number of parts for which it is known."""
     timed = [run.seconds for run in runs if run.seconds is not None]
     hours = sum(timed) / 3600
     if not timed:
         print_message("no model could be loaded, so nothing was timed and nothing can be measured")
     elif len(timed) == len(runs):
-        print_message(f"about {hours:.2f} hours in all; run again without --estimate to measure")
+        print_message(f"about {hours:.2f} hours in total; run again without --estimate to measure")
     else:
         print_message(
-            f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the others cannot be"
-            " measured yet. Run again without --estimate to measure these"
+            f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the other parts cannot"
+            " be measured yet. Run again without --estimate to measure the available parts"
         )
 
 
 def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
-    """Print the parts without labels or measurements; return whether none failed."""
+    """Print which parts lack labels or measurements, and return whether none of them failed."""
     for run in runs:
         if run.waiting:
             print_message(
@@ -462,7 +461,7 @@ def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
             )
     has_all = True
     for run in runs:
-        # An estimate measures nothing, so missing data is not a failure.
+        # Missing data is not a failure if the run is only an estimate.
         if run.failure or (run.missing and not is_estimate):
             print_message(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
             has_all = False

@@ -1,4 +1,4 @@
-"""`vldebias serve`: a proxy that balances prompts in front of an images API."""
+"""`vldebias serve`: run a proxy that balances prompts in front of an image API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADDRESS = "Address"
 
 
 class ServeFlags(TypedDict, total=False):
-    """`vldebias serve` flags that need a help panel or use a service default."""
+    """Flags of `vldebias serve` that belong to a help panel or have the service's own default."""
 
     follow_seeds: bool
     image_models: list[str]
@@ -40,7 +40,8 @@ _FLAGS: tuple[tuple[str, object, object], ...] = (
             bool,
             typer.Option(
                 "--follow-seeds/--no-follow-seeds",
-                help="Derive values from the request's seed: the same request gets the same image.",
+                help="Derive values from the request's seed, so that repeated requests return the"
+                " same image.",
             ),
         ],
         True,
@@ -52,7 +53,7 @@ _FLAGS: tuple[tuple[str, object, object], ...] = (
             typer.Option(
                 "--image-model",
                 metavar="PATTERN",
-                help="Model that returns images; repeatable. Default: *image*, dall-e*, ...",
+                help="Models that return images; repeatable. Default: *image*, dall-e*, ...",
             ),
         ],
         None,
@@ -74,7 +75,8 @@ _FLAGS: tuple[tuple[str, object, object], ...] = (
         Annotated[
             str,
             typer.Option(
-                help="Address to listen on. Other addresses expose the server to the network.",
+                help="Address to listen on. Addresses other than the default expose the server to"
+                " the network.",
                 rich_help_panel=ADDRESS,
             ),
         ],
@@ -85,7 +87,7 @@ _FLAGS: tuple[tuple[str, object, object], ...] = (
         Annotated[
             int,
             typer.Option(
-                min=0, max=65535, help="Port; 0 picks a free one.", rich_help_panel=ADDRESS
+                min=0, max=65535, help="Port; 0 selects a free one.", rich_help_panel=ADDRESS
             ),
         ],
         8790,
@@ -110,7 +112,8 @@ _FLAGS: tuple[tuple[str, object, object], ...] = (
     (
         "parallel",
         Annotated[
-            int, typer.Option(min=1, help="Concurrent upstream calls.", rich_help_panel=LIMITS)
+            int,
+            typer.Option(min=1, help="Maximum concurrent upstream calls.", rich_help_panel=LIMITS),
         ],
         16,
     ),
@@ -118,7 +121,7 @@ _FLAGS: tuple[tuple[str, object, object], ...] = (
         "retries",
         Annotated[
             int,
-            typer.Option(min=0, help="Retries of a failed call.", rich_help_panel=LIMITS),
+            typer.Option(min=0, help="Retries per failed call.", rich_help_panel=LIMITS),
         ],
         2,
     ),
@@ -135,28 +138,32 @@ def serve(
         str | None,
         typer.Option(
             metavar="URL",
-            help="base_url of the image service. Default: only LiteLLM's guardrail.",
+            help="base_url of the image service. Default: only serve LiteLLM's guardrail.",
         ),
     ] = None,
     shares: Shares = None,
     groups: Groups = "mixed",
     batch: Annotated[
         bool,
-        typer.Option("--batch", help="One upstream call per distinct prompt instead of per image."),
+        typer.Option(
+            "--batch", help="Make one upstream call per distinct prompt instead of per image."
+        ),
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of the values. Default: random.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed for drawing values. Default: random.")
+    ] = None,
     log_prompts: Annotated[
-        bool, typer.Option("--log-prompts", help="Log prompts on stderr.")
+        bool, typer.Option("--log-prompts", help="Log prompts to stderr.")
     ] = False,
     **flags: Unpack[ServeFlags],
 ) -> None:
-    """Run a proxy that balances prompts: a request for n images becomes n upstream requests, each
-    with a value in its prompt.
+    """Run a proxy that splits each request for images into requests with balanced prompts.
 
-    Clients only change their base_url. Balances OpenAI's images, chat, responses and videos,
-    OpenRouter's images and Gemini's generateContent; other paths, keys and errors pass through
-    unchanged. The response header x-vldebias reports what was done. By default, the server listens
-    on this machine only and logs no prompts.
+    A request for n images becomes n upstream requests, each with an attribute value in its prompt.
+    Clients only have to change their base_url. The proxy supports OpenAI's images, chat, responses
+    and videos APIs, OpenRouter's images API and Gemini's generateContent. Other paths, keys and
+    errors are passed through unchanged. The response header x-vldebias reports what was done. By
+    default, the server is only accessible from this machine and logs no prompts.
 
     Examples:
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender
@@ -170,7 +177,7 @@ def serve(
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender \\
           --shares female=0.7,male=0.3 --port 9000
     """
-    # Import it by name, because type checkers do not find the service in a checkout.
+    # Import the service by name, because type checkers cannot find it in a checkout.
     serving: Any = import_module("vldebias.serving")
     edit = flags.get("edit")
     settings: dict[str, object] = {"follow_seeds": flags["follow_seeds"], "edit": edit}
@@ -182,7 +189,9 @@ def serve(
             "expected --attribute to balance prompts, --edit to edit embeddings, or both"
         )
     if edit is not None and upstream is None:
-        raise InvalidInputError("--edit needs --upstream, the service that computes the embeddings")
+        raise InvalidInputError(
+            "--edit needs --upstream URL, the service that computes the embeddings"
+        )
     balancer = None
     if attribute:
         sets = attribute if len(attribute) > 1 else attribute[0]
@@ -203,7 +212,7 @@ def serve(
     )
     server = import_module("vldebias.serving.images_api.server")
     if log_prompts:
-        # Limit other libraries to warnings, because httpx2 would log every URL at "info".
+        # Only show warnings from other libraries, because httpx2 logs every URL at level INFO.
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         logging.getLogger("vldebias.serving").setLevel(logging.INFO)
     task = f"balancing {' and '.join(attribute)}" if attribute else "editing queries"

@@ -1,4 +1,4 @@
-"""`vldebias train`: fine-tune an image-text model, or score its pairs with `--pairs`."""
+"""`vldebias train`: fine-tune an image-text model, or score the training pairs with it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FLAGS = (
     "batch_size",
     "debias",
 )
-"""Settings that have a flag; the others are set with --set."""
+"""Settings that have their own flag. All others are set with --set."""
 NAMES_OF_FLAGS = {"image": "--image-column", "caption": "--caption-column"}
 
 
@@ -68,10 +68,10 @@ def _list_settings(is_requested: bool) -> None:
     """Print every setting with its default, and exit."""
     if not is_requested:
         return
-    # One table per group of settings, as in `vldebias train --help`.
+    # Print one table per group of settings, as in `vldebias train --help`.
     for group, kind in GROUPS.items():
         rows = []
-        # Settings shared by all losses come before those of individual losses.
+        # List settings shared by all losses before those for individual losses.
         names = sorted(kind.model_fields, key=lambda name: bool(losses_with(name)))
         for name in names:
             field = kind.model_fields[name]
@@ -93,29 +93,29 @@ def train(  # noqa: PLR0913  (each is an option of the command)
         str | None,
         typer.Option(
             help=(
-                f"Settings to start from: {', '.join(PRESETS)}. Other flags override them; --show"
-                " prints them."
+                f"Preset to start from: {', '.join(PRESETS)}. Other flags override its settings;"
+                " --show prints the result."
             )
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="YAML file of settings. Flags and --set override it.")
+        Path | None, typer.Option(help="YAML file with settings. Flags and --set override it.")
     ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any other setting: --set ema=0.999 --set group_dro=place."),
+        typer.Option(
+            "--set", help="Any other setting, as in --set ema=0.999 --set group_dro=place."
+        ),
     ] = None,
     folder: Annotated[
         Path,
-        typer.Option(
-            "--out", help="Folder of the run. Run again to continue after an interruption."
-        ),
+        typer.Option("--out", help="Output folder. Run again to continue after an interruption."),
     ] = Path("vldebias-train"),
     pairs: Annotated[
         bool,
         typer.Option(
             "--pairs",
-            help="Do not train; score every pair with the model, the most suspicious first.",
+            help="Score every pair instead of training, and list the most suspicious first.",
         ),
     ] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Train on the CPU.")] = False,
@@ -136,9 +136,9 @@ def train(  # noqa: PLR0913  (each is an option of the command)
 ) -> None:
     """Fine-tune an image-text model on captions, some of which may be wrong.
 
-    Writes the model, the metrics of every step, and the score of every pair (low scores suggest
-    wrong captions). For several GPUs, use `accelerate launch -m vldebias train ...`; for several
-    CPU processes, `torchrun --nproc_per_node 2 -m vldebias train ...`.
+    Writes the model, the metrics for every step, and a score for every pair. Low scores suggest
+    wrong captions. To use several GPUs, run `accelerate launch -m vldebias train ...`. To use
+    several CPU processes, run `torchrun --nproc_per_node 2 -m vldebias train ...`.
 
     Examples:
       vldebias train --preset heads --data captions/ --model ViT-B-32 \\
@@ -158,7 +158,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     """
     values: dict[str, Any] = {}
     for name, value in parse_pairs(assignments or (), "--set", "ema=0.999").items():
-        # Settings have underscores, but accept the hyphens of flags too.
+        # The names of settings contain underscores, but also accept hyphens, as in flags.
         values[name.replace("-", "_")] = value
     # Flags override --set.
     values |= flags
@@ -172,7 +172,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     check_sets([settings.debias])
     _check_data(settings, is_listing=pairs)
     outcome = _run(settings, folder, is_listing=pairs, is_on_cpu=cpu)
-    if outcome is None:  # a process other than the first
+    if outcome is None:  # not the main process
         return
     if as_json:
         print_json(outcome)
@@ -181,10 +181,10 @@ def train(  # noqa: PLR0913  (each is an option of the command)
 
 
 def losses(as_json: Json = False) -> None:
-    """List the losses of `vldebias train --loss`: what each is for, its settings, what it reads,
-    and its source.
+    """List the losses for `vldebias train`, with their purpose, settings, inputs and sources.
 
-    Includes losses of other packages (entry points "vldebias.losses").
+    These are the values of --loss. Losses from other packages (entry points "vldebias.losses") are
+    included.
 
     Examples:
       vldebias losses
@@ -218,8 +218,8 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
     """Check that the data exists, has captions and fills a batch, before importing libraries.
 
     Args:
-        settings: training settings.
-        is_listing: whether pairs are only listed, which does not need a full batch.
+        settings: the training settings.
+        is_listing: whether pairs are only scored, which does not require a full batch.
     """
     from vldebias.data.layouts import find_layout, refuse_absent_images, refuse_unreachable
 
@@ -247,15 +247,15 @@ def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:
 
 
 def _refuse_less_than_a_batch(settings: TrainSettings, layout: Layout) -> None:
-    """Raise an error if the data has fewer images than one batch over all processes."""
-    # Set by torchrun and accelerate, but not in a single process.
+    """Raise an error if the data contains fewer images than one batch across all processes."""
+    # This variable is set by torchrun and accelerate, but not for a single process.
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     batch = settings.batch_size * processes
     is_known = (layout.kind == "table" and layout.is_complete) or layout.kind == "pairs"
     images = set(layout.images if layout.kind == "table" else layout.files)
     if is_known and len(images) < batch:
         raise InvalidInputError(
-            f"{settings.data}: got {len(images)} images, fewer than the {batch} of one batch"
+            f"{settings.data}: got {len(images)} images, but one batch contains {batch}"
             f" ({settings.batch_size} per process, {processes} processes); lower --batch-size or"
             " add data"
         )
@@ -264,17 +264,17 @@ def _refuse_less_than_a_batch(settings: TrainSettings, layout: Layout) -> None:
 def _run(
     settings: TrainSettings, folder: Path, *, is_listing: bool, is_on_cpu: bool
 ) -> dict[str, Any] | None:
-    """Train, or list the pairs; explain how to continue after an interruption.
+    """Train or score the pairs, and explain how to continue after an interruption.
 
     Returns:
-        The measurements; None in processes other than the first.
+        The measurements, or None in processes other than the main one.
     """
     from vldebias.training.run import list_pairs, steps_done, train_model
     from vldebias.utils.progress import SILENT, Progress
 
-    # Show progress only in the first of several processes.
+    # Show progress only in the main process. RANK is set by torchrun and accelerate, but not for a
+    # single process.
     progress = Progress(err.console)
-    # Set by torchrun and accelerate, but not in a single process.
     if int(os.environ.get("RANK", "0")):
         progress = SILENT
     work = train_model
@@ -284,12 +284,12 @@ def _run(
         outcome = work(settings, folder, cpu=is_on_cpu, progress=progress)
     except KeyboardInterrupt as interrupt:
         done, steps = steps_done(folder)
-        # The run was interrupted while loading, or twice before a step finished.
-        continues = "to start over: nothing was saved"
+        # Nothing is saved if a run is interrupted while loading, or twice before a step finishes.
+        continues = "to start over, since nothing was saved"
         if done:
             continues = f"to continue after step {done} of {steps}"
         print_message(f"run the same command {continues}")
-        # Shell convention: 130 after Ctrl-C, 143 after SIGTERM.
+        # By convention, the exit code is 130 after Ctrl-C and 143 after SIGTERM.
         raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
     return outcome
 
@@ -301,7 +301,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     from vldebias.training.changes import counted, leading
 
     conclusions = [Conclusion(**facts) for facts in outcome.get("conclusions", ())]
-    # Print the number of scores that got better or worse, then the main scores.
+    # Print how many scores got better or worse, followed by the main scores.
     sentences = [counted(conclusions)] if conclusions else []
     sentences += [conclusion.sentence for conclusion in leading(conclusions)]
     for sentence in sentences:
@@ -311,12 +311,12 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         else:
             echo(f"# {sentence}")
     _print_scores(outcome, conclusions)
-    # If the main score decreased, a warning was already printed.
+    # If the main score got worse, a warning was already printed.
     is_warned = outcome.get("below_start") is not None
     if not is_warned and any(conclusion.verdict == "worse" for conclusion in conclusions):
         print_message(
-            "if a score that got worse matters, keep the original model or change less: lower --lr,"
-            " fewer steps, or --tune heads"
+            "if a score that got worse matters to you, keep the original model or change it less,"
+            " with a lower --lr, fewer steps or --tune heads"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
@@ -329,9 +329,9 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
 
 
 def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:
-    """Print one row per held-out score: values at each stage, change with interval, and verdict.
+    """Print each held-out score at each stage, with its change, interval and verdict.
 
-    Scores that were not measured at a stage leave their cell empty.
+    The cell of a score that was not measured at a stage is empty.
     """
     from vldebias.report.table import form_of_figures, moved
     from vldebias.training.changes import TITLES

@@ -21,11 +21,11 @@ class AuditedPrompt(NamedTuple):
 
     Attributes:
         prompt: the prompt.
-        share: share of its most likely value, such as "87% male [60%, 95%]" or, for several models,
-            "9% to 94% female"; "" if none is predicted.
-        verdict: what is known about the prompt.
-        remedy: what to do about it.
-        models: share according to each of several models, such as "sd3 94%, flux2 9%".
+        share: share of its most likely value, such as "87% male [60%, 95%]", or the range over
+            several models, such as "9% to 94% female". Empty if no share is predicted.
+        verdict: the audit's verdict on the prompt.
+        remedy: the recommended action.
+        models: shares predicted by several models, such as "sd3 94%, flux2 9%", if available.
     """
 
     prompt: str
@@ -37,7 +37,7 @@ class AuditedPrompt(NamedTuple):
 
 @dataclass(frozen=True)
 class PredictedShare:
-    """Predicted share of a value for a prompt, with its interval."""
+    """Predicted share of a prompt's images that show a value, with its interval."""
 
     share: float
     value: str
@@ -48,7 +48,11 @@ class PredictedShare:
         return f"{self.share:.0%} {self.value} [{self.low:.0%}, {self.high:.0%}]"
 
     def remainder(self, value: str) -> PredictedShare:
-        """Return the other value's share, for two values."""
+        """Return the share of the other value of a binary attribute.
+
+        Args:
+            value: name of the other value.
+        """
         return PredictedShare(1 - self.share, value, 1 - self.high, 1 - self.low)
 
 
@@ -56,12 +60,12 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
     """Return an audit's findings for each prompt, most urgent first.
 
     Args:
-        result: result of an audit; the list is empty for other results.
-        frame: the rows of the result from `readable`.
+        result: result of an audit. For other results, the list is empty.
+        frame: the data frame that `readable` returns for the result.
     """
     audited = []
     for provenance in result.provenance:
-        # In tasks without advice, "prompts" lists the measured prompts.
+        # Only audits give advice. In other tasks, "prompts" lists the prompts that were measured.
         if not provenance.settings.get("advice"):
             continue
         values = provenance.settings.get("values", ())
@@ -82,11 +86,11 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
 
 
 def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> list[tuple[str, str]]:
-    """Return what to do about audited prompts, with the command or call, without repetition.
+    """Return the recommended actions for audited prompts, each with a command or function call.
 
     Args:
         prompts: the audited prompts.
-        attribute: name of the audited prompt set.
+        attribute: name of the attribute's prompt set.
     """
     remedies = " ".join(row.remedy for row in prompts)
     name = shlex.quote(attribute)
@@ -108,17 +112,17 @@ def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> li
 def _range_over_models(
     prompt: str, shares_by_model: dict[str, dict[str, PredictedShare]]
 ) -> tuple[str, str]:
-    """Return the range of a prompt's share over models, and each model's share.
+    """Return the range of a prompt's share over all models, and each model's share.
 
     Returns:
-        Strings such as "9% to 94% female" and "sd3 94%, flux2 9%"; "" and "" if no model predicts a
-        share.
+        Two strings such as "9% to 94% female" and "sd3 94%, flux2 9%". Both are empty if no model
+        predicts a share.
     """
     known = {name: shares[prompt] for name, shares in shares_by_model.items() if prompt in shares}
     if not known:
         return "", ""
-    # Report the value with the largest total share. With two values, the other one has the
-    # remainder.
+    # Report all shares for the value with the largest total. Models that predict the other value of
+    # a binary attribute contribute the remainder.
     total_of_value: dict[str, float] = {}
     for predicted in known.values():
         total_of_value[predicted.value] = total_of_value.get(predicted.value, 0) + predicted.share
@@ -135,20 +139,20 @@ def _range_over_models(
 
 
 def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, PredictedShare]:
-    """Return the share of each prompt's most likely value, the first one for ties.
+    """Return the share of each prompt's most likely value, or of the first one if there is a tie.
 
     Args:
-        frame: rows with the shares that one model predicts.
-        values: attribute values.
+        frame: rows with the shares predicted by one model.
+        values: the attribute's values.
     """
     largest: dict[str, PredictedShare] = {}
     for row in frame.itertuples():
-        # A subset is "PROMPT: VALUE"; prompts may contain colons, values do not.
+        # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.
         prompt, _, value = row.subset.rpartition(": ")
         shares = [largest[prompt]] if prompt in largest else []
         shares.append(PredictedShare(row.value, value, row.low, row.high))
         if len(values) == 2:
-            # With two values, a result only contains the share of the first.
+            # For a binary attribute, results only contain the share of one value.
             (second_value,) = [name for name in values if name != value]
             shares.append(shares[-1].remainder(second_value))
         largest[prompt] = max(shares, key=lambda predicted: predicted.share)
@@ -156,10 +160,11 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
 
 
 def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
-    """Return the interval of each prompt's predicted share: low, share and high, from 0 to 1.
+    """Return each prompt's predicted share with its interval, as (low, share, high).
 
-    With more than two values, the most likely value is used. With several models, the share is
-    their median, and the interval ranges from the smallest to the largest.
+    If the attribute has more than two values, the share of the most likely value is returned. If
+    there are predictions from several models, the share is their median, and the interval ranges
+    from the smallest to the largest.
     """
     shares = frame[frame.metric == "predicted_share"]
     range_of_prompt: dict[str, tuple[float, float, float]] = {}
@@ -167,7 +172,7 @@ def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
         prompt = str(subset).rpartition(": ")[0]
         range_of_prompt[prompt] = (rows.value.min(), rows.value.median(), rows.value.max())
     for row in shares[shares.method == NONE].itertuples():
-        # A subset is "PROMPT: VALUE"; prompts may contain colons, values do not.
+        # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.
         prompt, _, _ = row.subset.rpartition(": ")
         known = range_of_prompt.get(prompt)
         if known is None or row.value > known[1]:
@@ -176,15 +181,15 @@ def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
 
 
 def ends_of_ranges(result: Result, frame: pd.DataFrame) -> tuple[str, str] | None:
-    """Return the labels at both ends of the axis of `ranges_of_prompts`.
+    """Return labels for both ends of the axis on which `ranges_of_prompts` are shown.
 
     Args:
         result: result of an audit.
-        frame: the rows of the result from `readable`.
+        frame: the data frame that `readable` returns for the result.
 
     Returns:
         Labels such as "all men" and "all women", or None if the attribute has more than two values,
-        since the shares then belong to different values.
+        since the prompts' shares may then belong to different values.
     """
     subsets = frame[frame.metric == "predicted_share"].subset
     shown = {subset.rpartition(": ")[2] for subset in subsets}

@@ -61,7 +61,7 @@ class Comparison:
             difference, the intervals and the verdict.
         only: figures that appear in only one result, by "A, NAME" or "B, NAME".
         warnings: the settings that differ.
-        conclusions: how the answer to each question of the second result changed.
+        conclusions: how each conclusion of the second result differs from the first.
     """
 
     names: tuple[str, str]
@@ -135,7 +135,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """A sentence with the number of changed figures and the largest change."""
+        """Return a sentence with the number of changed figures and the largest change."""
         name_a, name_b = self.names
         sides = f"A ({name_a}) to B ({name_b})"
         total = quantity(len(self.frame), "figure")
@@ -368,12 +368,12 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
     """Yield the rank and a description of each setting that differs.
 
     If only one run contains a group of settings, the group is described in one line. Methods that
-    one run lacks are skipped, since their figures are listed separately.
+    are missing from one of the runs are skipped, since their figures are listed separately.
 
     Args:
         path: the names of the task and the enclosing settings.
         a: the value in the first run, or a mapping of nested settings.
-        b: the same for the second run.
+        b: the corresponding value or mapping in the second run.
     """
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for name in dict.fromkeys([*a, *b]):
@@ -397,7 +397,7 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
 
 def _in_words(value: object) -> str:
     """Format a setting, without listing nested settings."""
-    if value is None:  # one version of vldebias did not have this setting
+    if value is None:  # the setting does not exist in one of the versions
         return "not recorded"
     if isinstance(value, Mapping):
         return "settings" if value else "no settings"
@@ -405,7 +405,7 @@ def _in_words(value: object) -> str:
 
 
 def _rank(names: Sequence[str]) -> int:
-    """Return a setting's rank; differences in settings with a low rank are more important."""
+    """Return a setting's rank. Differences in settings with a lower rank are more important."""
     last = names[-1]
     if re.search(r"hash|fingerprint|sha256|tensors|structure", ", ".join(names)):
         return 9

@@ -299,7 +299,7 @@ def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableR
 
 
 def _loss(cost: ReadableRow) -> tuple[bool, float]:
-    """Return a sort key that sorts utilities by whether their loss is clear, then by its size."""
+    """Return a key for sorting utilities by whether their loss is clear, and then by its size."""
     return _has_lost(cost), -cost.change if cost.better == "higher" else cost.change
 
 
@@ -311,7 +311,7 @@ def _has_lost(cost: ReadableRow) -> bool:
 
 
 def without_loss(measures: Sequence[str]) -> str:
-    """Return a phrase for utilities without a clear loss: "no clear loss of recall@1 or AUC"."""
+    """Return a phrase for utilities without a loss, such as "no clear loss of recall@1 or AUC"."""
     return f"no clear loss of {listed_words(measures, 'or')}"
 
 

@@ -1,4 +1,4 @@
-"""Check the figures of a result against limits, for continuous integration."""
+"""Check the figures in a result against limits, for use in continuous integration."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ if TYPE_CHECKING:
 
 WITHIN, UNDECIDED, BEYOND = "within", "undecided", "beyond"
 NONE = "none"
-DEFAULTS = ("default", "balanced-prompts")  # for models and for pipelines
+DEFAULTS = ("default", "balanced-prompts")  # default methods for models and pipelines
 
 
 @dataclass(frozen=True)
 class GateCheck:
-    """Store the result of checking a figure against its limit.
+    """Outcome of checking a figure against its limit.
 
     Attributes:
         row: the figure with its interval.
         limit: the largest value that passes, or the smallest if higher values are better.
-        outcome: "within" if the value and its interval satisfy the limit, "beyond" if the whole
-            interval violates it, otherwise "undecided", meaning that there are too few images to
-            tell.
+        outcome: "within" if the value and its interval satisfy the limit, "beyond" if the entire
+            interval violates it, and "undecided" otherwise, in which case more data is needed.
         few: "few prompts" or "narrow interval" if the interval is known to be too narrow,
             otherwise "".
     """
@@ -53,31 +52,31 @@ class GateCheck:
 def check_limits(
     result: Result, limits: Mapping[str, float], *, method: str | None = None
 ) -> list[GateCheck]:
-    """Compare one method's figures with limits, based on their 95% intervals.
+    """Check one method's figures against limits, using their 95% intervals.
 
     Args:
         result: the result to check.
-        limits: limits by metric, such as {"max_skew": 0.2}: the largest value that passes, or the
-            smallest if higher values are better ({"worst_group": 0.7}). A metric is checked over
-            all images of each task that measures it.
-        method: the method to check. None: in each task, the default method, or the only method
+        limits: the limit for each metric, such as {"max_skew": 0.2}. A limit is the largest value
+            that passes, or the smallest if higher values are better, as in {"worst_group": 0.7}.
+            Each metric is checked in every task that measures it, over all images of the task.
+        method: the method to check. If None, use each task's default method, or its only method
             other than "none".
 
     Returns:
-        A check for each figure; violated limits come first.
+        One check per figure. Violated limits come first.
 
     Raises:
-        InvalidInputError: If there are no limits, the result has no figure of a metric or method,
-            or there are several methods and none of them is the default.
+        InvalidInputError: If there are no limits, if the result does not contain a metric or the
+            method, or if there are several methods and none of them is the default.
     """
     if not limits:
-        raise InvalidInputError("limits: got none; expected one or more, such as max_skew=0.2")
-    # Use figures for an entire task, not for individual queries, groups or professions.
+        raise InvalidInputError("no limits given; expected one or more, such as max_skew=0.2")
+    # Only check figures for an entire task, not for individual queries, groups or professions.
     frame = readable(result)
     summaries = frame[frame.is_summary]
     checks = []
     for metric, limit in limits.items():
-        # "max_skew" includes "max_skew@50".
+        # A limit for "max_skew" also applies to "max_skew@50".
         is_named = (summaries.metric == metric) | summaries.metric.str.startswith(f"{metric}@")
         named = summaries[is_named]
         for task, rows in named.groupby("task", sort=False):
@@ -88,9 +87,10 @@ def check_limits(
         is_checked = any(check.row.metric.startswith(metric) for check in checks)
         if not is_checked:
             known = ", ".join(sorted(set(summaries.metric)))
-            of_method = "" if method is None else f" of {method!r}"
+            for_method = "" if method is None else f" for method {method!r}"
             raise InvalidInputError(
-                f"{metric}: the result does not contain this figure{of_method}; it contains {known}"
+                f"{metric}: the result does not contain this metric{for_method}; it contains"
+                f" {known}"
             )
     order = (BEYOND, UNDECIDED, WITHIN)
     return sorted(checks, key=lambda check: order.index(check.outcome))
@@ -102,23 +102,24 @@ def has_passed(checks: Sequence[GateCheck]) -> bool:
 
 
 def _method(rows: pd.DataFrame, task: str, method: str | None) -> str | None:
-    """Return the method to check: the named one, the default, or the only one besides "none"."""
+    """Return the given method or, if it is None, the task's default or only method."""
     if method is not None:
         return method
-    # Rows without a change from "none", such as chance, are not methods.
+    # Rows that are not compared with "none", such as chance, do not belong to a method.
     methods = sorted(set(rows.method[rows.change.notna()]) - {NONE})
     for default in DEFAULTS:
         if default in methods:
             return default
     if len(methods) > 1:
         raise InvalidInputError(
-            f"{task}: expected a method, one of {', '.join(methods)}; name it (--method)"
+            f"{task}: the result contains several methods; choose one of {', '.join(methods)}"
+            " with --method"
         )
     return methods[0] if methods else NONE
 
 
 def _outcome(row: Measurement, limit: float) -> str:
-    """Return whether a figure and its interval satisfy a limit."""
+    """Return whether a figure is within its limit, beyond it, or undecided."""
     low, high = row.interval
     value = row.value
     if row.better == "higher":

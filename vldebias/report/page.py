@@ -72,18 +72,18 @@ FURTHER = ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "k_variance")
 CLASS_PROBE = "class_probe"
 # Explanations of measures for readers who do not know them.
 MEANINGS = {
-    "worst-group accuracy": ("the accuracy in the group for which it is lowest"),
+    "worst-group accuracy": ("the accuracy for the group with the lowest accuracy"),
     "MaxSkew": (
         "the logarithm of the ratio between the share of the most over-represented value among the"
-        " first k results and its target share; 0 is no excess, 0.69 is twice the target"
+        " first k results and its target share; 0 means no excess, and 0.69 means twice the target"
     ),
     "gap from even shares": (
-        "the distance between the shares of the values among images and even shares; 0 is even,"
+        "the distance between the observed shares of the values and even shares; 0 means even, and"
         " 0.71 means that all images show the same one of two values"
     ),
     "hits kept": (
-        "the share of the first results within each group that the method retains; this is an upper"
-        " bound of the loss, since an equally good replacement counts as lost"
+        "the share of each group's first results that the method retains; this overstates the loss,"
+        " since equally good replacements count as lost"
     ),
 }
 
@@ -458,11 +458,11 @@ def notebook(result: Result) -> str:
 
 
 def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
-    """Load a run's pictures with their metadata, generated images first."""
+    """Load a run's pictures and their metadata, starting with generated images."""
     files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
     pictures = []
     for file in files:
-        with contextlib.suppress(OSError):  # a file from a different program
+        with contextlib.suppress(OSError):  # written by a different program
             metadata = read_png(file, pixels=False)[1]
             is_sheet = "caption" in metadata and "strip" not in metadata
             if metadata.get("run") == name and is_sheet:

@@ -66,7 +66,7 @@ def listed_words(words: Sequence[str], conjunction: str = "and") -> str:
     """Join words as in a sentence, such as "a and b" or "a, b and c".
 
     Args:
-        words: the words to join; without any, the result is "".
+        words: the words to join. If there are none, the result is "".
         conjunction: the word before the last item.
     """
     if len(words) < 2:

@@ -1,7 +1,7 @@
-"""Store the results of a run: values with intervals and paired changes, and their provenance.
+"""Store the results of a run: values with intervals, paired changes and provenance.
 
-A task fills a `TaskResult` row by row; a run combines them into a `Result`, which can be shown in a
-terminal or notebook, plotted, and converted to a data frame, CSV, parquet or JSON.
+Each task fills a `TaskResult` row by row. A run combines these into a `Result`, which can be shown
+in a terminal or notebook, plotted, or converted to a data frame, CSV, Parquet or JSON.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ __all__ = [
     "TaskResult",
 ]
 
-_LONGEST_NAME = 230  # trackers allow 250 characters; this leaves room for "/high"
-LINE = 400  # maximum line length of JSON, long enough for one result row
+# Trackers allow 250 characters, so this leaves room for suffixes such as "/high".
+_LONGEST_NAME = 230
+LINE = 400  # maximum line length in JSON files, long enough for one result row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +81,7 @@ class _Origin(TypedDict):
 
 
 class MetricFrameArguments(TypedDict):
-    """Arguments of a `fairlearn.metrics.MetricFrame`, see `Result.as_metric_frame`."""
+    """Arguments for `fairlearn.metrics.MetricFrame`; see `Result.as_metric_frame`."""
 
     metrics: dict[str, Callable[[list[float], list[float], list[float]], float]]
     y_true: list[float]
@@ -90,20 +91,21 @@ class MetricFrameArguments(TypedDict):
 
 
 class Result(BaseModel, extra="forbid", populate_by_name=True):
-    """Store the measurements from one run and their provenance.
+    """Measurements from one run, with their provenance.
 
-    In JSON, the rows are called `figures` and the provenance `protocols`.
+    In JSON, the rows are called `figures` and the provenance is called `protocols`.
 
     Attributes:
         name: name of the suite or task.
         rows: the measurements.
         provenance: how each task was measured.
-        versions: package versions.
-        commit: commit of the checkout, with "-dirty" if files differ from it; None for a wheel.
-        seconds: duration; None if the run was resumed.
-        date: end of the run (ISO 8601, UTC).
-        command: the command line, if the run was started by a command.
-        platform: system and number of processors.
+        versions: installed package versions.
+        commit: Git commit of the checkout, with the suffix "-dirty" if there are uncommitted
+            changes. None if the package was installed from a wheel.
+        seconds: duration in seconds. None if the run was resumed.
+        date: time at which the run finished (ISO 8601, UTC).
+        command: the command line, if the run was started from one.
+        platform: operating system, architecture and number of processors.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -129,7 +131,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     @model_validator(mode="before")
     @classmethod
     def _without_conclusions(cls, content: object) -> object:
-        """Drop the fields that `to_dict` adds, since they are computed from the rows."""
+        """Drop the fields added by `to_dict`, since they can be recomputed from the rows."""
         if not isinstance(content, dict):
             return content
         fields = {name: value for name, value in content.items() if name != "conclusions"}
@@ -144,12 +146,12 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
     @classmethod
     def from_tasks(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
-        """Combine task results, and add date, command, platform, versions and commit.
+        """Combine task results, and record the date, command, platform, versions and commit.
 
         Args:
             name: name of the suite or task.
-            parts: the results of the tasks.
-            seconds: duration; None if the run was resumed.
+            parts: the task results.
+            seconds: duration in seconds, or None if the run was resumed.
         """
         task_results = list(parts)
         return cls(
@@ -163,17 +165,17 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def row(
         self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None
     ) -> Measurement:
-        """Return a row by its names.
+        """Look up a row by task, metric, method and subset.
 
         Args:
             task: task name.
             metric: metric name.
-            method: name of the method; "none" for the model without a method.
-            subset: a part of the task, such as a group or a query; "" for the entire task.
+            method: method name, or "none" for the model without a method.
+            subset: part of the task, such as a group or a query, or "" for the entire task.
             lam: the method's lambda. If None, the first matching row is returned.
 
         Raises:
-            KeyError: If there is no such row; the message lists the closest names.
+            KeyError: If there is no such row. The message lists the closest matches.
         """
         paths = []
         for row in self.rows:
@@ -181,19 +183,19 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             if names == (task, metric, method, subset) and lam in (None, row.lam):
                 return row
             path = "/".join(filter(None, names))
-            # If lambda was requested, show it, since only lambda may differ.
+            # If a lambda was requested, include it, since a row may differ only in its lambda.
             paths.append(path if lam is None else f"{path}, lam={row.lam}")
         path = "/".join(filter(None, (task, metric, method, subset)))
         if lam is not None:
             path += f", lam={lam}"
         closest = difflib.get_close_matches(path, dict.fromkeys(paths), 8, 0)
-        raise KeyError(f"no row {path}; the closest are {closest}")
+        raise KeyError(f"no row {path}; the closest matches are {closest}")
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a data frame with a row per measurement and the columns `COLUMNS`.
+        """Convert the rows to a data frame with the columns `COLUMNS`.
 
-        `n` is the number of resampled units, `counts` contains all sample sizes as JSON, and
-        `change` is the paired difference from the method "none", or NaN.
+        `n` is the number of units that were resampled, `counts` contains all sample sizes as JSON,
+        and `change` is the paired difference from the method "none", or NaN if there is none.
         """
         rows = []
         for row in self.rows:
@@ -201,7 +203,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             change = row.change or (None, None, None)
             numbers = (row.value, *row.interval, *change)
             columns |= dict(zip(NUMBERS, numbers, strict=False))
-            # Tasks list the resampled unit first.
+            # The first unit in `n` is the one that was resampled.
             columns["n"] = next(iter(row.n.values()), 0)
             columns["counts"] = json.dumps(row.n, ensure_ascii=False)
             rows.append(columns)
@@ -210,11 +212,11 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return frame.astype(types)
 
     def to_metrics(self) -> dict[str, float]:
-        """Return values by name for `mlflow.log_metrics`, `wandb.log` and TensorBoard.
+        """Return a flat dict of metrics for `mlflow.log_metrics`, `wandb.log` or TensorBoard.
 
-        A name is task/metric/method, plus the part of the task and lambda, if any; NAME/low and
-        NAME/high are the bounds of the 95% interval. Characters that trackers reject are replaced,
-        and resulting duplicates are numbered. Non-finite values are omitted.
+        Names have the form task/metric/method, followed by the subset and lambda, if any. NAME/low
+        and NAME/high are the bounds of the 95% interval. Characters that trackers reject are
+        replaced, and any resulting duplicates are numbered. Non-finite values are omitted.
 
         >>> mlflow.log_metrics(result.to_metrics())  # doctest: +SKIP
         """
@@ -223,7 +225,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         for row in self.rows:
             lam = "" if row.lam is None else f"lam {row.lam:g}"
             parts = (row.task, row.metric, row.method, row.subset, lam)
-            # A slash inside a part, such as the group "female/old", is not a separate level.
+            # Replace slashes within a part, such as the group "female/old", because trackers
+            # interpret each slash as a new level.
             path = "/".join(part.replace("/", " ") for part in parts if part)
             name = unique = tracker_name(path)[:_LONGEST_NAME]
             number = 1
@@ -238,10 +241,10 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return metrics
 
     def as_metric_frame(self, task: str, metric: str, method: str) -> MetricFrameArguments:
-        """Return the arguments of a `fairlearn.metrics.MetricFrame` for one metric by group.
+        """Return arguments for a `fairlearn.metrics.MetricFrame` that shows one metric by group.
 
-        Its `by_group` contains the group (or query) values without intervals, and its `overall` is
-        their mean weighted by n.
+        The frame's `by_group` contains the value for each group or query, without intervals, and
+        its `overall` is their mean, weighted by n.
 
         Args:
             task: task name.
@@ -249,7 +252,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             method: method name.
 
         Raises:
-            InvalidInputError: If there are no rows by group with these names.
+            InvalidInputError: If there are no per-group rows with these names.
 
         >>> frame = result.as_metric_frame("groups", "accuracy", "none")  # doctest: +SKIP
         >>> MetricFrame(**frame).by_group  # doctest: +SKIP
@@ -259,7 +262,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         if t.empty:
             names = sorted(set(zip(parts.task, parts.metric, parts.method, strict=True)))
             raise InvalidInputError(
-                f"got {(task, metric, method)}; expected names of rows by group, one of {names}"
+                f"{(task, metric, method)}: there are no rows by group with these names; expected"
+                f" one of {names}"
             )
         return {
             "metrics": {
@@ -281,18 +285,18 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         )
 
     def conclusions(self, measures: Measures = ()) -> list[Conclusion]:
-        """Return a conclusion for each task with a measure of bias.
+        """Return a conclusion for each task that measures bias.
 
         Args:
-            measures: pairs (task, metric) to consider; all if empty.
+            measures: (task, metric) pairs to consider. If empty, all are considered.
         """
         return conclusions(readable(self), measures)
 
     def to_dict(self) -> dict[str, JSON]:
-        """Return the result as JSON values, as written by `write`.
+        """Return the JSON content that `write` saves.
 
-        It also contains the conclusions, and "few" in rows whose interval is known to be too
-        narrow, for example because there are few prompts.
+        The content also includes the conclusions. Rows whose interval is known to be too narrow,
+        for example because there are few prompts, contain the key "few".
         """
         frame = readable(self)
         content = self.model_dump(mode="json", by_alias=True)
@@ -303,45 +307,45 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return {"conclusions": concluded, **content}
 
     def __str__(self) -> str:
-        """Return the conclusions and their rows in about 25 lines."""
+        """Return the conclusions and the rows that support them, in about 25 lines."""
         return text(self) if self.rows else repr(self)
 
     def _repr_html_(self) -> str:
-        """Return the conclusions and their rows."""
+        """Return the conclusions and the rows that support them, as HTML for notebooks."""
         return notebook(self)
 
     def plot(self) -> Plot:
-        """Draw the value and interval of every method, with a panel per task and metric."""
+        """Plot the value and interval of every method, with one panel per task and metric."""
         frame = readable(self)
         return dots(frame[frame.is_summary], self.provenance)
 
     def to_csv(self, path: str | Path) -> Path:
-        """Write the rows as CSV with all digits, escaping strings that look like formulas."""
+        """Write the rows as CSV in full precision, escaping strings that look like formulas."""
         return write_atomically(Path(path), spreadsheet_csv(self.to_pandas()))
 
     def write(self, path: str | Path, *, compact: bool = False) -> Path:
-        """Write the result as JSON, atomically.
+        """Write the result to a JSON file, atomically.
 
         Args:
-            path: file to write.
-            compact: whether to write the rows to a parquet file next to it (a twentieth of the
-                size).
+            path: path of the file.
+            compact: whether to write the rows to a separate Parquet file next to it, which takes
+                about a twentieth of the space.
         """
         path = Path(path)
         content = self.to_dict()
         if compact:
             packed = self.to_pandas().to_parquet(index=False, compression="zstd")
-            # Write the rows first, since a JSON file without its rows cannot be loaded.
+            # Write the rows first, since the JSON file cannot be loaded without them.
             rows = write_atomically(path.with_suffix(".parquet"), packed)
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
         return write_atomically(path, format_json(content) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> Result:
-        """Read a result from its JSON file and, if there is one, the parquet file next to it.
+        """Load a result from its JSON file and, if there is one, the Parquet file next to it.
 
         Raises:
-            InvalidInputError: If the file is missing or does not contain a result; the message
+            InvalidInputError: If the file is missing or does not contain a result. The message
                 names the first invalid field.
         """
         path = Path(path)
@@ -357,21 +361,23 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             problem = str(error)
         raise InvalidInputError(
-            f"{path}: got {problem}; expected a result of `vldebias eval` or `Result.write`"
+            f"{path}: not a valid result ({problem}); expected a file written by `vldebias eval`"
+            " or `Result.write`"
         )
 
 
 def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, object]]:
-    """Load a result's rows from the parquet file named in its JSON.
+    """Load a result's rows from the Parquet file that its JSON refers to.
 
     Raises:
         InvalidInputError: If the file is missing, or its digest differs.
     """
-    # Use only the name, since an untrusted result must not refer to files in other folders.
+    # Ignore the folder, since an untrusted result must not refer to files in other folders.
     file = path.parent / Path(str(figures.get("file", ""))).name
     if not file.is_file() or digest(file) != figures.get("sha256"):
         raise InvalidInputError(
-            f"{path}: expected its rows in {file.name}, unchanged; copy both files"
+            f"{path}: its rows are stored in {file.name}, which is missing or was changed; copy"
+            " both files from the original run"
         )
     rows = need("pyarrow.parquet").read_table(file).to_pylist()
     for row in rows:
@@ -383,18 +389,18 @@ def _rows_beside(path: Path, figures: Mapping[str, object]) -> list[dict[str, ob
 
 
 def format_json(value: object, depth: int = 0) -> str:
-    """Format a value as JSON, keeping parts that fit on one line together.
+    """Format a value as JSON, keeping lists and dicts that fit into one line on one line.
 
     Args:
         value: a JSON value.
-        depth: number of spaces to indent.
+        depth: nesting depth, which is the number of spaces to indent.
     """
     short = json.dumps(value, ensure_ascii=False)
     if len(short) <= LINE or not isinstance(value, (dict, list)):
         return short
     deeper = depth + 1
     if isinstance(value, dict):
-        # Keys may be numbers, which become strings in JSON.
+        # Keys may be numbers, but JSON only allows strings.
         names = [json.dumps(str(name), ensure_ascii=False) for name in value]
         inside = zip(names, value.values(), strict=True)
         parts = [f"{name}: {format_json(item, deeper)}" for name, item in inside]
@@ -406,15 +412,16 @@ def format_json(value: object, depth: int = 0) -> str:
 
 
 def _origin() -> _Origin:
-    """Return date, platform, versions, commit and command for a `Result`.
+    """Return the date, platform, versions, commit and command of the current run.
 
-    Folders are removed from the command; it is None if no script or module was started.
+    The command, from which folders are removed, is None if the program is neither a Python file nor
+    `vldebias`, for example in a notebook.
     """
     command = None
     program = Path(sys.argv[0])
     if program.suffix == ".py" or program.name == "vldebias":
-        # "--data-root=/home/ada/data/celeba" becomes "--data-root=celeba", since results are
-        # published.
+        # Results may be published, so "--data-root=/home/ada/data/celeba" is shortened to
+        # "--data-root=celeba".
         folders = re.compile(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]")
         words = [folders.sub(r"\1", word) for word in sys.orig_argv[1:]]
         command = shlex.join(words if words[0] == "vldebias" else ["python", *words])

@@ -62,7 +62,7 @@ class RunList(NamedTuple):
 
     Attributes:
         rows: one row per run, task and method.
-        unreadable: for each file that could not be loaded, the reason.
+        unreadable: maps each file that could not be loaded to the reason.
     """
 
     rows: list[RunRow]
@@ -72,8 +72,8 @@ class RunList(NamedTuple):
 def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
     """List the results in a folder with one row per run, task and method, newest first.
 
-    Each row shows the measure that the task's conclusion is about or, without a conclusion, its
-    bias measure. If the task was only measured in parts, the row shows the worst part.
+    Each row shows the measure that the task's conclusion is about, or its bias measure if there is
+    no conclusion. If the task was only measured in parts, the row shows the worst part.
 
     Args:
         folder: the folder to search, including subfolders, for JSON files written by
@@ -116,7 +116,7 @@ def _is_result(file: Path) -> bool:
 
 
 def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
-    """Load a result and return its rows in the list."""
+    """Load a result and return its rows for the list of runs."""
     result = Result.read(file)
     frame = readable(result)
     model_of_task = {part.task: model_in_words(part.model) for part in result.provenance}
@@ -154,7 +154,7 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
 
 
 def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> list[ReadableRow]:
-    """Select one row per method to represent a task."""
+    """Select one row per method to represent a task in the list."""
     measured = block[~block.method.isin(CHANCES)]
     if measured.empty:
         return []

@@ -1,4 +1,4 @@
-"""Store rows of images in one PNG file, and extract them for a page."""
+"""Store rows of images in a single PNG file, and extract them for a page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AS_GENERATED = "as generated"
 
 
 class _Layout(BaseModel):
-    """Describe a strip: the titles of its columns and rows, and the cell size in pixels."""
+    """Layout of a strip: its column and row titles, and its cell size in pixels."""
 
     columns: list[str]
     rows: list[str]
@@ -28,20 +28,20 @@ class _Layout(BaseModel):
 
 
 def row_title(method: str) -> str:
-    """Return the title of a row of images: "as generated", or a method, "balanced prompts"."""
+    """Return the title for a method's row of images, such as "balanced prompts"."""
     return AS_GENERATED if method == NONE else method.replace("-", " ")
 
 
 def write_strip(strip: Strip, path: Path, metadata: Mapping[str, JSON]) -> Path:
-    """Write the images of a strip side by side, with its titles and caption in the metadata.
+    """Write a strip's images into one PNG file, with its titles and caption in the metadata.
 
     Args:
-        strip: the images.
-        path: PNG file to write.
-        metadata: additional metadata, such as run and task.
+        strip: the images with their titles and caption.
+        path: path of the PNG file.
+        metadata: additional metadata, such as the run and task.
     """
     first = strip.rows[0][1][0]
-    # Do not enlarge small images, so that the miniature's pictures are stored unchanged.
+    # Do not enlarge small images, so that the miniature world's pictures are stored unchanged.
     scale = min(LARGEST / max(first.size), 1)
     width, height = (round(side * scale) for side in first.size)
     across = max(len(images) for _, images in strip.rows)
@@ -60,11 +60,11 @@ def write_strip(strip: Strip, path: Path, metadata: Mapping[str, JSON]) -> Path:
 
 
 def read_strip(sheet: Image, metadata: Mapping[str, JSON]) -> Strip:
-    """Extract a strip written by `write_strip`.
+    """Extract the images and titles of a strip written by `write_strip`.
 
     Args:
-        sheet: the picture.
-        metadata: its metadata.
+        sheet: the PNG image.
+        metadata: the metadata of the PNG file.
     """
     layout = _Layout.model_validate(metadata["strip"])
     width, height = layout.cell

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
-NAME = 16  # width of the method column; with it, a row fits into 80 columns
+NAME = 16  # width of the method column, chosen so that a row fits into 80 columns
 MOST = 25  # maximum number of lines, unless the conclusions are long
 SENTENCES = 34  # conclusions that need more lines than this are shortened
 ROWS = 14  # minimum number of lines for the rows below the conclusions

@@ -1,8 +1,8 @@
 """Define the options of `vldebias demo` and `vldebias label`.
 
-The pages are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. A wheel contains
-them in this folder; in a checkout, they are in apps/ next to the package, which is added to
-`__path__`.
+The pages are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. In a wheel, they
+are in this folder. In a checkout, they are in the folder apps/ next to the package, which is
+therefore added to `__path__`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from vldebias.errors import need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
 
-AUTH = "VLDEBIAS_AUTH"  # user:password; a flag would be visible to every user of the machine
+# Variable that contains user:password. A flag would be visible to every user of the machine.
+AUTH = "VLDEBIAS_AUTH"
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "demo").is_dir():
     __path__.append(str(_HERE.parents[2] / "apps"))
-# Gradio checks for updates when it is imported, so set this before.
+# Gradio checks for updates when it is imported, so disable this before importing it.
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-# By default, Gradio stores the last 10,000 events.
+# By default, Gradio keeps the last 10,000 events in memory.
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
 
 _Port = Annotated[
@@ -44,14 +45,14 @@ _ADDRESS = [("port", _Port, None), ("public", _Public, False)]
 
 
 class AddressFlags(TypedDict, total=False):
-    """Flags that determine where a page is served."""
+    """Flags that determine the address of a page."""
 
     port: int
     public: bool
 
 
 class DemoFlags(HostFlags, AddressFlags, total=False):
-    """`vldebias demo` flags that several commands share."""
+    """Flags of `vldebias demo` that are shared with other commands."""
 
 
 def page(name: str) -> ModuleType:
@@ -63,8 +64,8 @@ def page(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError:
-        # If Gradio is missing, this raises an error that names the extra;
-        # otherwise, an import inside a page failed.
+        # If Gradio is missing, `need` raises an error that names the extra. Otherwise, an import
+        # within the page failed, so raise the original error.
         need("gradio")
         raise
 
@@ -78,14 +79,16 @@ def demo_command(
     images: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, help="Folder of the images, named after their ids."
+            exists=True,
+            file_okay=False,
+            help="Folder with the images, whose file names are their ids.",
         ),
     ] = None,
     **flags: Unpack[DemoFlags],
 ) -> None:
-    """Open a page that compares generated images, a search and a classifier before and after.
+    """Open a page that shows images, a search and a classifier before and after debiasing.
 
-    Without options, it runs offline on the embedded miniature models and is only accessible from
+    Without options, it runs offline with the packaged miniature models and is only accessible from
     this machine.
 
     Examples:
@@ -96,8 +99,8 @@ def demo_command(
           --embeddings fairface.npz --images ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
-    # Importing torch takes seconds, so print this first.
-    print_message("vldebias demo: starting; the address follows in a few seconds")
+    # Importing torch takes several seconds, so print a message first.
+    print_message("vldebias demo: starting; the address will appear in a few seconds")
     flags["device"] = device_of(flags.get("device"))
     inputs = {**host_flags(flags), "embeddings": embeddings, "images": images}
     page("demo.page").serve_demo(inputs, port=flags.get("port"), public=flags["public"])
@@ -110,7 +113,7 @@ def label_command(
         typer.Argument(
             exists=True,
             metavar="FOLDER",
-            help="Folder of images, or of a run of `vldebias eval generation`.",
+            help="Folder of images, or output folder of `vldebias eval generation`.",
             show_default=False,
         ),
     ],
@@ -120,7 +123,9 @@ def label_command(
     ] = None,
     choices: Annotated[
         list[str] | None,
-        typer.Option(help="Its values, comma-separated, or a prompt set; once per attribute."),
+        typer.Option(
+            help="Comma-separated values of the attribute, or a prompt set; once per attribute."
+        ),
     ] = None,
     file: Annotated[
         Path | None,
@@ -132,23 +137,24 @@ def label_command(
     ] = None,
     questions: Annotated[
         int,
-        typer.Option(min=0, help="At most N questions per annotator; 0 asks about every image."),
+        typer.Option(min=0, help="Maximum questions per annotator; 0 asks about every image."),
     ] = 200,
     sample: Annotated[
         str,
         typer.Option(
             help=(
                 "judge: uncertainty sampling with inverse-probability weights, if a judge has"
-                " labelled the images; turn: all prompts in turn."
+                " labelled the images; turn: cycle through the prompts."
             )
         ),
     ] = "judge",
     **flags: Unpack[AddressFlags],
 ) -> None:
-    """Label images by hand: one at a time, blinded, in a different order for each annotator.
+    """Label images by hand, one at a time, blinded, in a different order for each annotator.
 
-    Keys 1 to 9 answer, and the arrow keys go back and forth. Every answer is saved at once, and
-    annotators can continue later. The last page shows the command that evaluates the answers.
+    Use the keys 1 to 9 to answer and the arrow keys to move between images. Every answer is saved
+    immediately, so annotators can take a break and continue later. The last page shows the command
+    that evaluates the answers.
 
     Examples:
       vldebias label sd15/images/gender --attribute gender
@@ -159,7 +165,7 @@ def label_command(
       vldebias label my-images --attribute glasses --choices with,without \\
           --out answers.jsonl
     """
-    page("serving").credentials(public=flags["public"])  # fail early
+    page("serving").credentials(public=flags["public"])  # report missing credentials early
     study = page("label").open_study(
         folder,
         attribute or [],

@@ -418,10 +418,10 @@ def test_newly_misclassified_birds_are_shown_with_their_number(engine: Any) -> N
         picture=lambda engine, row: Image.new("RGB", (8, 8)),
         labels={"label": np.array(["landbird"] * 9)},
     )
-    update = tabs.SearchTab._birds(tab, "Put wrong by the method", range(9), gallery)
+    update = tabs.SearchTab._birds(tab, "Wrong only with the method", range(9), gallery)
     assert update["visible"]
-    assert "Put wrong by the method: the first 8 of 9" in update["value"]
-    assert not tabs.SearchTab._birds(tab, "Put wrong by the method", [], gallery)["visible"]
+    assert "Wrong only with the method: the first 8 of 9" in update["value"]
+    assert not tabs.SearchTab._birds(tab, "Wrong only with the method", [], gallery)["visible"]
 
 
 def test_the_first_click_immediately_announces_that_the_model_is_loading(

@@ -87,7 +87,7 @@ class Answer:
         kept = len(set(before.first) & set(after.first))
         return (
             f"Of the first {before.top} pictures: {shares}. {skews} (0 is even). {kept} of the"
-            f" {before.top} pictures are still there."
+            f" {before.top} remain."
         )
 
     def counted(self) -> str:

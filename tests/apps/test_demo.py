@@ -298,7 +298,7 @@ def test_the_seconds_per_picture_are_measured_and_shown(painted: Any) -> None:
     text = f"24 pictures in {last.seconds:.1f} s, {last.seconds / 24:.2f} s each."
     assert text in tab._status(last)
     assert "A saved example" in tab._status(replace(last, seconds=None))
-    assert f"Remembered: {text}" in tab._status(last, is_remembered=True)
+    assert f"From an earlier request: {text}" in tab._status(last, is_remembered=True)
 
 
 def test_reused_pictures_are_not_counted_as_generated(painted: Any) -> None:
@@ -367,7 +367,7 @@ def test_the_default_uses_the_photographs_as_its_reference(engine: Any) -> None:
     labels = gallery.labels["gender"][list(answer.before.first)]
     assert answer.before.shares["female"] == (labels == "female").mean()
     kept = len(set(answer.before.first) & set(answer.after.first))
-    assert f"{kept} of the 20 stay." in answer.sentence()
+    assert f"{kept} of the 20 remain." in answer.sentence()
     assert "Library of Congress" in answer.source
     unchanged, _ = searches.search(engine, answer.query, "gender", "default", 0.0)
     assert unchanged.after == unchanged.before

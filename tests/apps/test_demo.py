@@ -297,7 +297,7 @@ def test_the_seconds_per_picture_are_measured_and_shown(painted: Any) -> None:
     assert "8 of 24 pictures" in tab._status(second)
     text = f"24 pictures in {last.seconds:.1f} s, {last.seconds / 24:.2f} s each."
     assert text in tab._status(last)
-    assert "A saved example" in tab._status(replace(last, seconds=None))
+    assert "This is a saved example" in tab._status(replace(last, seconds=None))
     assert f"From an earlier request: {text}" in tab._status(last, is_remembered=True)
 
 

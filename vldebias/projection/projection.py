@@ -44,7 +44,7 @@ _REMOVED = 1e-13  # a direction counts as removed if less than this share of it 
 
 
 class NothingToRemoveError(InvalidInputError):
-    """Report that prompts are missing or have equal embeddings, leaving nothing to remove."""
+    """Raised if there is nothing to remove, because prompts are missing or embedded identically."""
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
@@ -204,7 +204,7 @@ class CalibratedProjection(Edit):
         return {"lam": self._requested_lam}
 
     @classmethod
-    # A projection fitted in inference mode must also work with gradients later.
+    # A projection that is fitted in inference mode must also work with gradients later.
     @torch.inference_mode(False)
     def solve(
         cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: Weights = 1000.0

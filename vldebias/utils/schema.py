@@ -52,7 +52,7 @@ OneOrMore = Annotated[tuple[str, ...], SEVERAL]
 
 
 class Strict(BaseModel):
-    """Base class for the parts of a suite: frozen, and unknown keys are errors."""
+    """Base class for the parts of a suite, which are frozen and reject unknown keys."""
 
     model_config = {"extra": "forbid", "frozen": True}
 
@@ -62,7 +62,7 @@ class Strict(BaseModel):
         if not isinstance(fields, Mapping):
             return fields  # pydantic raises an error
         known = list(cls.model_fields)
-        # pydantic would also raise an error, but without suggesting a key.
+        # pydantic would raise an error as well, but without suggesting a key.
         unknown = [key for key in fields if key not in known]
         if unknown:
             raise ValueError(

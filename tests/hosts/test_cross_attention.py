@@ -410,7 +410,7 @@ def test_invalid_requests_are_refused_with_a_message(fitted: Callable[[str], Fit
         debias(pipe, SET, method=method, negative=True)
     with pytest.raises(InvalidInputError, match="no words that describe people"):
         debias(pipe, "backgrounds", method=method)
-    with pytest.raises(InvalidInputError, match="samples no values"):
+    with pytest.raises(InvalidInputError, match="does not sample values"):
         debias(pipe, tiny.gender(), method="cali", shares={"female": 1})
     with pytest.raises(InvalidInputError, match="attach it with"):
         edit(torch.zeros(1, edit.dim))

@@ -48,11 +48,11 @@ class AttachSettings:
         self.log()
         if self.on_call is not None:
             raise InvalidInputError(
-                f"on_call: {subject} samples no values for images, so there is nothing to report;"
-                " omit on_call, or use method='balanced-prompts'"
+                f"on_call: {subject} does not sample values for images, so there is nothing to"
+                " report; omit on_call, or use method='balanced-prompts'"
             )
         if self.shares is not None:
-            raise InvalidInputError(f"shares: {subject} samples no values; {_SAMPLING}")
+            raise InvalidInputError(f"shares: {subject} does not sample values; {_SAMPLING}")
 
     def refuse_embeddings(self, name: str) -> None:
         """Raise InvalidInputError if `negative` or `keep_stated` is set.

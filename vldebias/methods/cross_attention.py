@@ -89,7 +89,7 @@ class CrossAttention(EditMethod):
         steps: number of scheduler steps used for fitting, which is the number of fitted timesteps.
         batch_size: number of images generated at once when fitting; guidance doubles the denoiser's
             rows. Lower it if fitting runs out of memory.
-        options: additional arguments for the pipeline call when fitting, such as {"height": 512,
+        options: additional arguments for the pipeline calls when fitting, such as {"height": 512,
             "width": 512}. If None, the pipeline's defaults are used.
 
     >>> import vldebias
@@ -372,7 +372,7 @@ def _threshold(positive: Tensor, negative: Tensor) -> float:
 
 
 def _auroc(positive: Tensor, negative: Tensor) -> float:
-    """Return how often a positive score exceeds a negative score; ties count as half."""
+    """Return how often a positive score exceeds a negative score, counting ties as half."""
     above = (positive[:, None] > negative).double() + 0.5 * (positive[:, None] == negative).double()
     return float(above.mean())
 

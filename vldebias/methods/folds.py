@@ -24,7 +24,7 @@ from vldebias.prompts import PromptSet
 
 FOLDS = 5
 FEWEST = 5  # concepts or prompt groups; with fewer, resamples do not represent new ones
-_MOST_ROWS = 20_000  # images used to predict a gap; more would only change the third decimal
+_MOST_ROWS = 20_000  # images used to predict a gap; more would change only the third decimal
 
 
 Fold = tuple[Problem, list[PredictedGap]]
@@ -71,7 +71,7 @@ def _splits_of_groups(
         fitted = []
         left_out = []
         for prompts, groups in zip(sets, groups_of_set, strict=True):
-            # Take every k-th group, since files list similar groups (such as related professions)
+            # Take every k-th group, because files list similar groups (such as related professions)
             # together.
             tested = groups[fold::number]
             fitted.append(_only(prompts, set(range(len(prompts.groups))) - set(tested)))

@@ -57,8 +57,8 @@ DEFAULTS = AttachSettings()
 class Method(ABC):
     """Mitigate the bias described by a problem by attaching something to a host.
 
-    Methods that fit an embedding edit derive from `EditMethod` and define `fit`; those that attach
-    something else derive from this class and define `attach`.
+    Methods that fit an embedding edit derive from `EditMethod` and define `fit`. All other methods
+    derive from this class and define `attach`.
 
     Attributes:
         declaration: the method's name, title, source, needs and settings; see `Declaration`.
@@ -85,7 +85,7 @@ class Method(ABC):
             raise InvalidInputError(
                 f"{cls.__name__}: got declaration = {declaration!r}; expected a Declaration, such"
                 ' as Declaration("your-name", title=..., needs=frozenset({Need.PAIRS})), with'
-                " Declaration and Need of vldebias.methods"
+                " Declaration and Need from vldebias.methods"
             )
 
     if not TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Method(ABC):
                 raise InvalidInputError(
                     f"{type(self).__name__} has no declaration; add `declaration ="
                     ' Declaration("your-name", title=..., needs=frozenset({Need.PAIRS}))` to the'
-                    " class, with Declaration and Need of vldebias.methods"
+                    " class, with Declaration and Need from vldebias.methods"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
 
@@ -130,7 +130,7 @@ class Method(ABC):
     def check(self, problem: Problem) -> None:
         """Reject a problem with the wrong kind of host or without required inputs.
 
-        This is checked before anything is embedded.
+        This is called before anything is embedded.
 
         Raises:
             UnsupportedHostError: If the method does not support this kind of host.
@@ -243,7 +243,8 @@ class EditMethod(Method):
         """Return a problem's attribute, which must be the only one."""
         if len(problem.attributes) > 1:
             raise InvalidInputError(
-                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
+                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass a set"
+                " with one attribute"
             )
         return problem.attributes[0]
 
@@ -553,10 +554,9 @@ class Problem:
             prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
-        # Check the width only now, because computing the fingerprint has already embedded some
-        # text.
+        # Check the width only now that text has been embedded for the fingerprint.
         self._check_width(chosen, edit, role)
-        # The losses can only be computed for edits that are a single matrix.
+        # Losses can only be computed for edits that consist of a single matrix.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
             self._warn_of_losses(edit, role)
         return edit
@@ -640,8 +640,8 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
     try:
         fitted: object = method.fit(problem, role)
     except InvalidInputError as error:
-        # If a projection rejects the rows that another package's method passed, the message lacks
-        # the method's name.
+        # If a projection rejects rows passed by another package's method, the message does not
+        # contain the method's name.
         if not method.declaration.module and repr(method.name) not in str(error):
             error.args = (f"method {method.name!r}: {error}",)
         raise
@@ -658,7 +658,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         received = f"a {type(fitted).__name__} {tuple(fitted.shape)}"
         remedy = (
             "for a matrix P, return CalibratedProjection(0.0, left, right, Provenance(self.name))"
-            " with float64 factors left @ right.T = I - P, and Provenance of"
+            " with float64 factors left @ right.T = I - P, and Provenance from"
             " vldebias.projection.edit"
         )
     elif isinstance(fitted, type):
@@ -668,7 +668,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         received = f"a {type(fitted).__name__}"
         remedy = "return the edit for this role only; fit is called once per role"
     elif isinstance(fitted, list | tuple):
-        received = f"a {type(fitted).__name__} of {len(fitted)}"
+        received = f"a {type(fitted).__name__} with {len(fitted)} items"
         remedy = (
             "return a single edit; several attributes are solved jointly by"
             " CalibratedProjection(lam=...).fit([pairs, ...])"

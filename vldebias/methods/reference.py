@@ -142,7 +142,7 @@ class Labelled:
         return self.rows[known], torch.cat(columns, 1)
 
     def known(self) -> list[tuple[Tensor, Tensor]]:
-        """Return, for each attribute, the rows whose value is known, and their codes."""
+        """Return, for each attribute, the rows with a known value and their codes."""
         return [(self.rows[codes >= 0], codes[codes >= 0]) for codes in self.codes.T]
 
 
@@ -282,7 +282,7 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     for prompts in problem.attributes:
         stated, values, _ = stating(prompts)
         texts.extend(stated)
-        # Shift by one, since zeros from block_diag become -1 below.
+        # Add one, because zeros from block_diag become -1 below.
         columns.append(values[:, None] + 1)
     # Text about one attribute has unknown values (-1) in the columns for all other attributes.
     codes = torch.block_diag(*columns) - 1
@@ -308,7 +308,7 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
         # A number may be out of range, such as "7" with two classes.
         if len(matches) == 1 and matches[0] < len(names):
             chosen += matches
-    # Both labels "dark" and "hair" name the class "dark hair", which would silently merge them.
+    # Labels such as "dark" and "hair" both name the class "dark hair" and must not be merged.
     is_one_to_one = len(labels) == len(set(chosen))
     return chosen if len(names) > 1 and is_one_to_one else []
 

@@ -73,7 +73,7 @@ class TwoTowers(Rowwise):
         if self.side == "image" and not image:
             return None
         tower = int(image)
-        # Two thin products, as in `CalibratedProjection`, since rank is far below d.
+        # Use two thin products, as in `CalibratedProjection`, because the rank is far below d.
         removed = (unit @ self.right[tower].T) @ self.left[tower]
         return unit - removed + self.shift[tower]
 
@@ -82,7 +82,7 @@ class TwoTowers(Rowwise):
 class Eraser(EditMethod):
     """Fit a map to labelled images and, if it acts on both towers, another map to text.
 
-    Only text that states a value is used.
+    The map for text is fitted only to text that states a value.
     """
 
     declaration: Declaration
@@ -96,9 +96,9 @@ class Eraser(EditMethod):
 
 
 def leace(labelled_rows: Labelled) -> Affine:
-    """Return the map that hides a concept from affine probes while changing rows the least.
+    """Return the smallest change of rows that hides a concept from affine probes.
 
-    The change is measured in the covariance norm.
+    The size of the change is measured in the covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P
     the orthogonal projection onto the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx

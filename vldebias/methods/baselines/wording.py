@@ -69,7 +69,7 @@ def _article(written: str, words: str) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FixedRewrite(Rewording):
-    """Replace a prompt's embedding with the mean over several wordings.
+    """Replace a prompt's embedding with the mean over several wordings of the prompt.
 
     Attributes:
         words: for each wording, a value's words; see `rewrite_prompt`.
